@@ -1,0 +1,89 @@
+"""What a transition may want: records to append and replay, replies, timers, topics to create, events.
+
+A rule reads state and returns a `CoordinatorResult`; it changes nothing. The runner appends the records, replays each
+through `GroupCoordinatorShard.replay` (the only writer of hard state), arms the timers, and sends the replies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CancelTimer",
+    "CoordinatorEvent",
+    "CoordinatorRecord",
+    "CoordinatorResult",
+    "CreatableTopic",
+    "Reply",
+    "SetTimer",
+    "TimerKey",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRecord:
+    """One record of `__consumer_offsets`: a key and a value of `coordinator.records.schemas`; value None = tombstone."""
+
+    key: object
+    value: object | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer to the request that carried `token` (see RequestContext); may be one parked earlier.
+
+    `response` is the newest kio response class of the API.
+    """
+
+    token: int
+    response: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerKey:
+    """A named timer. `kind` is "session", "rebalance", "initial-delay" or "assignment-interval"."""
+
+    kind: str
+    group_id: str
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    key: TimerKey
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTimer:
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatableTopic:
+    """An internal topic the broker shall create on the member's behalf. `replication_factor` -1 = broker default."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorEvent:
+    """A fact that happened, for watchers: MemberJoined, MemberFenced, GroupEpochBumped, …; `details` sorted by name."""
+
+    name: str
+    group_id: str
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorResult:
+    """See the module's text. Order of duty: append records, replay them, timers, replies, topics, events."""
+
+    records: tuple[CoordinatorRecord, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    timers: tuple[SetTimer | CancelTimer, ...] = ()
+    topics_to_create: tuple[CreatableTopic, ...] = ()
+    events: tuple[CoordinatorEvent, ...] = ()

@@ -1,0 +1,105 @@
+"""Every error a user of Penstock can meet, below all rooms so that each may raise them.
+
+An error has a stable `code` (`penstock explain CODE` prints its page), one complete sentence, a `fix` that says what
+to do, and `facts` for programs. Errors that are standard ones as well inherit both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BrokerError",
+    "CannotConnect",
+    "ConfigError",
+    "Fenced",
+    "MaxPollExceeded",
+    "PenstockError",
+    "RecordError",
+    "StateError",
+    "TopologyError",
+    "UserCodeError",
+]
+
+
+class PenstockError(Exception):
+    """The root of all our errors. `str()` is one complete sentence."""
+
+    def __init__(self, code: str, message: str, fix: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.fix = fix
+        self.facts: dict[str, Any] = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries (Python worker to driver), keyword facts included.
+        return (_rebuild, (type(self), self.code, self.message, self.fix, self.facts))
+
+    def render(self) -> str:
+        """The form the command line prints: `error[code]: what happened`, then `where`, `why`, `fix`."""
+        lines = [f"error[{self.code}]: {self.message}"]
+        for label in ("where", "why"):
+            if self.facts.get(label):
+                lines.append(f"{label:<6} {self.facts[label]}")
+        if self.fix:
+            lines.append(f"fix    {self.fix}")
+        return "\n".join(lines)
+
+
+def _rebuild(kind: type[PenstockError], code: str, message: str, fix: str, facts: dict[str, Any]) -> PenstockError:
+    return kind(code, message, fix, **facts)
+
+
+class ConfigError(PenstockError, ValueError):
+    """unknown-setting, bad-value, java-missing, extra-missing, port-taken."""
+
+
+class TopologyError(PenstockError, ValueError):
+    """unresolved-column, needs-shuffle, aggregate-not-mergeable, state-name-taken, not-supported-here, schema-missing.
+
+    `facts["where"]` is the file and line of the user's call.
+    """
+
+
+class CannotConnect(PenstockError, ConnectionError):
+    """broker-unreachable."""
+
+
+class BrokerError(PenstockError):
+    """A broker refused: topic-missing, group-kind, streams-protocol-off, topology-differs, not-ready, not-authorized.
+
+    `facts` holds `kafka_code` (int), `kafka_name`, `retriable` and `api` where an answer of the broker stands behind it.
+    """
+
+    @property
+    def kafka_code(self) -> int:
+        return int(self.facts.get("kafka_code", -1))
+
+    @property
+    def kafka_name(self) -> str:
+        return str(self.facts.get("kafka_name", ""))
+
+    @property
+    def retriable(self) -> bool:
+        return bool(self.facts.get("retriable", False))
+
+
+class Fenced(BrokerError):
+    """member-fenced, instance-fenced, producer-fenced: somebody else owns what we held."""
+
+
+class MaxPollExceeded(BrokerError):
+    """max-poll-exceeded: no micro-batch finished for `max.poll.interval.ms`, so the member left."""
+
+
+class RecordError(PenstockError, ValueError):
+    """undecodable, undigestible, too-large: one record; `facts` holds topic, partition, offset, excerpt."""
+
+
+class StateError(PenstockError):
+    """state-locked, state-corrupt, state-schema-changed, disk-full."""
+
+
+class UserCodeError(PenstockError):
+    """user-code: the user's own function raised; the original is chained as `__cause__`."""
