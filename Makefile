@@ -1,24 +1,63 @@
 # The doors of this repository. `make demo` and `make test` set everything up by themselves.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Spark's and Maven's own caches stay where they are; ours live below the repository.
+PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test check format lint types contracts unit interop bench jars requirements clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types contracts fast interop bench requirements clean
 
-help:                  ## what one can do here
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
+help:           ## what one can do here
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
 
-setup: $(STAMP)        ## the virtual environment in .venv, from pinned, hashed requirements
+setup: $(STAMP) ## the virtual environment in .venv, from pinned and hashed requirements
 
 $(STAMP): requirements/dev.txt pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error[python-missing]: Penstock needs Python 3.11, 3.12 or 3.13; none found in PATH. Name one: make PYTHON=/path/to/python3.12"; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON): a few minutes the first time (PySpark alone is 400 MB)."
+	@test -n "$(PYTHON)" || { echo "error[python-missing]: Penstock needs Python 3.11, 3.12 or 3.13 with venv; none found in PATH. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON). The first time this takes a few minutes: PySpark alone is 400 MB." >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps --no-build-isolation \
-		$$(true) -r <($(BIN)/python scripts/pick_requirements.py requirements/dev.txt setuptools hatchling packaging pathspec pluggy trove-classifiers tomlkit)
-	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a verdict
+	@$(BIN)/penstock demo $(DEMO)
+
+test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
+	@$(MAKE) --no-print-directory check
+	$(PYTEST) -m "spark or interop or slow" $(TEST)
+
+check: lint types contracts fast ## format, lint, types, contracts and the fast tests
+
+format: $(STAMP) ## bring the code into shape
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+fast: $(STAMP)  ## the tests without Spark and without Apache Kafka
+	$(PYTEST) -m "not spark and not interop and not slow" $(TEST)
+
+interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
+	$(PYTEST) tests/interop -m interop $(TEST)
+
+bench: $(STAMP) ## us and the peers side by side; prints ratios
+	@for script in record_batches broker_start spark_source stateful_count; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+
+requirements:   ## pin all dependencies anew (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--group dev --extra demo pyproject.toml --output-file requirements/dev.txt
+
+clean:          ## remove what was built; .venv and jars too
+	rm -rf $(VENV) .jars .build .penstock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
