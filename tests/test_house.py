@@ -1,0 +1,64 @@
+"""House rules that no linter knows: the import budget, the public names, and what a commit must not carry."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    return {name.partition(".")[0] for name in json.loads(out.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import penstock",
+        "from penstock import EmbeddedBroker",
+        "import penstock.cli.main",
+        "import penstock.client.admin",
+        "import penstock.client.guardian",
+        "import penstock.broker.server",
+    ],
+)
+def test_the_base_install_is_enough(statement: str) -> None:
+    assert not modules_after(statement) & set(HEAVY)
+
+
+def test_public_names_resolve() -> None:
+    import penstock
+
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+
+
+def tracked_files() -> list[Path]:
+    out = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True, cwd=ROOT)
+    return [ROOT / name for name in out.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_nothing_committed_names_a_registry_or_this_machine() -> None:
+    hosts = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "repo1?" + r"\.maven", "maven" + r"\.org", "npm" + "js"]))
+    paths = re.compile("/" + "work/|/" + "root/")
+    for path in tracked_files():
+        if path.suffix in {".parquet", ".png", ".bin"}:
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        assert not hosts.search(text), f"{path} names a package registry's host"
+        assert not paths.search(text), f"{path} carries a path of one machine"
+
+
+def test_the_readme_shows_its_program_early() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert any("make demo" in line for line in lines[:10])
+    assert any("app.run()" in line for line in lines[:40])
