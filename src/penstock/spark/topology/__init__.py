@@ -1,0 +1,1 @@
+"""What an application computes, as plain data: pure, no PySpark, no I/O."""
