@@ -1,0 +1,105 @@
+"""From start to the first acknowledged record: our broker, as a process and embedded, beside Apache Kafka 4.3.1.
+
+Prints a table, or JSON with --json. Kafka's side needs its jars (fetched through Maven the first time);
+leave it out with --without-kafka. Figures are medians; the machine is noisy, quote the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from penstock import EmbeddedBroker
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.client.plain_records import produce
+from penstock.errors import PenstockError
+from penstock.protocol.record_batches import PlainRecord
+
+
+def first_produce(bootstrap: str) -> None:
+    """Create a topic and produce one record, trying until the broker answers."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with NetworkClient(bootstrap, api_timeout_ms=500) as client:
+                Admin(client).create_topics({"first": 1})
+                produce(client, "first", [PlainRecord(key=None, value=b"1")])
+                return
+        except (PenstockError, OSError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def own_process() -> float:
+    port = free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", directory, "--port", str(port)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        try:
+            first_produce(f"127.0.0.1:{port}")
+            return time.monotonic() - started
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def embedded() -> float:
+    started = time.monotonic()
+    with EmbeddedBroker(topics={"first": 1}) as broker:
+        broker.produce("first", [b"1"])
+        return time.monotonic() - started
+
+
+def apache_kafka() -> float:
+    from tests.interop.kafka_broker import KafkaBroker
+
+    started = time.monotonic()
+    with KafkaBroker() as broker:
+        first_produce(broker.bootstrap_servers)
+        return time.monotonic() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--without-kafka", action="store_true")
+    arguments = parser.parse_args()
+    figures = {
+        "penstock broker, own process": statistics.median(own_process() for _ in range(arguments.runs)),
+        "EmbeddedBroker, in process": statistics.median(embedded() for _ in range(arguments.runs)),
+    }
+    if not arguments.without_kafka:
+        figures["Apache Kafka 4.3.1"] = statistics.median(apache_kafka() for _ in range(min(arguments.runs, 3)))
+    if arguments.json:
+        print(json.dumps({"benchmark": "broker_start", "seconds": figures}))
+        return
+    print("broker start to first acknowledged record, median seconds")
+    reference = figures.get("Apache Kafka 4.3.1")
+    for name, seconds in figures.items():
+        ratio = f"   {reference / seconds:6.1f}x" if reference else ""
+        print(f"  {name:<32} {seconds:8.3f}{ratio}")
+
+
+if __name__ == "__main__":
+    main()
