@@ -1,0 +1,45 @@
+"""The two compiled loops behind `rows.py`: bytes of a column into rows, and back.
+
+Everything around them is NumPy. They are compiled once per machine (numba's cache) and warmed by the daemon before it
+forks, so that no micro-batch waits for a compiler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+else:
+    from numba import njit
+
+__all__ = ["copy_spans", "warm_up"]
+
+
+@njit(cache=True, nogil=True)
+def copy_spans(
+    target: NDArray[np.uint8],
+    target_starts: NDArray[np.int64],
+    source: NDArray[np.uint8],
+    source_starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> None:
+    """Copy `lengths[i]` bytes from `source[source_starts[i]:]` to `target[target_starts[i]:]` for every i."""
+    for row in range(lengths.shape[0]):
+        length = lengths[row]
+        start, origin = target_starts[row], source_starts[row]
+        for at in range(length):
+            target[start + at] = source[origin + at]
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache, what a worker needs."""
+    no_bytes, no_rows = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+    copy_spans(no_bytes, no_rows, no_bytes, no_rows, no_rows)
