@@ -1,0 +1,193 @@
+"""Requests and responses: a frame becomes a header and a message of the newest class, and the other way round.
+
+Both sides use it: the broker decodes requests and encodes responses, the client the reverse. Versions end here: what
+comes out of `decode_*` and goes into `encode_*` is the class that `messages` names. No bytes whatever make decoding
+raise anything but WireErrors.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+
+from penstock.protocol import version_bridge
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.supported_versions import SUPPORTED
+from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+
+__all__ = [
+    "MalformedRequest",
+    "MalformedResponse",
+    "RequestHeader",
+    "UnsupportedVersion",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+]
+
+_FIXED_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_CORRELATION_ID = struct.Struct(">i")
+_NO_CLIENT_ID = -1
+_NO_TAGGED_FIELDS = b"\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """What stands before every request. `api_key` may be a number that we do not know (see UnsupportedVersion)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Codec:
+    """How one message class of one version is read and written."""
+
+    read: Callable[[bytes, int], tuple[Any, int]]
+    write: Callable[[io.BytesIO, Any], None]
+    tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
+
+
+@cache
+def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
+    schema = version_bridge.message_class(api_key, api_version, kind)
+    header = schema.__header_schema__
+    return _Codec(
+        read=entity_reader(schema),
+        write=entity_writer(schema),
+        tagged_header=bool(header.__flexible__),
+    )
+
+
+def decode_request(frame: bytes) -> tuple[RequestHeader, object]:
+    """The header and the request, lifted to its newest class. `frame` comes without its length.
+
+    Raises UnsupportedVersion for an API or version outside SUPPORTED, MalformedRequest for everything else that is
+    wrong. Bytes behind the request are ignored, as Kafka does.
+    """
+    header, position = _decode_header(frame)
+    try:
+        api_key = ApiKey(header.api_key)
+    except ValueError:
+        raise UnsupportedVersion(header) from None
+    if header.api_version not in SUPPORTED[api_key]:
+        raise UnsupportedVersion(header)
+    codec = _codec(api_key, header.api_version, "request")
+    try:
+        if codec.tagged_header:
+            position = _skip_tagged_fields(frame, position)
+        message, _ = codec.read(frame, position)
+        return header, version_bridge.lift_request(api_key, header.api_version, message)
+    except Exception as error:
+        raise MalformedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from error
+
+
+def encode_response(header: RequestHeader, response: object) -> bytes:
+    """The whole frame, length included, in the version that `header` asked for.
+
+    ApiVersions is special twice: its response never has tagged header fields, and an unknown version is answered in
+    the layout of version 0 (KIP-511).
+    """
+    api_key = ApiKey(header.api_key)
+    api_version = header.api_version
+    if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
+        api_version = 0
+    codec = _codec(api_key, api_version, "response")
+    buffer = io.BytesIO()
+    buffer.write(b"\x00\x00\x00\x00")
+    buffer.write(_CORRELATION_ID.pack(header.correlation_id))
+    if codec.tagged_header:
+        buffer.write(_NO_TAGGED_FIELDS)
+    codec.write(buffer, version_bridge.lower_response(api_key, api_version, response))
+    return _with_length(buffer)
+
+
+def encode_request(
+    api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, request: object
+) -> bytes:
+    """The whole frame, length included. Raises ValueError where `api_version` cannot say what the request says."""
+    codec = _codec(api_key, api_version, "request")
+    client_id_bytes = b"" if client_id is None else client_id.encode()
+    length = _NO_CLIENT_ID if client_id is None else len(client_id_bytes)
+    buffer = io.BytesIO()
+    buffer.write(b"\x00\x00\x00\x00")
+    buffer.write(_FIXED_HEADER.pack(api_key, api_version, correlation_id, length))
+    buffer.write(client_id_bytes)
+    if codec.tagged_header:
+        buffer.write(_NO_TAGGED_FIELDS)
+    codec.write(buffer, version_bridge.lower_request(api_key, api_version, request))
+    return _with_length(buffer)
+
+
+def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[int, object]:
+    """The correlation id and the response, lifted to its newest class. Raises MalformedResponse."""
+    codec = _codec(api_key, api_version, "response")
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        position = _CORRELATION_ID.size
+        if codec.tagged_header:
+            position = _skip_tagged_fields(frame, position)
+        message, _ = codec.read(frame, position)
+        return correlation_id, version_bridge.lift_response(api_key, api_version, message)
+    except Exception as error:
+        raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
+
+
+def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
+    try:
+        api_key, api_version, correlation_id, length = _FIXED_HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequest(None, f"a frame of {len(frame)} bytes holds no request header") from None
+    position = _FIXED_HEADER.size
+    if length == _NO_CLIENT_ID:
+        client_id = None
+    else:
+        end = position + length
+        if length < 0 or end > len(frame):
+            raise MalformedRequest(None, f"a client id of {length} bytes in a frame of {len(frame)}")
+        try:
+            client_id = frame[position:end].decode()
+        except UnicodeDecodeError:
+            raise MalformedRequest(None, "the client id is not UTF-8") from None
+        position = end
+    header = RequestHeader(api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id)
+    return header, position
+
+
+def _skip_tagged_fields(frame: bytes, position: int) -> int:
+    """The position behind a header's tagged fields; we know none, so all are skipped."""
+    count, position = _read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = _read_unsigned_varint(frame, position)
+        size, position = _read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ValueError("a tagged field of the header ends behind the frame")
+    return position
+
+
+def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a varint of more than five bytes in the header")
+
+
+def _with_length(buffer: io.BytesIO) -> bytes:
+    frame = buffer.getbuffer()
+    frame[:4] = (len(frame) - 4).to_bytes(4, "big")
+    frame.release()
+    return buffer.getvalue()
