@@ -1,0 +1,92 @@
+"""Which tasks a member has: mappings subtopology id → sorted partitions, and the snapshot the application sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+__all__ = ["AssignmentSnapshot", "OwnedTasks", "StatusCode", "Tasks", "difference", "is_subset", "tasks_of", "union"]
+
+Tasks = Mapping[str, tuple[int, ...]]
+"""Subtopology id → partitions, both sorted, no empty entries. Treat as immutable."""
+
+
+class StatusCode(IntEnum):
+    """The statuses of a heartbeat reply (KIP-1071, "Status"). None of them is an error."""
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+    MISSING_CLIENT_TAGS = 6
+
+
+def tasks_of(tasks: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
+    """Sorted, without duplicates and without empty subtopologies."""
+    ordered = ((name, tuple(sorted(set(tasks[name])))) for name in sorted(tasks))
+    return {name: partitions for name, partitions in ordered if partitions}
+
+
+def union(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
+    """Tasks that are in either."""
+    return tasks_of({name: (*left.get(name, ()), *right.get(name, ())) for name in (*left, *right)})
+
+
+def difference(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
+    """Tasks of `left` that are not in `right`."""
+    return tasks_of({name: [p for p in left[name] if p not in right.get(name, ())] for name in left})
+
+
+def is_subset(left: Tasks, right: Tasks) -> bool:
+    """Whether each task of `left` is in `right`."""
+    return not difference(left, right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedTasks:
+    """The tasks of the three roles."""
+
+    active: Tasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+    def union(self, other: OwnedTasks) -> OwnedTasks:
+        """Role by role."""
+        return OwnedTasks(
+            active=union(self.active, other.active),
+            standby=union(self.standby, other.standby),
+            warmup=union(self.warmup, other.warmup),
+        )
+
+    def within(self, other: OwnedTasks) -> bool:
+        """Whether each task is in the same role of `other`."""
+        return (
+            is_subset(self.active, other.active)
+            and is_subset(self.standby, other.standby)
+            and is_subset(self.warmup, other.warmup)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentSnapshot:
+    """What the coordinator has given to the member, taken at one moment.
+
+    Commit offsets with this `member_epoch`, captured when a batch is planned, never with a later one (KIP-1071 fences
+    epochs, not tasks). `version` counts the changes of tasks since the process started; an acknowledgement names it.
+    """
+
+    member_id: str
+    member_epoch: int = 0
+    active: Tasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+    status: tuple[tuple[int, str], ...] = ()
+    version: int = 0
+
+    @property
+    def tasks(self) -> OwnedTasks:
+        """The three roles without the rest."""
+        return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)

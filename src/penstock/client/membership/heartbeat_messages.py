@@ -1,0 +1,97 @@
+"""A member's view as a StreamsGroupHeartbeat request, and a reply's task lists as plain tasks (KIP-1071)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+
+from penstock.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from penstock.client.membership.topology import Topology
+from penstock.protocol import messages as m
+from penstock.protocol.units import from_ms
+
+__all__ = ["JOIN_EPOCH", "LEAVE_EPOCH", "MemberIdentity", "join_request", "leave_request", "steady_request", "tasks_in"]
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+_UNCHANGED_MS = -1
+
+Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
+TaskIds = m.streams_group_heartbeat_request.TaskIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberIdentity:
+    """What stays the same for the life of a member."""
+
+    group_id: str
+    member_id: str
+    process_id: str
+    topology: Topology
+    rebalance_timeout_ms: int
+    rack_id: str | None = None
+
+
+def join_request(identity: MemberIdentity, *, endpoint_epoch: int) -> Request:
+    """Everything, with epoch 0 and three empty lists: a joiner owns nothing."""
+    return Request(
+        group_id=GroupId(identity.group_id),
+        member_id=identity.member_id,
+        member_epoch=i32(JOIN_EPOCH),
+        endpoint_information_epoch=i32(endpoint_epoch),
+        rack_id=identity.rack_id,
+        rebalance_timeout=from_ms(identity.rebalance_timeout_ms),
+        topology=identity.topology.to_heartbeat(),
+        active_tasks=(),
+        standby_tasks=(),
+        warmup_tasks=(),
+        process_id=identity.process_id,
+        client_tags=(),
+        task_offsets=None,
+        task_end_offsets=None,
+    )
+
+
+def steady_request(
+    identity: MemberIdentity, *, member_epoch: int, endpoint_epoch: int, owned: OwnedTasks | None
+) -> Request:
+    """A heartbeat between join and leave; `owned` None says that nothing changed since the last answered one."""
+    return Request(
+        group_id=GroupId(identity.group_id),
+        member_id=identity.member_id,
+        member_epoch=i32(member_epoch),
+        endpoint_information_epoch=i32(endpoint_epoch),
+        rebalance_timeout=from_ms(_UNCHANGED_MS if owned is None else identity.rebalance_timeout_ms),
+        active_tasks=None if owned is None else _task_ids(owned.active),
+        standby_tasks=None if owned is None else _task_ids(owned.standby),
+        warmup_tasks=None if owned is None else _task_ids(owned.warmup),
+        client_tags=None,
+        task_offsets=None,
+        task_end_offsets=None,
+    )
+
+
+def leave_request(identity: MemberIdentity) -> Request:
+    """The last word: epoch -1."""
+    return steady_request(identity, member_epoch=LEAVE_EPOCH, endpoint_epoch=-1, owned=None)
+
+
+def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:
+    """The tasks of a reply; None when it says that they are unchanged."""
+    if reply.active_tasks is None and reply.standby_tasks is None and reply.warmup_tasks is None:
+        return None
+    return OwnedTasks(
+        active=_tasks(reply.active_tasks), standby=_tasks(reply.standby_tasks), warmup=_tasks(reply.warmup_tasks)
+    )
+
+
+def _tasks(task_ids: tuple[m.streams_group_heartbeat_response.TaskIds, ...] | None) -> Tasks:
+    return tasks_of({ids.subtopology_id: ids.partitions for ids in task_ids or ()})
+
+
+def _task_ids(tasks: Tasks) -> tuple[TaskIds, ...]:
+    return tuple(
+        TaskIds(subtopology_id=name, partitions=tuple(i32(p) for p in partitions)) for name, partitions in tasks.items()
+    )
