@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["session"]
 
 
-def session(app_name: str, **settings: Any) -> SparkSession:
+def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> SparkSession:
     """A Spark session with the settings the runtime needs; see `penstock.spark.spark_session.session`."""
     from penstock.spark.spark_session import session as build
 
-    return build(app_name, **settings)
+    return build(app_name, preload_workers=preload_workers, **settings)

@@ -25,9 +25,13 @@ def description(compiled: CompiledTopology) -> Topology:
 
 
 def _describe(subtopology: CompiledSubtopology) -> Subtopology:
-    source_topics = {topic for source in subtopology.sources if isinstance(source, TopicSource) for topic in source.topics}
+    source_topics = {
+        topic for source in subtopology.sources if isinstance(source, TopicSource) for topic in source.topics
+    }
     repartition_sources = {source.topic for source in subtopology.sources if isinstance(source, RepartitionSource)}
-    repartition_sinks = {branch.sink.topic for branch in subtopology.branches if isinstance(branch.sink, RepartitionSink)}
+    repartition_sinks = {
+        branch.sink.topic for branch in subtopology.branches if isinstance(branch.sink, RepartitionSink)
+    }
     changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
     return Subtopology(
         subtopology_id=subtopology.subtopology_id,
@@ -40,7 +44,7 @@ def _describe(subtopology: CompiledSubtopology) -> Subtopology:
 
 
 def _internal(topics: set[str], configs: tuple[tuple[str, str], ...]) -> tuple[InternalTopic, ...]:
-    # 0 partitions and -1 replicas: the coordinator derives the former from the sources, the broker takes its default.
+    # 0 partitions and 0 replicas: the coordinator derives the former from the sources, the broker takes its default.
     return tuple(
-        InternalTopic(name=topic, partitions=0, replication_factor=-1, configs=configs) for topic in sorted(topics)
+        InternalTopic(name=topic, partitions=0, replication_factor=0, configs=configs) for topic in sorted(topics)
     )

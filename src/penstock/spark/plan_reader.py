@@ -1,0 +1,137 @@
+"""What Spark's analysed plans tell: whether rows stay in their task, how an aggregate splits, which columns are read.
+
+Plans are read over py4j (classic sessions only). The whitelist below is the definition of "narrow": looking for an
+Exchange in the physical plan is not enough, `limit`, `cache` and `coalesce` have none. Anything else is refused by the
+name of its node, at the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from penstock.spark.refusals import refusal
+
+_LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
+_NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias"}) | _LEAVES
+_ROW_FOR_ROW = frozenset({"Project", "SubqueryAlias"}) | _LEAVES
+_REMEDIES = {
+    "Window": ("a window function needs all rows of its partition in order", "groupBy with min, max, count or sum keeps such values per key"),
+    "Aggregate": ("an aggregate in select is over all rows; a stream never has them all", 'group first: groupBy("c").agg(..)'),
+    "Sort": ("a sort needs all rows in one place; a stream never has them all", "sort where you read"),
+    "Join": ("a join comes in a later release", "look values up in the function you give to foreachBatch"),
+}  # fmt: skip
+
+
+def analysed(dataframe: DataFrame) -> Any:
+    return dataframe._jdf.queryExecution().analyzed()
+
+
+def sequence(scala: Any) -> list[Any]:
+    """A Scala Seq as a list."""
+    return [scala.apply(index) for index in range(scala.size())]
+
+
+def walk(plan: Any) -> Iterator[Any]:
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(sequence(node.children())))
+
+
+def class_of(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False) -> None:
+    """Refuse a plan in which a row could leave its task.
+
+    `row_for_row` is for what follows an aggregate: there each row is the newest one of its key, so none may vanish
+    (that would have to be a deletion) and none may become several.
+    """
+    leaves = 0
+    for node in walk(analysed(dataframe)):
+        name = class_of(node)
+        leaves += name in _LEAVES
+        if name not in _NARROW:
+            message, fix = _REMEDIES.get(
+                name,
+                (
+                    f"{name} needs rows of other tasks or of other micro-batches",
+                    "do it where you read, or in foreachBatch",
+                ),
+            )
+            raise refusal("needs-shuffle", message, fix, where, node=name)
+        if row_for_row and name not in _ROW_FOR_ROW:
+            raise refusal(
+                "not-supported-here",
+                f"{name} behind an aggregate would change which keys have a row",
+                "filter or explode before groupBy; behind it add a boolean column with withColumn and let the reader choose",
+                where,
+                node=name,
+            )
+        if node.subqueries().size():
+            raise refusal(
+                "not-supported-here",
+                "a subquery would be read again, or not, with every micro-batch",
+                "read it beforehand and put the value in with F.lit",
+                where,
+            )
+    if leaves != 1:
+        raise refusal(
+            "not-supported-here",
+            "another DataFrame stands in this expression",
+            "join comes in a later release; put values in with F.lit",
+            where,
+        )
+
+
+def leaf_of(dataframe: DataFrame) -> Any:
+    return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
+
+
+def expression_id(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
+    """The columns of the leaf that the optimised plan of `dataframe` touches, in the leaf's order."""
+    leaf = leaf_of(dataframe)
+    optimised = dataframe._jdf.queryExecution().optimizedPlan()
+    used = {expression_id(attribute) for attribute in sequence(optimised.output())}
+    for node in walk(optimised):
+        if class_of(node) not in _LEAVES:
+            used.update(expression_id(attribute) for attribute in sequence(node.references().toSeq()))
+    return tuple(str(a.name()) for a in sequence(leaf.output()) if expression_id(a) in used)
+
+
+def only_projects(dataframe: DataFrame) -> bool:
+    return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
+
+
+def volatile_functions(dataframe: DataFrame) -> tuple[str, ...]:
+    """Names of functions in the plan that answer differently when asked twice, sorted."""
+    found: set[str] = set()
+    for node in walk(analysed(dataframe)):
+        pending = sequence(node.expressions())
+        while pending:
+            expression = pending.pop()
+            name = class_of(expression)
+            if name in _TIME_FUNCTIONS or (
+                not expression.deterministic() and not sequence_nondeterministic_child(expression)
+            ):
+                found.add(str(expression.prettyName()))
+            pending.extend(sequence(expression.children()))
+    return tuple(sorted(found))
+
+
+def sequence_nondeterministic_child(expression: Any) -> bool:
+    return any(not child.deterministic() for child in sequence(expression.children()))
+
+
+_TIME_FUNCTIONS = frozenset(
+    {"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp"}
+)
