@@ -1,0 +1,84 @@
+"""Files by which a stage tells the driver of its host what Spark does not carry: reports of inner stages, and errors.
+
+A stage whose successor is Spark SQL has no row of its own in the job's result, and an exception of a Python worker
+arrives in the driver as text. Both go through small files named after subtopology, batch, attempt, stage and slot,
+written aside and renamed, so that a reader sees all or nothing and never those of another attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import penstock.errors
+from penstock.errors import PenstockError, UserCodeError
+from penstock.spark.runtime.plan import StageReport
+from penstock.spark.runtime.store import BatchKey
+
+__all__ = ["SidePath"]
+
+
+class SidePath:
+    """The files of one attempt of one micro-batch."""
+
+    def __init__(self, state_dir: str | Path, subtopology_id: str, batch: BatchKey) -> None:
+        self._directory = Path(state_dir) / ".batches"
+        self._prefix = f"{subtopology_id}.{batch.incarnation}.{batch.batch_id}.{batch.attempt}."
+
+    def write_report(self, report: StageReport) -> None:
+        self._write(f"{report.stage}.{report.slot}.report", report.to_json())
+
+    def write_error(self, stage: str, slot: int, error: BaseException) -> None:
+        """Only what a user can read: code, sentence, fix, facts; for errors that are not ours the last of the trace."""
+        self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
+
+    def reports(self) -> list[StageReport]:
+        return [StageReport.from_json(text) for text in self._read(".report")]
+
+    def errors(self) -> list[PenstockError]:
+        return [_error(json.loads(text)) for text in self._read(".error")]
+
+    def remove(self) -> None:
+        for path in self._paths(""):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _write(self, name: str, text: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{self._prefix}{name}"
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(text)
+        aside.replace(path)
+
+    def _read(self, ending: str) -> Iterator[str]:
+        for path in self._paths(ending):
+            yield path.read_text()
+
+    def _paths(self, ending: str) -> list[Path]:
+        if not self._directory.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self._directory.iterdir()
+            if path.name.startswith(self._prefix) and path.name.endswith(ending)
+        )
+
+
+def _facts(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, PenstockError):
+        kind, code, message, fix, facts = type(error).__name__, error.code, error.message, error.fix, error.facts
+        return {"kind": kind, "code": code, "message": message, "fix": fix, "facts": facts}
+    last = traceback.extract_tb(error.__traceback__)[-1:] or [None]
+    where = f"{last[0].filename}:{last[0].lineno}" if last[0] else ""
+    message = f"{type(error).__name__}: {error}"
+    return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": {"where": where}}
+
+
+def _error(facts: dict[str, Any]) -> PenstockError:
+    kind = getattr(penstock.errors, facts["kind"], UserCodeError)
+    return kind(facts["code"], facts["message"], facts["fix"], **facts["facts"])

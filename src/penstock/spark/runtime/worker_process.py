@@ -1,0 +1,61 @@
+"""What one Python worker process keeps between micro-batches: connections and open stores.
+
+Workers swap roles and slots from batch to batch, so nothing here is the only place of anything: whatever is missing is
+opened again. Forked workers start with empty caches, because the daemon opens neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark.runtime.store import StoreIdentity, TaskStore
+from penstock.spark.topology.nodes import Aggregate
+
+if TYPE_CHECKING:
+    from penstock.client.network_client import NetworkClient
+
+__all__ = ["client_for", "forget_client", "schema_hash", "store_for", "store_path"]
+
+_clients: dict[str, NetworkClient] = {}
+_stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
+
+
+def client_for(bootstrap_servers: str) -> NetworkClient:
+    """This process's client of a cluster."""
+    from penstock.client.network_client import NetworkClient
+
+    if bootstrap_servers not in _clients:
+        _clients[bootstrap_servers] = NetworkClient(bootstrap_servers, client_id="penstock-worker")
+    return _clients[bootstrap_servers]
+
+
+def forget_client(bootstrap_servers: str) -> None:
+    """After an error the state of a connection is not worth guessing."""
+    client = _clients.pop(bootstrap_servers, None)
+    if client is not None:
+        client.close()
+
+
+def store_path(state_dir: str | Path, subtopology_id: str, partition: int, aggregate: Aggregate) -> Path:
+    """Where a task keeps the store of one of its aggregates."""
+    return Path(state_dir) / f"{subtopology_id}_{partition}" / aggregate.name
+
+
+def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
+    """The open store at `path`, opened anew when its files or its identity are other ones than last time."""
+    known = _stores.get(path)
+    if known is not None:
+        if known[0] == identity and known[1].is_current:
+            return known[1]
+        known[1].close()
+    store = TaskStore(path, identity)
+    _stores[path] = (identity, store)
+    return store
+
+
+def schema_hash(aggregate: Aggregate) -> str:
+    """What the bytes of a store's rows depend on."""
+    said = repr([(aggregate.group_columns), [(b.name, b.function, b.input_type, b.result_type) for b in aggregate.buffers]])
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
