@@ -44,6 +44,8 @@ NO_PRODUCER: Final = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")  # base offset and batch length, which the batch length does not count
+_UNCHECKED = struct.Struct(">qiibI")  # what lies before the CRC's range, CRC included
+_CHECKED = struct.Struct(">hiqqqhii")
 _CRC_AT = 17
 _CRC_FROM = 21
 _TIMESTAMP_TYPE_BIT = 0x08
@@ -206,15 +208,8 @@ def build_batch(
     attributes |= _TRANSACTIONAL_BIT if transactional else 0
     attributes |= _CONTROL_BIT if control else 0
     delta = records_count - 1 if last_offset_delta is None else last_offset_delta
-    batch = bytearray(HEADER_BYTES)
-    _HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        HEADER_BYTES - _PREFIX.size + len(payload),
-        leader_epoch,
-        2,
-        0,
+    payload = bytes(payload)
+    checked = _CHECKED.pack(
         attributes,
         delta,
         base_timestamp,
@@ -224,9 +219,9 @@ def build_batch(
         base_sequence,
         records_count,
     )
-    batch += payload
-    _write_crc(batch)
-    return bytes(batch)
+    crc = google_crc32c.extend(google_crc32c.value(checked), payload)
+    length = HEADER_BYTES - _PREFIX.size + len(payload)
+    return _UNCHECKED.pack(base_offset, length, leader_epoch, 2, crc) + checked + payload
 
 
 def control_batch(
