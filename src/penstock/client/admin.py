@@ -1,0 +1,390 @@
+"""Administration of topics, offsets and groups, after Kafka's Admin, in snake_case. Frozen results, no side talk.
+
+Each call fails as a whole with the first refusal (BrokerError); retriable ones are retried until the API timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.static.primitive import i8, i16, i32, i64
+
+from penstock.client import group_offsets
+from penstock.client.admin_results import (
+    ConfigEntry,
+    GroupListing,
+    OffsetAndTimestamp,
+    StreamsGroupDescription,
+    read_streams_group,
+)
+from penstock.client.broker_errors import STALE_METADATA, raise_for, refusal
+from penstock.client.cluster_metadata import TopicMetadata
+from penstock.client.deadline import Backoff, Deadline
+from penstock.client.network_client import NetworkClient
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode, is_retriable
+from penstock.protocol.units import from_ms
+
+__all__ = ["Admin", "IsolationLevel"]
+
+TopicPartition = tuple[str, int]
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+ResourceType = Literal["topic", "broker", "group"]
+
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+_TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
+BROKER_DEFAULT = -1
+
+
+class Admin:
+    """Works through a NetworkClient; one made here from addresses is closed with the Admin."""
+
+    def __init__(self, cluster: str | Sequence[str] | NetworkClient, **settings: Any) -> None:
+        self._owns_client = not isinstance(cluster, NetworkClient)
+        self.client = cluster if isinstance(cluster, NetworkClient) else NetworkClient(cluster, **settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections, unless the client was handed in."""
+        if self._owns_client:
+            self.client.close()
+
+    # Topics.
+
+    def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        *,
+        configs: Mapping[str, Mapping[str, str]] | None = None,
+        replication_factor: int = BROKER_DEFAULT,
+        exist_ok: bool = False,
+    ) -> None:
+        """Creates topics; `configs` by topic. Raises BrokerError `topic-exists` unless `exist_ok`."""
+        request = m.create_topics_request
+        message = request.CreateTopicsRequest(
+            topics=tuple(
+                request.CreatableTopic(
+                    name=TopicName(name),
+                    num_partitions=i32(count),
+                    replication_factor=i16(replication_factor),
+                    assignments=(),
+                    configs=tuple(
+                        request.CreatableTopicConfig(name=key, value=value)
+                        for key, value in (configs or {}).get(name, {}).items()
+                    ),
+                )
+                for name, count in partitions.items()
+            ),
+            timeout=from_ms(self.client.request_timeout_ms),
+        )
+        accepted = {ErrorCode.none} | ({ErrorCode.topic_already_exists} if exist_ok else set())
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"to create the topic {t.name}", t.error_message) for t in response.topics
+            ],
+            accepted,
+        )
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Raises BrokerError `topic-missing`."""
+        request = m.delete_topics_request
+        message = request.DeleteTopicsRequest(
+            topics=tuple(request.DeleteTopicState(name=TopicName(name), topic_id=None) for name in names),
+            timeout=from_ms(self.client.request_timeout_ms),
+        )
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"to delete the topic {t.name}", t.error_message) for t in response.responses
+            ],
+        )
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Grows topics to these numbers of partitions."""
+        request = m.create_partitions_request
+        message = request.CreatePartitionsRequest(
+            topics=tuple(
+                request.CreatePartitionsTopic(name=TopicName(name), count=i32(count), assignments=None)
+                for name, count in counts.items()
+            ),
+            timeout=from_ms(self.client.request_timeout_ms),
+            validate_only=False,
+        )
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"more partitions for {t.name}", t.error_message) for t in response.results
+            ],
+        )
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Topics that do not exist are missing from the result."""
+        return dict(self.client.metadata(list(names), refresh=True).topics)
+
+    def list_topics(self, *, include_internal: bool = False) -> dict[str, TopicMetadata]:
+        """All topics by name, in order."""
+        topics = self.client.metadata(None).topics
+        return {name: topics[name] for name in sorted(topics) if include_internal or not topics[name].internal}
+
+    # Offsets of the log.
+
+    def list_offsets(
+        self,
+        positions: Mapping[TopicPartition, str | int],
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """`"earliest"`, `"latest"` (the last stable offset under read_committed), `"max_timestamp"`, or milliseconds.
+
+        For a time: the first record at or after it, offset -1 when there is none.
+        """
+        wanted = {key: _TIMESTAMPS[at] if isinstance(at, str) else at for key, at in positions.items()}
+        found = self._at_leaders(
+            wanted,
+            lambda part: _list_offsets_request(part, isolation_level, self.client.request_timeout_ms),
+            lambda response: (
+                ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
+            ),
+            "ListOffsets",
+        )
+        return {
+            key: OffsetAndTimestamp(
+                offset=int(found[key].offset),
+                timestamp_ms=int(found[key].timestamp),
+                leader_epoch=int(found[key].leader_epoch),
+            )
+            for key in positions
+        }
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Deletes records below these offsets (-1: all); the new log start offsets."""
+        found = self._at_leaders(
+            before,
+            lambda part: _delete_records_request(part, self.client.request_timeout_ms),
+            lambda response: (
+                ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
+            ),
+            "DeleteRecords",
+        )
+        return {key: int(found[key].low_watermark) for key in before}
+
+    # Groups.
+
+    def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[GroupListing, ...]:
+        """The groups of all brokers, ordered by id; `types`: streams, consumer, classic."""
+        request = m.list_groups_request.ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
+        brokers = self.client.metadata((), refresh=True).brokers
+        listed: dict[str, GroupListing] = {}
+        for response in self.client.call_all([(node, request) for node in sorted(brokers)]):
+            raise_for(response.error_code, "to list groups", api="ListGroups")
+            for group in response.groups:
+                listed[str(group.group_id)] = GroupListing(
+                    group_id=str(group.group_id),
+                    group_type=group.group_type,
+                    state=group.group_state,
+                    protocol_type=group.protocol_type,
+                )
+        return tuple(listed[name] for name in sorted(listed))
+
+    def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+        """Members, assignments and topology (StreamsGroupDescribe). Raises BrokerError `group-missing`."""
+        described: dict[str, StreamsGroupDescription] = {}
+        for group_id in group_ids:
+            request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
+                group_ids=(GroupId(group_id),), include_authorized_operations=False
+            )
+            response = self.client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+            (group,) = response.groups
+            raise_for(
+                group.error_code,
+                f"to describe the streams group {group_id}",
+                api="StreamsGroupDescribe",
+                message=group.error_message,
+                group_id=group_id,
+            )
+            described[group_id] = read_streams_group(group)
+        return described
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
+        for group_id in group_ids:
+            request = m.delete_groups_request.DeleteGroupsRequest(groups_names=(GroupId(group_id),))
+            response = self.client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.results))
+            for result in response.results:
+                raise_for(result.error_code, f"to delete the group {group_id}", api="DeleteGroups", group_id=group_id)
+
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """All committed positions of a group."""
+        found = group_offsets.fetch_offsets(self.client, group_id, None)
+        return {key: offset for key, offset in found.items() if offset >= 0}
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits for a group without members; creates the group when it is absent."""
+        group_offsets.commit_offsets(self.client, group_id, offsets)
+
+    # Configurations.
+
+    def describe_configs(
+        self, resources: Iterable[tuple[ResourceType, str]]
+    ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
+        """The effective settings of topics, brokers (name: node id) and groups."""
+        wanted = list(resources)
+        request = m.describe_configs_request
+        names = {_RESOURCE_TYPES[kind]: kind for kind, _ in wanted}
+        message = request.DescribeConfigsRequest(
+            resources=tuple(
+                request.DescribeConfigsResource(
+                    resource_type=i8(_RESOURCE_TYPES[kind]), resource_name=name, configuration_keys=None
+                )
+                for kind, name in wanted
+            )
+        )
+        node = next((int(name) for kind, name in wanted if kind == "broker"), None)
+        described: dict[tuple[str, str], dict[str, ConfigEntry]] = {}
+        for result in self.client.call(message, node=node).results:
+            kind = names[int(result.resource_type)]
+            raise_for(
+                result.error_code,
+                f"to describe the settings of {kind} {result.resource_name}",
+                api="DescribeConfigs",
+                message=result.error_message,
+            )
+            described[kind, result.resource_name] = {
+                entry.name: ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    source=int(entry.config_source),
+                    read_only=entry.read_only,
+                    sensitive=entry.is_sensitive,
+                )
+                for entry in result.configs
+            }
+        return described
+
+    def alter_configs(self, resource: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
+        """Sets values (IncrementalAlterConfigs); None takes a setting back to its default."""
+        request = m.incremental_alter_configs_request
+        message = request.IncrementalAlterConfigsRequest(
+            resources=(
+                request.AlterConfigsResource(
+                    resource_type=i8(_RESOURCE_TYPES[resource]),
+                    resource_name=name,
+                    configs=tuple(
+                        request.AlterableConfig(name=key, config_operation=i8(int(value is None)), value=value)
+                        for key, value in values.items()
+                    ),
+                ),
+            ),
+            validate_only=False,
+        )
+        self._controller(
+            message,
+            lambda response: [
+                (r.error_code, f"to alter the settings of {resource} {name}", r.error_message)
+                for r in response.responses
+            ],
+        )
+
+    # How requests travel.
+
+    def _controller(
+        self,
+        request: Any,
+        outcomes: Callable[[Any], list[tuple[ErrorCode, str, str | None]]],
+        accepted: frozenset[ErrorCode] | set[ErrorCode] = frozenset({ErrorCode.none}),
+    ) -> None:
+        """To the controller's broker: any broker forwards in KRaft, so a moved controller costs one retry."""
+        deadline = Deadline.after_ms(self.client.api_timeout_ms)
+        backoff = Backoff()
+        while True:
+            response = self.client.call(request, node=self.client.metadata(()).controller)
+            refused = [outcome for outcome in outcomes(response) if outcome[0] not in accepted]
+            if not refused:
+                return
+            code, what, message = refused[0]
+            if code != ErrorCode.not_controller or deadline.passed:
+                raise refusal(code, what, api=type(request).__name__.removesuffix("Request"), message=message)
+            self.client.metadata((), refresh=True)
+            backoff.pause(deadline)
+
+    def _at_leaders(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        request_for: Callable[[Mapping[TopicPartition, int]], Any],
+        entries: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, Any]]],
+        api: str,
+    ) -> dict[TopicPartition, Any]:
+        """One request per leader, all at once; what a moved leader refuses is asked again."""
+        deadline = Deadline.after_ms(self.client.api_timeout_ms)
+        backoff = Backoff()
+        found: dict[TopicPartition, Any] = {}
+        left = dict(wanted)
+        refresh = False
+        while left:
+            leaders = self.client.leaders(left, refresh=refresh)
+            by_node: dict[int, dict[TopicPartition, int]] = {}
+            for key, value in left.items():
+                by_node.setdefault(leaders[key], {})[key] = value
+            responses = self.client.call_all([(node, request_for(part)) for node, part in by_node.items()])
+            for key, code, entry in (item for response in responses for item in entries(response)):
+                if code == ErrorCode.none:
+                    found[key] = entry
+                    left.pop(key, None)
+                elif (code not in STALE_METADATA and not is_retriable(code)) or deadline.passed:
+                    raise refusal(code, f"{api} of {key[0]}-{key[1]}", api=api, topic=key[0], partition=key[1])
+            if left:
+                refresh = True
+                backoff.pause(deadline)
+        return found
+
+
+def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, int]]]:
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), value in sorted(part.items()):
+        grouped.setdefault(topic, []).append((partition, value))
+    return grouped
+
+
+def _list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> Any:
+    request = m.list_offsets_request
+    return request.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(_ISOLATION[isolation_level]),
+        topics=tuple(
+            request.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+                    for partition, timestamp in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )
+
+
+def _delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> Any:
+    request = m.delete_records_request
+    return request.DeleteRecordsRequest(
+        topics=tuple(
+            request.DeleteRecordsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
+                    for partition, offset in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )
