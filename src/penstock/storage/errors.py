@@ -1,0 +1,108 @@
+"""What the disk refuses, one class per Kafka error code.
+
+`error_code` is Kafka's number for the answer on the wire; `facts` always carries `topic` and `partition` where a
+partition is meant. The refusals of an append leave the log as it was.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.errors import StateError
+
+__all__ = [
+    "CorruptRecordBatch",
+    "DirectoryLocked",
+    "DirectoryUnusable",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidTimestamp",
+    "LogFailed",
+    "MessageTooLarge",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "RecordListTooLarge",
+    "StorageError",
+    "StorageFull",
+    "UnknownTopic",
+]
+
+
+class StorageError(StateError):
+    """The root of this room's errors."""
+
+    error_code: ClassVar[int] = -1
+
+
+class OffsetOutOfRange(StorageError):  # noqa: N818 named for what happened
+    """offset-out-of-range: the offset lies before the log start offset or behind the log end offset."""
+
+    error_code = 1
+
+
+class CorruptRecordBatch(StorageError):  # noqa: N818 named for what happened
+    """record-batch-corrupt: lengths, magic byte or CRC do not fit."""
+
+    error_code = 2
+
+
+class UnknownTopic(StorageError):  # noqa: N818 named for what happened
+    """topic-missing."""
+
+    error_code = 3
+
+
+class MessageTooLarge(StorageError):  # noqa: N818 named for what happened
+    """too-large: one batch exceeds `max.message.bytes`."""
+
+    error_code = 10
+
+
+class RecordListTooLarge(StorageError):  # noqa: N818 named for what happened
+    """too-large: the batches of one append exceed `segment.bytes`."""
+
+    error_code = 18
+
+
+class InvalidTimestamp(StorageError):  # noqa: N818 named for what happened
+    """timestamp-out-of-range: outside `message.timestamp.before.max.ms` / `message.timestamp.after.max.ms`."""
+
+    error_code = 32
+
+
+class OutOfOrderSequence(StorageError):  # noqa: N818 named for what happened
+    """sequence-out-of-order: a batch of an idempotent producer does not follow its last one."""
+
+    error_code = 45
+
+
+class InvalidProducerEpoch(StorageError):  # noqa: N818 named for what happened
+    """producer-epoch-old: a newer incarnation of this producer has written."""
+
+    error_code = 47
+
+
+class LogFailed(StorageError):  # noqa: N818 named for what happened
+    """disk-failed: the disk refused a write or fsync, what is on it is unknown until the log is opened again."""
+
+    error_code = 56
+
+
+class StorageFull(StorageError):  # noqa: N818 named for what happened
+    """disk-full: nothing of the append was kept; the log goes on when there is room again."""
+
+    error_code = 56
+
+
+class InvalidRecord(StorageError):  # noqa: N818 named for what happened
+    """record-invalid: a well-formed batch that may not be written here (control batch, offsets with gaps, …)."""
+
+    error_code = 87
+
+
+class DirectoryLocked(StorageError):  # noqa: N818 named for what happened
+    """state-locked: another process, or another broker of this one, works in the directory."""
+
+
+class DirectoryUnusable(StorageError):  # noqa: N818 named for what happened
+    """state-corrupt: the directory belongs to somebody else, or its format is not ours."""

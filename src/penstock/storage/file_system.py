@@ -1,0 +1,152 @@
+"""The seam to the operating system: everything the disk room does to files goes through `FileSystem` and `File`.
+
+`REAL` is the machine's own. Tests and the simulator put a faulty one in its place (full, torn, forgetful).
+Rules: positional reads and writes only, so threads may read while one appends; `write_at` writes all or raises
+`OSError`, and may then have written a part; nothing here retries or hides an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["REAL", "Buffer", "File", "FileSystem", "RealFile", "RealFileSystem"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes in bytes."""
+
+    def write_at(self, data: Buffer, position: int) -> None: ...
+    def read_at(self, size: int, position: int) -> bytes: ...
+    def truncate(self, size: int) -> None: ...
+    def size(self) -> int: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Paths and open files; all errors are `OSError`."""
+
+    def open(self, path: Path, *, create: bool = False) -> File: ...
+    def names(self, directory: Path) -> list[str]: ...
+    def size(self, path: Path) -> int: ...
+    def exists(self, path: Path) -> bool: ...
+    def make_directory(self, path: Path) -> None: ...
+    def rename(self, old: Path, new: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def remove_tree(self, path: Path) -> None: ...
+    def read_bytes(self, path: Path) -> bytes: ...
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+
+
+class RealFile:
+    """A file descriptor of the operating system, closed by `close` and never by accident of a reference count."""
+
+    __slots__ = ("_fd", "_lock")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()  # between close and a sync from another thread
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        written = os.pwrite(self._fd, data, position)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):  # a disk that fills up takes a part first, and says ENOSPC the next time
+            written += os.pwrite(self._fd, view[written:], position + written)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # Linux stops a single read at 2 GiB - 4 KiB, a signal earlier
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def sync(self) -> None:
+        with self._lock:
+            if self._fd < 0:
+                return
+            fd = os.dup(self._fd)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
+class RealFileSystem:
+    """The machine's own files."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)  # noqa: PTH208 - names are wanted, not paths
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None:
+        """`path` holds the old bytes or the new ones, never a part; with `sync` the new ones survive a power loss."""
+        beside = path.with_name(path.name + ".tmp")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            RealFile(fd).write_at(data, 0)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        beside.replace(path)
+        if sync:
+            self.sync_directory(path.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+REAL = RealFileSystem()

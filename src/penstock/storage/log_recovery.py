@@ -1,0 +1,193 @@
+"""Opening a log: what lies in its directory, what of it can be trusted, and what a crash has torn.
+
+Rules: after a clean shutdown (the log is as long as was noted) nothing is read. Otherwise every segment from the
+recovery point on, and the last one in any case, is scanned with CRCs; the log is cut before the first byte that is
+no sound batch, and segments behind a cut go. Indexes of scanned segments are built anew. Leader epochs and producer
+state are taken from their files and completed from the batches behind them. What is cut is logged with its size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.protocol.record_batches import BatchHeader
+from penstock.storage.batch_scan import TornLog, walk
+from penstock.storage.checkpoints import CheckpointCorrupt, LeaderEpochs
+from penstock.storage.file_system import FileSystem
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_segment import LogSegment, segment_name
+from penstock.storage.producer_state import ProducerState, SnapshotCorrupt
+
+__all__ = ["CleanShutdown", "OpenedLog", "load_producers", "open_log", "snapshot_offsets"]
+
+_log = logging.getLogger("penstock.storage")
+_DEBRIS = (".deleted", ".cleaned", ".swap", ".tmp")
+_INDEXES = (".index", ".timeindex", ".txnindex")
+SNAPSHOT = ".snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanShutdown:
+    """What a closed log looked like; a log that still does needs no recovery. `size_bytes` is its last segment's."""
+
+    base_offset: int
+    size_bytes: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLog:
+    """`recovered` when segments were scanned, `bytes_cut` what of them was torn."""
+
+    segments: list[LogSegment]
+    log_start_offset: int
+    log_end_offset: int
+    recovered: bool
+    bytes_cut: int
+
+
+def open_log(
+    directory: Path,
+    *,
+    config: LogConfig,
+    file_system: FileSystem,
+    epochs: LeaderEpochs,
+    producers: ProducerState,
+    log_start_offset: int,
+    recovery_point: int,
+    clean: CleanShutdown | None,
+    now_ms: int,
+) -> OpenedLog:
+    """The segments of a directory, sound and in order, at least one. Fills `epochs` and `producers`. Raises OSError."""
+    names = _without_debris(directory, file_system)
+    bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+    segments = [LogSegment.existing(directory, base, config, file_system) for base in bases]
+    note_epochs = _load_epochs(epochs)
+    recovered = bool(segments) and not _is_clean(segments, clean)
+    bytes_cut = 0
+    if recovered:
+        segments, bytes_cut = _recover(segments, recovery_point, note_epochs)
+    elif segments and epochs.latest < 0:
+        for header in _headers(segments, segments[0].base_offset):
+            note_epochs(header)
+    end = segments[-1].next_offset() if recovered else (clean.log_end_offset if segments and clean else 0)
+    if not segments or end < log_start_offset:
+        for segment in reversed(segments):
+            segment.remove()
+        end = max(log_start_offset, 0)
+        segments = [LogSegment.create(directory, end, config, file_system)]
+    start = max(log_start_offset, segments[0].base_offset)
+    if epochs.keep_before(end) | epochs.keep_from(start):
+        epochs.save()
+    load_producers(directory, file_system, producers, segments, end, now_ms)
+    return OpenedLog(
+        segments=segments, log_start_offset=start, log_end_offset=end, recovered=recovered, bytes_cut=bytes_cut
+    )
+
+
+def _without_debris(directory: Path, file_system: FileSystem) -> list[str]:
+    names = file_system.names(directory)
+    logs = {name[:-4] for name in names if name.endswith(".log")}
+    kept = []
+    for name in names:
+        stem, dot, extension = name.rpartition(".")
+        if name.endswith(_DEBRIS) or (dot + extension in _INDEXES and stem not in logs):
+            file_system.remove(directory / name)
+        else:
+            kept.append(name)
+    return kept
+
+
+def _is_clean(segments: list[LogSegment], clean: CleanShutdown | None) -> bool:
+    last = segments[-1]
+    return clean is not None and (last.base_offset, last.size_bytes) == (clean.base_offset, clean.size_bytes)
+
+
+def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], None]:
+    try:
+        epochs.load()
+    except CheckpointCorrupt as corrupt:
+        _log.warning("taking the leader epochs from the batches: %s", corrupt)
+        epochs.clear()
+
+    def note(header: BatchHeader) -> None:
+        epochs.note(header.leader_epoch, header.base_offset)
+
+    return note
+
+
+def _recover(
+    segments: list[LogSegment], recovery_point: int, note: Callable[[BatchHeader], None]
+) -> tuple[list[LogSegment], int]:
+    """Scan from the recovery point on; what is left, and how many bytes were cut."""
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    next_offset = segments[first].base_offset
+    for i in range(first, len(segments)):
+        segment = segments[i]
+        torn: TornLog | None = None
+        try:
+            for header in segment.rebuild():
+                note(header)
+                next_offset = header.next_offset
+        except TornLog as error:
+            torn = error
+        if torn is not None:
+            cut = segment.size_bytes - torn.position
+            segment.cut(torn.position, next_offset)
+            segment.close_time_index()
+            behind = segments[i + 1 :]
+            cut += sum(s.size_bytes for s in behind)
+            _log.warning("%s: %s; cut %d bytes, the log ends at offset %d", segment.path, torn, cut, next_offset)
+            for later in reversed(behind):
+                later.remove()
+            return segments[: i + 1], cut
+    return segments, 0
+
+
+def _headers(segments: list[LogSegment], from_offset: int) -> Iterator[BatchHeader]:
+    """The headers of all batches that end at or behind `from_offset`."""
+    for i, segment in enumerate(segments):
+        if i + 1 < len(segments) and segments[i + 1].base_offset <= from_offset:
+            continue
+        segment.load_indexes()
+        position = segment.offset_index.position_for(from_offset)
+        for span in walk(segment.file, position, segment.size_bytes):
+            if span.last_offset >= from_offset:
+                yield segment.header_at(span)
+
+
+def snapshot_offsets(directory: Path, file_system: FileSystem) -> list[int]:
+    """The offsets of the producer snapshots in a directory, ascending."""
+    stems = (name.removesuffix(SNAPSHOT) for name in file_system.names(directory) if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def load_producers(
+    directory: Path,
+    file_system: FileSystem,
+    producers: ProducerState,
+    segments: list[LogSegment],
+    end: int,
+    now_ms: int,
+) -> None:
+    """The newest usable snapshot, then the batches behind it."""
+    producers.clear()
+    behind = segments[0].base_offset
+    for offset in reversed(snapshot_offsets(directory, file_system)):
+        path = directory / f"{segment_name(offset)}{SNAPSHOT}"
+        if offset > end:
+            file_system.remove(path)  # it tells of batches that are gone
+            continue
+        try:
+            producers.load(file_system.read_bytes(path))
+        except SnapshotCorrupt as corrupt:
+            _log.warning("%s left aside: %s", path, corrupt)
+            continue
+        behind = offset
+        break
+    if behind < end:
+        for header in _headers(segments, behind):
+            producers.update(header, seen_ms=now_ms)

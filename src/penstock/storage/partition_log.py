@@ -1,0 +1,554 @@
+"""PartitionLog: one partition's log on disk. Batches go in and come out as bytes, never one Python object per record.
+
+Order of an append: judge everything (batches, sequences) → roll if due → write with one call → index → remember. A
+failure at any step leaves the log as it was; only when even that cannot be said (a torn write that will not be taken
+back, a failed fsync) the log refuses further work until it is opened again (LogFailed).
+One thread appends, reads, cuts and deletes; `flush` may come from another, so fsync need not hold up an event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from penstock.protocol.record_batches import BatchHeader, assign_offsets, iter_batch_headers, records_of_batch
+from penstock.storage.batch_validation import Origin, validated_headers
+from penstock.storage.checkpoints import LeaderEpochs
+from penstock.storage.errors import LogFailed, OffsetOutOfRange, StorageFull
+from penstock.storage.file_system import REAL, Buffer, FileSystem
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_recovery import SNAPSHOT, CleanShutdown, load_producers, open_log, snapshot_offsets
+from penstock.storage.log_retention import SegmentFacts, deletable_segments
+from penstock.storage.log_segment import FULL_ERRNOS, LogSegment, segment_name
+from penstock.storage.producer_state import ProducerState
+
+__all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
+
+_log = logging.getLogger("penstock.storage")
+_KEPT_SNAPSHOTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResult:
+    """Offsets of an append, or of the earlier one that it repeats. `log_append_time_ms` is -1 under CreateTime."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class TimestampOffset(NamedTuple):
+    """What ListOffsets answers by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class PartitionLog:
+    """Mutable. Offsets: log start <= readable < high watermark <= log end; the last one is the next to be given out.
+
+    The high watermark is the log end offset, or under fsync "always" what has been flushed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clock_ms: Callable[[], int],
+        file_system: FileSystem,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self._config = config
+        self._clock_ms = clock_ms
+        self._file_system = file_system
+        self._epochs = LeaderEpochs(directory, file_system)
+        self._producers = ProducerState(topic, partition)
+        self._segments: list[LogSegment] = []
+        self._bases: list[int] = []
+        self._log_start_offset = 0
+        self._log_end_offset = 0
+        self._recovery_point = 0
+        self._flush_lock = threading.Lock()
+        self._last_flush_ms = 0
+        self._directory_changed = False
+        self._failure: str | None = None
+        self._written_since_open = False
+        self.recovered = False
+        self.bytes_cut = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clock_ms: Callable[[], int],
+        file_system: FileSystem = REAL,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean: CleanShutdown | None = None,
+    ) -> PartitionLog:
+        """Open the log in `directory`, making it when it is new.
+
+        `clean` is what `close` returned the last time; without it everything from `recovery_point` on is checked and
+        what a crash tore is cut off. Raises StorageFull, LogFailed.
+        """
+        log = cls(
+            directory, topic=topic, partition=partition, config=config, clock_ms=clock_ms, file_system=file_system
+        )
+        now_ms = clock_ms()
+        try:
+            if not file_system.exists(directory):
+                file_system.make_directory(directory)
+                log._directory_changed = True
+            opened = open_log(
+                directory,
+                config=config,
+                file_system=file_system,
+                epochs=log._epochs,
+                producers=log._producers,
+                log_start_offset=log_start_offset,
+                recovery_point=recovery_point,
+                clean=clean,
+                now_ms=now_ms,
+            )
+        except OSError as error:
+            log._refuse(error, "could not be opened")
+        log._set_segments(opened.segments)
+        log._log_start_offset = opened.log_start_offset
+        log._log_end_offset = opened.log_end_offset
+        log.recovered, log.bytes_cut = opened.recovered, opened.bytes_cut
+        log._recovery_point = min(recovery_point, opened.log_end_offset)
+        log._last_flush_ms = now_ms
+        if config.fsync == "always" and log._recovery_point < log._log_end_offset:
+            log.flush()
+        return log
+
+    # -- what it holds ---------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """New settings for the open log; segments take theirs when they are rolled."""
+        self._config = config
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._recovery_point if self._config.fsync == "always" else self._log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: the first open transaction, else the high watermark."""
+        unstable = self._producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    @property
+    def recovery_point(self) -> int:
+        """What lies before this offset has been flushed to the disk."""
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_base_offsets(self) -> tuple[int, ...]:
+        return tuple(self._bases)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch that wrote, -1 for none."""
+        return self._epochs.latest
+
+    def leader_epoch_for(self, offset: int) -> int:
+        return self._epochs.epoch_for(offset)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """OffsetForLeaderEpoch (KIP-101): (epoch, end offset), (-1, -1) when unknown."""
+        return self._epochs.end_offset_for(leader_epoch, self._log_end_offset)
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    def append(
+        self, batches: Buffer, *, leader_epoch: int, origin: Origin = "client", flush_now: bool = True
+    ) -> AppendResult:
+        """Append whole record batches (format v2), one after another, as one write.
+
+        `flush_now=False` leaves the fsync that the configuration asks for to the caller (`flush`, in a thread: group
+        commit). A repeat of an idempotent producer's batch is answered with its offsets and not written.
+        Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
+        OutOfOrderSequence, InvalidProducerEpoch, StorageFull, LogFailed; nothing is appended then.
+        """
+        self._check_usable()
+        now_ms = self._clock_ms()
+        headers = validated_headers(
+            batches, topic=self.topic, partition=self.partition, config=self._config, origin=origin, now_ms=now_ms
+        )
+        append_time_ms = now_ms if self._config.message_timestamp_type == "LogAppendTime" else None
+        if origin == "client" and (written := self._producers.check(headers)) is not None:
+            return AppendResult(
+                base_offset=written.base_offset,
+                last_offset=written.last_offset,
+                log_append_time_ms=-1 if append_time_ms is None else written.timestamp_ms,
+                log_start_offset=self._log_start_offset,
+                duplicate=True,
+            )
+        data = bytearray(batches)
+        base_offset = self._log_end_offset
+        headers = _numbered(data, headers, base_offset, leader_epoch, append_time_ms)
+        self._note_epoch(leader_epoch, base_offset)
+        segment = self._segment_for(len(data), headers)
+        try:
+            segment.append(data, headers)
+        except OSError as error:
+            self._refuse(error, "did not take an append")
+        self._log_end_offset = headers[-1].next_offset
+        self._written_since_open = True
+        for header in headers:
+            if header.producer_id >= 0:
+                self._producers.update(header, seen_ms=now_ms)
+        if flush_now and self.flush_is_due(now_ms):
+            self.flush()
+        return AppendResult(
+            base_offset=base_offset,
+            last_offset=headers[-1].last_offset,
+            log_append_time_ms=-1 if append_time_ms is None else append_time_ms,
+            log_start_offset=self._log_start_offset,
+        )
+
+    def _note_epoch(self, leader_epoch: int, offset: int) -> None:
+        if not self._epochs.note(leader_epoch, offset):
+            return
+        try:
+            self._epochs.save()
+        except OSError as error:
+            self._epochs.forget_latest()
+            self._refuse(error, "did not take a new leader epoch")
+
+    def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
+        active = self._segments[-1]
+        if active.should_roll(
+            incoming_bytes=size,
+            max_timestamp_ms=max(header.max_timestamp for header in headers),
+            last_offset=headers[-1].last_offset,
+        ):
+            return self._roll()
+        return active
+
+    def _roll(self) -> LogSegment:
+        try:
+            segment = LogSegment.create(self.directory, self._log_end_offset, self._config, self._file_system)
+        except OSError as error:
+            self._refuse(error, "could not begin a new segment")
+        closed = self._segments[-1]
+        closed.close_time_index()
+        closed.close_indexes()
+        self._set_segments([*self._segments, segment])
+        self._directory_changed = True
+        self._write_snapshot()
+        return segment
+
+    def _write_snapshot(self) -> None:
+        """Kafka's producer snapshot at the log end. Only speeds up the next opening, so a failure is no failure."""
+        path = self.directory / f"{segment_name(self._log_end_offset)}{SNAPSHOT}"
+        try:
+            self._producers.expire(self._clock_ms() - self._config.producer_id_expiration_ms)
+            self._file_system.write_atomically(path, self._producers.snapshot(), sync=False)
+            for offset in snapshot_offsets(self.directory, self._file_system)[:-_KEPT_SNAPSHOTS]:
+                self._file_system.remove(self.directory / f"{segment_name(offset)}{SNAPSHOT}")
+        except OSError as error:
+            _log.warning("%s not written: %s", path, error)
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:
+        """Whole batches from the one that holds `offset`, as many as fit in `max_bytes`, out of one segment.
+
+        Ends before `end_offset` (the high watermark when None). The first batch comes even when it alone is larger,
+        unless `min_one_batch` is false. Empty at the end. Raises OffsetOutOfRange, LogFailed.
+        """
+        if not self._log_start_offset <= offset <= self._log_end_offset:
+            self._out_of_range(offset)
+        end_offset = self.high_watermark if end_offset is None else min(end_offset, self._log_end_offset)
+        if offset >= end_offset:
+            return b""
+        try:
+            for segment in self._segments[self._segment_index(offset) :]:
+                if (span := segment.find(offset)) is not None:
+                    break
+            else:
+                return b""
+            end = segment.whole_batches_until(span.position, span.position + max_bytes)
+            if end == span.position and min_one_batch:
+                end = span.end
+            if end_offset < self._log_end_offset and (stop := segment.find(end_offset)) is not None:
+                end = min(end, stop.position)
+            return segment.read(span.position, end)
+        except OSError as error:
+            self._refuse(error, "could not be read")
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
+        for segment in self._segments[self._segment_index(self._log_start_offset) :]:
+            segment.load_indexes()
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            for span in segment.find_timestamp(timestamp_ms):
+                if span.last_offset < self._log_start_offset or segment.header_at(span).max_timestamp < timestamp_ms:
+                    continue
+                if (found := self._record_since(segment.read(span.position, span.end), timestamp_ms)) is not None:
+                    return found if found.offset < self.high_watermark else None
+        return None
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp (ListOffsets -3, KIP-734); None in an empty log."""
+        best: LogSegment | None = None
+        for segment in self._segments:
+            segment.load_indexes()
+            if segment.max_timestamp_ms >= 0 and (best is None or segment.max_timestamp_ms > best.max_timestamp_ms):
+                best = segment
+        span = None if best is None else best.batch_of_max_timestamp()
+        if best is None or span is None or span.last_offset < self._log_start_offset:
+            return None
+        return self._record_since(best.read(span.position, span.end), best.max_timestamp_ms)
+
+    def _record_since(self, batch: bytes, timestamp_ms: int) -> TimestampOffset | None:
+        for header in iter_batch_headers(batch):
+            for record in records_of_batch(batch, header):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self._log_start_offset:
+                    return TimestampOffset(record.offset, record.timestamp_ms)
+        return None
+
+    # -- shorten ---------------------------------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start offset forward (DeleteRecords; -1 means the high watermark) and answer it.
+
+        Closed segments that lie wholly before it are deleted at once, the active one when retention next runs.
+        Raises OffsetOutOfRange.
+        """
+        if offset == -1:
+            offset = self.high_watermark
+        if not 0 <= offset <= self.high_watermark:
+            self._out_of_range(offset)
+        if offset > self._log_start_offset:
+            self._log_start_offset = offset
+            self._drop_oldest(max(bisect_right(self._bases, offset) - 1, 0))
+        return self._log_start_offset
+
+    def apply_retention(self, now_ms: int | None = None) -> int:
+        """Delete the segments that `log_retention` lets go; how many went. When all may go, a new one is begun."""
+        self._check_usable()
+        facts = []
+        ends = [*self._bases[1:], self._log_end_offset]
+        for segment, end in zip(self._segments, ends, strict=True):
+            segment.load_indexes()
+            facts.append(
+                SegmentFacts(
+                    base_offset=segment.base_offset,
+                    end_offset=end,
+                    size_bytes=segment.size_bytes,
+                    max_timestamp_ms=segment.max_timestamp_ms,
+                )
+            )
+        count = deletable_segments(
+            facts,
+            log_start_offset=self._log_start_offset,
+            high_watermark=self.high_watermark,
+            config=self._config,
+            now_ms=self._clock_ms() if now_ms is None else now_ms,
+        )
+        if count == len(self._segments) and count:
+            self._roll()
+        if count:
+            self._log_start_offset = max(self._log_start_offset, self._bases[count])
+            self._drop_oldest(count)
+        return count
+
+    def _drop_oldest(self, count: int) -> None:
+        gone = self._segments[:count]
+        self._set_segments(self._segments[count:])
+        try:
+            for segment in gone:  # oldest first: a crash in between leaves a log without a hole
+                segment.remove()
+            if self._epochs.keep_from(self._log_start_offset):
+                self._epochs.save()
+        except OSError as error:
+            _log.warning("%s: debris is left for the next opening: %s", self.directory, error)
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log before the batch that holds `offset`, so that it ends there at the latest.
+
+        Raises OffsetOutOfRange before the log start, LogFailed.
+        """
+        self._check_usable()
+        if offset < self._log_start_offset:
+            self._out_of_range(offset)
+        if offset >= self._log_end_offset:
+            return
+        keep = self._segment_index(offset)
+        try:
+            for segment in reversed(self._segments[keep + 1 :]):  # newest first, for the same reason
+                segment.remove()
+            self._set_segments(self._segments[: keep + 1])
+            active = self._segments[-1]
+            span = active.find(offset)
+            end = active.next_offset() if span is None else span.base_offset
+            if span is not None:
+                active.cut(span.position, end)
+            self._log_end_offset = end
+            self._log_start_offset = min(self._log_start_offset, end)
+            with self._flush_lock:
+                self._recovery_point = min(self._recovery_point, end)
+            if self._epochs.keep_before(end):
+                self._epochs.save()
+            load_producers(self.directory, self._file_system, self._producers, self._segments, end, self._clock_ms())
+        except OSError as error:
+            self._fail(error, "could not be truncated")
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` ask for an fsync."""
+        unflushed = self._log_end_offset - self._recovery_point
+        if unflushed <= 0:
+            return False
+        return unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+
+    def flush(self) -> int:
+        """fsync everything appended so far; the offset up to which the log now survives a power loss.
+
+        May be called from another thread than the one that appends. Raises LogFailed, and the log then refuses work:
+        what a disk keeps after a failed fsync cannot be known.
+        """
+        self._check_usable()
+        with self._flush_lock:
+            end, segments, directory_changed = self._log_end_offset, self._segments, self._directory_changed
+            if end <= self._recovery_point:
+                return self._recovery_point
+            self._directory_changed = False
+            try:
+                for segment in segments[max(bisect_right(self._bases, self._recovery_point) - 1, 0) :]:
+                    segment.sync()
+                if directory_changed:
+                    self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                self._fail(error, "could not be flushed")
+            self._recovery_point = max(self._recovery_point, min(end, self._log_end_offset))
+            self._last_flush_ms = self._clock_ms()
+            return self._recovery_point
+
+    def close(self, *, flush: bool = True) -> CleanShutdown | None:
+        """Write what speeds up the next opening, fsync, and close; None when the log had failed."""
+        clean = None
+        active = self._segments[-1]
+        if self._failure is None:
+            if self._written_since_open:
+                active.close_time_index()
+                self._write_snapshot()
+            if flush:
+                self.flush()
+            clean = CleanShutdown(
+                base_offset=active.base_offset, size_bytes=active.size_bytes, log_end_offset=self._log_end_offset
+            )
+        self.abandon()
+        return clean
+
+    def abandon(self) -> None:
+        """Let go of the files as a killed process would: nothing is flushed or noted."""
+        self._failure = self._failure or "is closed"
+        for segment in self._segments:
+            segment.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _set_segments(self, segments: list[LogSegment]) -> None:
+        self._bases = [segment.base_offset for segment in segments]
+        self._segments = segments
+
+    def _segment_index(self, offset: int) -> int:
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def _facts(self) -> dict[str, object]:
+        return {"topic": self.topic, "partition": self.partition, "path": str(self.directory)}
+
+    def _out_of_range(self, offset: int) -> NoReturn:
+        raise OffsetOutOfRange(
+            "offset-out-of-range",
+            f"Offset {offset} is out of range for partition {self.topic}-{self.partition}, which holds "
+            f"{self._log_start_offset} to {self._log_end_offset}.",
+            "Begin at the earliest or the latest offset.",
+            **self._facts(),
+        )
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(
+                "disk-failed",
+                f"The log of partition {self.topic}-{self.partition} {self._failure}.",
+                "Restart the broker: it checks the log and cuts what is torn.",
+                **self._facts(),
+            )
+
+    def _refuse(self, error: OSError, what: str) -> NoReturn:
+        """A full disk leaves the log usable; anything else does not."""
+        if error.errno not in FULL_ERRNOS:
+            self._fail(error, what)
+        raise StorageFull(
+            "disk-full",
+            f"The log of partition {self.topic}-{self.partition} {what}: no room in {self.directory} "
+            f"({error.strerror}).",
+            "Free disk space, or lower the topic's retention; the partition goes on by itself.",
+            **self._facts(),
+        ) from error
+
+    def _fail(self, error: OSError, what: str) -> NoReturn:
+        self._failure = f"{what}: {error}"
+        _log.error("partition %s-%d %s", self.topic, self.partition, self._failure)
+        raise LogFailed(
+            "disk-failed",
+            f"The log of partition {self.topic}-{self.partition} {self._failure}.",
+            "Look at the disk, then restart the broker: it checks the log and cuts what is torn.",
+            **self._facts(),
+        ) from error
+
+
+def _numbered(
+    data: bytearray, headers: list[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int | None
+) -> list[BatchHeader]:
+    """Give the batches in `data` their offsets, in place; their headers as they are now (CRC left aside)."""
+    numbered = []
+    view = memoryview(data)
+    for header in headers:
+        assign_offsets(view[header.position : header.end], base_offset, leader_epoch, append_time_ms)
+        max_timestamp = header.max_timestamp if append_time_ms is None else append_time_ms
+        numbered.append(
+            header._replace(base_offset=base_offset, leader_epoch=leader_epoch, max_timestamp=max_timestamp)
+        )
+        base_offset = numbered[-1].next_offset
+    view.release()
+    return numbered

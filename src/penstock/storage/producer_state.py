@@ -1,0 +1,199 @@
+"""What a partition remembers of the producers that wrote to it: epochs, sequences, open transactions.
+
+Rules (KIP-98, KIP-185, KIP-360): a batch follows its producer's last one without a gap, sequences wrap from 2^31 - 1
+to 0; a repeat of one of the last five batches is answered with that batch's offsets and not written; a smaller epoch
+is refused, a larger one begins at sequence 0; a producer nothing is known of (expired, records deleted) may begin
+anywhere. Appends of the coordinator are noted, never checked: TxnOffsetCommit batches all carry sequence 0.
+`snapshot` and `load` speak Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from penstock.protocol.record_batches import BatchHeader
+from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
+
+__all__ = ["ProducerState", "SnapshotCorrupt", "WrittenBatch"]
+
+REMEMBERED_BATCHES = 5
+_MAX_SEQUENCE = 2**31 - 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_CRC_END = 6
+
+
+class SnapshotCorrupt(Exception):  # noqa: N818 named for what happened
+    """The file is no snapshot, or torn; the state is rebuilt from the log instead."""
+
+
+class WrittenBatch(NamedTuple):
+    """A batch as its producer may repeat it."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class _Producer:
+    """Mutable: one entry per producer id, moved forward by every batch."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "transaction_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[WrittenBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.timestamp_ms = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerState:
+    """All producers of one partition. Mutable, owned by its PartitionLog."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        starts = [p.transaction_start for p in self._producers.values() if p.transaction_start >= 0]
+        return min(starts) if starts else None
+
+    def check(self, headers: Iterable[BatchHeader]) -> WrittenBatch | None:
+        """Judge the batches of one append, in order; change nothing.
+
+        The remembered batch when the append repeats it. Raises OutOfOrderSequence, InvalidProducerEpoch.
+        """
+        ahead: dict[int, tuple[int, int]] = {}
+        for header in headers:
+            if header.producer_id < 0:
+                continue
+            known = self._producers.get(header.producer_id)
+            if header.producer_id not in ahead:
+                if known is not None and (repeated := _repeated(known, header)) is not None:
+                    return repeated
+                if known is not None:
+                    ahead[header.producer_id] = (known.epoch, known.last_sequence)
+            if header.producer_id in ahead:
+                self._check_follows(header, *ahead[header.producer_id])
+            ahead[header.producer_id] = (header.producer_epoch, header.last_sequence)
+        return None
+
+    def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
+        facts = {"topic": self._topic, "partition": self._partition, "producer_id": header.producer_id}
+        where = f"of producer {header.producer_id} in partition {self._topic}-{self._partition}"
+        if header.producer_epoch < epoch:
+            raise InvalidProducerEpoch(
+                "producer-epoch-old",
+                f"Epoch {header.producer_epoch} {where} is smaller than the last seen epoch {epoch}.",
+                "A newer incarnation of this producer is at work; begin anew with InitProducerId.",
+                **facts,
+            )
+        expected = 0 if header.producer_epoch > epoch or sequence == _MAX_SEQUENCE else sequence + 1
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                "sequence-out-of-order",
+                f"Out of order sequence number {where}: {header.base_sequence} (incoming), {expected} (expected, "
+                f"epoch {epoch}).",
+                "Batches of this producer were lost or overtook each other; begin anew with InitProducerId.",
+                **facts,
+            )
+
+    def update(self, header: BatchHeader, *, seen_ms: int) -> None:
+        """Note a batch that is in the log, at its final offset. `seen_ms` is the wall clock: records may be old."""
+        if header.producer_id < 0:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        if header.producer_epoch > producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        producer.timestamp_ms = max(producer.timestamp_ms, seen_ms)
+        if header.is_control:
+            producer.transaction_start = -1
+            return
+        last_offset = header.base_offset + header.last_offset_delta
+        producer.batches.append(
+            WrittenBatch(
+                header.base_sequence, header.last_sequence, header.base_offset, last_offset, header.max_timestamp
+            )
+        )
+        if header.is_transactional and producer.transaction_start < 0:
+            producer.transaction_start = header.base_offset
+
+    def expire(self, older_than_ms: int) -> None:
+        """Forget producers whose last batch is older and that have no transaction open."""
+        for producer_id, producer in list(self._producers.items()):
+            if producer.timestamp_ms < older_than_ms and producer.transaction_start < 0:
+                del self._producers[producer_id]
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def snapshot(self) -> bytes:
+        """Kafka's ProducerSnapshot, version 1."""
+        body = bytearray()
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else WrittenBatch(-1, -1, -1, -1, producer.timestamp_ms)
+            body += _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.base_offset,
+                producer.timestamp_ms,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+        content = struct.pack(">i", len(self._producers)) + bytes(body)
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(content)) + content
+
+    def load(self, data: bytes) -> None:
+        """Replace the state by a snapshot's. Raises SnapshotCorrupt and then holds what it held."""
+        if len(data) < _HEAD.size:
+            raise SnapshotCorrupt("too short")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or len(data) != _HEAD.size + count * _ENTRY.size:
+            raise SnapshotCorrupt(f"version {version} with {count} entries in {len(data)} bytes")
+        if crc != crc32c(data[_CRC_END:]):
+            raise SnapshotCorrupt("the CRC differs")
+        producers: dict[int, _Producer] = {}
+        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, sequence, last_offset, delta, timestamp_ms, coordinator_epoch, transaction_start = entry
+            producer = producers[producer_id] = _Producer(epoch)
+            producer.timestamp_ms = timestamp_ms
+            producer.coordinator_epoch = coordinator_epoch
+            producer.transaction_start = transaction_start
+            if sequence >= 0 and last_offset >= 0:
+                first = sequence - delta if sequence >= delta else sequence - delta + _MAX_SEQUENCE + 1
+                producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
+        self._producers = producers
+
+
+def _repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:
+    if header.producer_epoch != known.epoch:
+        return None
+    last = header.last_sequence
+    for batch in known.batches:
+        if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+            return batch
+    return None
