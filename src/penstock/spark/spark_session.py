@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,9 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     wanted = {**SETTINGS, **given}
     if preload_workers and importlib.util.find_spec(DAEMON_MODULE) is not None:
         wanted.setdefault("spark.python.daemon.module", DAEMON_MODULE)
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

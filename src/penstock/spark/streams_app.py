@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.compilation import Output, check_new_output, compile_app, source_name
-from penstock.spark.formats.schemas import check_schema
+from penstock.spark.formats.schemas import COORDINATES, RAW, STRING, check_schema, struct_of
 from penstock.spark.frames import empty_frame
 from penstock.spark.refusals import call_site, is_hidden, refusal
 from penstock.spark.sinks import check_topic_name
@@ -26,9 +26,7 @@ from penstock.spark.spark_session import classic, session
 from penstock.spark.stream import Arm, Rows, Stream
 from penstock.spark.topology.nodes import (
     COORDINATES_COLUMN,
-    COORDINATES_TYPE,
     KEY_COLUMN,
-    RAW_SCHEMA,
     TASK_COLUMN,
     CompiledTopology,
     DeadLetter,
@@ -134,6 +132,7 @@ class StreamsApp:
             schema_json=columns.json(),
             key_column=_key_column(key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
+            time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
             where=where,
         )
         return Stream(self, self._template_of_source(self._registered(source)), (Arm(source=source),))
@@ -149,7 +148,7 @@ class StreamsApp:
                 raise refusal(
                     "bad-value", f"value={format_name!r} takes no schema", "leave schema= or value= out", where
                 )
-            return format_name, StructType.fromDDL(RAW_SCHEMA if format_name == "raw" else "value string")
+            return format_name, RAW if format_name == "raw" else STRING
         if schema is None:
             raise refusal("schema-missing", "JSON needs a schema", 'schema="origin string, dep_delay double"', where)
         if isinstance(schema, str):
@@ -170,7 +169,7 @@ class StreamsApp:
                 where,
             )
         check_schema(schema, where)
-        return format_name, schema
+        return format_name, schema.toNullable()
 
     def _registered(self, source: TopicSource) -> TopicSource:
         for known in self._sources.values():
@@ -196,16 +195,13 @@ class StreamsApp:
         """An empty frame with `columns` and the runtime's own beside them."""
         schema = StructType(list(columns.fields))
         if coordinates:
-            schema = StructType(schema.fields + StructType.fromDDL(f"{COORDINATES_COLUMN} {COORDINATES_TYPE}").fields)
+            schema = StructType(schema.fields).add(COORDINATES_COLUMN, COORDINATES)
         if hidden:
             schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
         return empty_frame(self.spark, schema)
 
     def _template_of_source(self, source: TopicSource) -> DataFrame:
-        import json
-
-        columns = StructType.fromJson(json.loads(source.schema_json))
-        return self._template_of(columns, coordinates=source.value_format != "raw")
+        return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
 
     def _leave(self, rows: Rows, sink: TopicSink | ForeachBatchSink) -> None:
         output = Output(rows=rows, sink=sink)

@@ -9,12 +9,11 @@ from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
-    ByteType,
     DataType,
     DateType,
     DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     ShortType,
@@ -25,7 +24,32 @@ from pyspark.sql.types import (
 
 from penstock.spark.refusals import is_hidden, refusal
 
-_PLAIN = (BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DateType, TimestampType)
+# Neither tinyint (Spark takes 200 and makes -56 of it) nor float (Spark rounds twice): int and double say what they are.
+_PLAIN = (BooleanType, ShortType, IntegerType, LongType, DoubleType, DateType, TimestampType)
+
+
+_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+COORDINATES = (  # the struct `_kafka`; built by hand, since workers have no Spark context to parse DDL with
+    StructType()
+    .add("key", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("headers", _HEADERS)
+)
+RAW = (  # the columns of Spark's own Kafka source
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+    .add("headers", _HEADERS)
+)
+STRING = StructType().add("value", StringType())
 
 
 def check_schema(schema: StructType, where: str) -> None:

@@ -26,14 +26,6 @@ HIDDEN_PREFIX = "__penstock_"
 TASK_COLUMN = "__penstock_task"  # int: which task a row belongs to
 KEY_COLUMN = "__penstock_key"  # binary: the key its record will have where the sink names no key columns
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
-COORDINATES_TYPE = (
-    "struct<key: binary, topic: string, partition: int, offset: bigint, timestamp: timestamp, "
-    "headers: array<struct<key: string, value: binary>>>"
-)
-RAW_SCHEMA = (  # the columns of Spark's own Kafka source
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
 
 FormatName: TypeAlias = Literal["json", "string", "raw"]
 OutputMode: TypeAlias = Literal["update"]
@@ -67,10 +59,13 @@ class TopicSource:
     name: str
     topics: tuple[str, ...]
     value_format: FormatName
-    schema_json: str  # StructType of the columns a record decodes to (for "raw" RAW_SCHEMA), without `_kafka`
+    schema_json: (
+        str  # StructType of the columns a record decodes to (for "raw" those of Spark's Kafka source), without `_kafka`
+    )
     key_column: str | None = None  # the column that equals the record's key, when the user said so
     on_error: ErrorPolicy = "fail"
     columns_needed: tuple[str, ...] | None = None  # None: all; may hold `_kafka`; never anything hidden
+    time_zone: str = "UTC"  # of timestamps in records that name none: the session's
     where: str = ""
 
 

@@ -1,0 +1,31 @@
+"""Floating point numbers as Java prints them (`Double.toString`, shortest digits as from JDK 19 on)."""
+
+from __future__ import annotations
+
+import math
+
+
+def java_double(number: float) -> str:
+    """ "1.0", "1.0E7", "9.99E-4", "NaN", "Infinity": plain from 0.001 up to ten million, else with an exponent."""
+    if number != number:
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        text = repr(number)
+        return _plain(text) if "e" in text else text
+    mantissa, _, exponent = f"{number!r}".partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    if fraction == "0":
+        fraction = ""
+    power = int(exponent or 0) + len(whole) - 1
+    digits = whole + fraction
+    stripped = digits.lstrip("0")
+    power -= len(digits) - len(stripped)
+    stripped = stripped.rstrip("0") or "0"
+    return f"{sign}{stripped[0]}.{stripped[1:] or '0'}E{power}"
+
+
+def _plain(text: str) -> str:
+    return f"{float(text):.17f}".rstrip("0")

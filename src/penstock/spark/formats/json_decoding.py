@@ -1,0 +1,147 @@
+"""JSON records to columns: all at once where that is safe, record by record where it is not.
+
+pyarrow's reader is four times as fast as Spark's, but it reads lines, stops at the first bad one, and its timestamps
+are not Spark's. So records are joined to lines only when each begins with `{`, ends with `}` and holds no line break
+(then every line yields at least one row, and equal counts mean one each); timestamps and dates are read as text and
+parsed by Spark's rules; and a block that does not read is halved until the offending records stand alone, which
+`json_values` reads or refuses one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyspark.sql.types import DateType, StructType, TimestampType
+
+from penstock.spark.formats.arrow_types import INSTANT, arrow_type, has_time
+from penstock.spark.formats.instants import dates, instants
+from penstock.spark.formats.json_values import BadRow, NotOfSchema, excerpt, row_of
+from penstock.spark.formats.schemas import struct_of
+
+_SMALLEST_BLOCK = 32
+_LARGEST_BLOCK_BYTES = 1 << 30
+
+
+def decode_json(values: pa.Array, schema_json: str, zone_name: str) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """A row per value, in order, and the values that do not decode (their rows are null)."""
+    return _decoder(schema_json, zone_name).decode(values)
+
+
+@lru_cache(maxsize=64)
+def _decoder(schema_json: str, zone_name: str) -> _JsonDecoder:
+    return _JsonDecoder(struct_of(schema_json), zone_name)
+
+
+class _JsonDecoder:
+    def __init__(self, schema: StructType, zone_name: str) -> None:
+        self._schema = schema
+        self._zone = zone_name
+        self._target = pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields])
+        self._timed = {f.name: f.dataType for f in schema.fields if isinstance(f.dataType, (DateType, TimestampType))}
+        nested_time = any(has_time(f.dataType) for f in schema.fields if f.name not in self._timed)
+        self._read = pa.schema(
+            [pa.field(f.name, pa.string() if f.name in self._timed else f.type) for f in self._target]
+        )
+        self._vectorised = not nested_time
+
+    def decode(self, values: pa.Array) -> tuple[pa.RecordBatch, list[BadRow]]:
+        pieces: list[tuple[np.ndarray, pa.Table]] = []
+        alone: list[np.ndarray] = []
+        everything = np.arange(len(values))
+        regular = _regular(values) if self._vectorised else np.zeros(len(values), np.bool_)
+        alone.append(everything[~regular])
+        for rows, table, odd in self._blocks(values, everything[regular]):
+            if table is None:
+                alone.append(rows)
+                continue
+            if odd.any():
+                alone.append(rows[odd])
+                rows, table = rows[~odd], table.filter(pa.array(~odd))
+            pieces.append((rows, table))
+        bad: list[BadRow] = []
+        remaining = np.sort(np.concatenate(alone))
+        if len(remaining):
+            pieces.append((remaining, self._one_by_one(values, remaining, bad)))
+        return self._in_order(pieces, len(values)), bad
+
+    def _blocks(self, values: pa.Array, rows: np.ndarray) -> Iterator[tuple[np.ndarray, pa.Table | None, np.ndarray]]:
+        """(rows, their columns or None when they must be read alone, which of them must be)."""
+        pending = [rows] if len(rows) else []
+        while pending:
+            block = pending.pop()
+            found = self._at_once(values if len(block) == len(values) else values.take(pa.array(block)))
+            if found is not None:
+                yield block, *found
+            elif len(block) <= _SMALLEST_BLOCK:
+                yield block, None, np.zeros(0, np.bool_)
+            else:
+                middle = len(block) // 2
+                pending += [block[middle:], block[:middle]]
+
+    def _at_once(self, values: pa.Array) -> tuple[pa.Table, np.ndarray] | None:
+        if values.nbytes > _LARGEST_BLOCK_BYTES:
+            return None
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")[0]
+        try:
+            pa.array([joined.as_buffer()], pa.binary()).cast(pa.string())  # refuses what is not UTF-8
+            table = pj.read_json(
+                pa.BufferReader(joined.as_buffer()),
+                read_options=pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(joined.as_buffer()) + 1)),
+                parse_options=pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore"),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return None
+        if table.num_rows != len(values):
+            return None
+        return self._timed_columns(table.select(self._read.names))
+
+    def _timed_columns(self, table: pa.Table) -> tuple[pa.Table, np.ndarray]:
+        odd = np.zeros(table.num_rows, np.bool_)
+        columns = []
+        for field in self._target:
+            column = table.column(field.name)
+            if field.name in self._timed:
+                texts = column.combine_chunks()
+                parsed, wrong = instants(texts, self._zone) if field.type == INSTANT else dates(texts)
+                odd |= wrong.to_numpy(zero_copy_only=False)
+                columns.append(parsed)
+            else:
+                columns.append(column.combine_chunks().cast(field.type))
+        return pa.Table.from_arrays(columns, schema=self._target), odd
+
+    def _one_by_one(self, values: pa.Array, rows: np.ndarray, bad: list[BadRow]) -> pa.Table:
+        found = []
+        for row in rows.tolist():
+            value = values[row].as_py()
+            try:
+                found.append(row_of(value, self._schema, self._zone) or {})
+            except NotOfSchema as error:
+                bad.append(BadRow(row, str(error), excerpt(value)))
+                found.append({})
+        columns = [pa.array([row.get(field.name) for row in found], field.type) for field in self._target]
+        return pa.Table.from_arrays(columns, schema=self._target)
+
+    def _in_order(self, pieces: list[tuple[np.ndarray, pa.Table]], count: int) -> pa.RecordBatch:
+        table = pa.concat_tables([piece for _, piece in pieces]) if pieces else self._target.empty_table()
+        if len(pieces) > 1:
+            order = np.argsort(np.concatenate([rows for rows, _ in pieces]), kind="stable")
+            table = table.take(pa.array(order))
+        columns = [column.combine_chunks() for column in table.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._target)
+        assert batch.num_rows == count
+        return batch
+
+
+def _regular(values: pa.Array) -> np.ndarray:
+    """Which values are one line from `{` to `}`."""
+    lengths = pc.binary_length(values)
+    whole = pc.and_(
+        pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}")),
+        pc.and_(pc.invert(pc.match_substring(values, b"\n")), pc.invert(pc.match_substring(values, b"\r"))),
+    )
+    return pc.fill_null(pc.and_(whole, pc.greater(lengths, 1)), False).to_numpy(zero_copy_only=False)

@@ -1,0 +1,140 @@
+"""Rows to JSON records, as Spark's `to_json` writes them: null fields of structs left out, numbers as Java prints them.
+
+Timestamps are written with milliseconds and the offset of the session's time zone ("2013-01-01T05:06:07.123Z"), as
+Spark does by default. Each column becomes a column of text, then rows are joined: no Python object per row for the
+flat types.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.formats.java_numbers import java_double
+
+_SPECIAL = r'[\x00-\x1f"\\]'
+_CONTROL = re.compile(r"\\u00([01][0-9a-f])")
+
+
+def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """One JSON object per row, as a binary array."""
+    if not len(batch):
+        return pa.array([], pa.binary())
+    parts: list[pa.Array] = []
+    for name in columns:
+        texts = text_of(batch.column(name))
+        label = "," + quoted(name) + ":"
+        parts.append(pc.fill_null(pc.binary_join_element_wise(label, texts, ""), ""))
+    joined = pc.binary_join_element_wise(*parts, "")
+    inner = pc.utf8_slice_codeunits(joined, 1)
+    return pc.binary_join_element_wise("{", inner, "}", "").cast(pa.binary())
+
+
+def text_of(column: pa.Array) -> pa.Array:
+    """The JSON text of each value; null stays null."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _strings(column.cast(pa.string()))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return column.cast(pa.string())
+    if pa.types.is_floating(kind):
+        return _floats(column)
+    if pa.types.is_date(kind) and _few_digit_years(column):
+        return pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
+    if pa.types.is_timestamp(kind) and kind.tz in {"UTC", None} and _few_digit_years(column):
+        return _timestamps(column)
+    return pa.array([None if value is None else _text(value, kind) for value in _values(column)], pa.string())
+
+
+def quoted(text: str) -> str:
+    """A JSON string as Jackson writes it: control characters in upper-case hexadecimal."""
+    return _CONTROL.sub(lambda match: "\\u00" + match.group(1).upper(), json.dumps(text, ensure_ascii=False))
+
+
+def _strings(column: pa.Array) -> pa.Array:
+    special = pc.match_substring_regex(column, _SPECIAL)
+    if not pc.any(special, min_count=0).as_py():
+        return pc.binary_join_element_wise('"', column, '"', "")
+    encoded = column.dictionary_encode()
+    texts = pa.array([quoted(text) for text in encoded.dictionary.to_pylist()], pa.string())
+    return texts.take(encoded.indices)
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    magnitude = pc.abs(column)
+    usual = pc.and_(pc.greater_equal(magnitude, 1e-3), pc.less(magnitude, 1e6))
+    if pc.all(pc.fill_null(usual, True), min_count=0).as_py() and pa.types.is_float64(column.type):
+        text = column.cast(pa.string())
+        whole = pc.invert(pc.match_substring(text, "."))
+        return pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    return pa.array([None if value is None else _float(value) for value in _values(column)], pa.string())
+
+
+def _timestamps(column: pa.Array) -> pa.Array:
+    millis = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms"))
+    zone = '"' if column.type.tz is None else 'Z"'
+    return pc.binary_join_element_wise('"', pc.strftime(millis, "%Y-%m-%dT%H:%M:%S"), zone, "")
+
+
+def _few_digit_years(column: pa.Array) -> bool:
+    """Whether all years have four digits, which is what Arrow's own formatting can do."""
+    if column.null_count == len(column):
+        return True
+    years = pc.min_max(pc.year(column)).as_py()
+    return bool(years["min"] >= 1000 and years["max"] <= 9999)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    return list(column.to_pylist())
+
+
+def _float(value: float) -> str:
+    text = java_double(value)
+    return text if text[-1].isdigit() else f'"{text}"'
+
+
+def _text(value: Any, kind: pa.DataType) -> str:  # noqa: C901 one branch per type
+    if value is None:
+        return "null"
+    if pa.types.is_struct(kind):
+        inner = ((kind.field(i).name, kind.field(i).type) for i in range(kind.num_fields))
+        fields = [f"{quoted(name)}:{_text(value[name], sub)}" for name, sub in inner if value[name] is not None]
+        return "{" + ",".join(fields) + "}"
+    if pa.types.is_map(kind):
+        return "{" + ",".join(f"{quoted(str(k))}:{_text(v, kind.item_type)}" for k, v in value) + "}"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "[" + ",".join(_text(item, kind.value_type) for item in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, (int, Decimal)):
+        return str(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bytes):
+        return f'"{base64.b64encode(value).decode()}"'
+    if isinstance(value, datetime):
+        return f'"{_instant(value)}"'
+    return f'"{value}"'  # a date
+
+
+def _instant(value: datetime) -> str:
+    text = f"{value.year:04}-{value.month:02}-{value.day:02}T{value:%H:%M:%S}.{value.microsecond // 1000:03}"
+    offset = value.utcoffset()
+    if offset is None:
+        return text
+    seconds = int(offset.total_seconds())
+    if seconds == 0:
+        return text + "Z"
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("+", seconds)
+    tail = f":{seconds % 60:02}" if seconds % 60 else ""
+    return f"{text}{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}{tail}"
