@@ -106,6 +106,13 @@ class NetworkClient:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
             return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
 
+    def attempt(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+        """As `call` without any retry: raises ConnectionLost. For those who have a schedule of their own."""
+        self._own_process()
+        with self._lock:
+            within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
+            return self._exchange(request, node, Deadline.after_ms(within_ms))
+
     def call_all(self, requests: Iterable[tuple[int | None, Any]], *, timeout_ms: float | None = None) -> list[Any]:
         """The answers in the order of the requests, which all are on their way at the same time."""
         self._own_process()
@@ -132,7 +139,7 @@ class NetworkClient:
         while True:
             node = self.coordinator_for(group_id, timeout_ms=deadline.remaining_s * 1000)
             try:
-                response = self._call_once(request, node, deadline)
+                response = self.attempt(request, node=node, timeout_ms=deadline.remaining_s * 1000)
             except ConnectionLost as error:
                 self.forget_coordinator(group_id)
                 if deadline.passed:
@@ -290,11 +297,6 @@ class NetworkClient:
         response = self._connection(node, deadline).send(request, deadline).result()
         self._learn(response)
         return response
-
-    def _call_once(self, request: Any, node: int, deadline: Deadline) -> Any:
-        self._own_process()
-        with self._lock:
-            return self._exchange(request, node, deadline.earlier(self.request_timeout_ms))
 
     def _started(self, request: Any, node: int | None, deadline: Deadline) -> PendingReply | None:
         if not self._ever_connected:

@@ -1,0 +1,193 @@
+"""The member's own small process: `python -m penstock.client.guardian`, started by `GuardianLink`.
+
+Duties: heartbeats, through the pure membership; the watch over the driver's progress; the end of the lease after a
+pause; and when the driver dies: kill what it left behind, then leave the group, so that the others own everything at
+once instead of after the session timeout. The driver is dead when stdin ends, or (a forked child may hold the pipe
+open) when our parent is another process than it was.
+
+The guardian ignores SIGINT, SIGTERM and SIGHUP: they reach whole process groups, and the driver decides what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.client.guardian_messages import GuardianSettings, read_settings, write_event
+from penstock.client.member_runner import MemberRunner
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.events import Fatal, MemberEvent
+from penstock.client.network_client import NetworkClient
+from penstock.client.process_tree import ProcessTree
+from penstock.errors import MaxPollExceeded
+
+__all__ = ["Guardian", "main"]
+
+log = logging.getLogger("penstock.client.guardian")
+
+TICK_S: Final = 0.2
+OBSERVE_EVERY_S: Final = 2.0
+LEAVE_WAIT_S: Final = 6.0
+_READ_BYTES: Final = 1 << 16
+
+
+class ProgressWatch:
+    """Whether the driver still gets on. Time in which the guardian itself was paused does not count against it."""
+
+    def __init__(self, max_poll_interval_ms: int, now_s: float) -> None:
+        self.max_poll_interval_ms = max_poll_interval_ms
+        self._last_s = now_s
+        self._looked_s = now_s
+        self.over = False
+
+    def progress(self, now_s: float) -> None:
+        self._last_s = now_s
+
+    def exceeded(self, now_s: float) -> bool:
+        """True once, when the driver made no progress for the interval."""
+        paused_s = now_s - self._looked_s - TICK_S
+        self._looked_s = now_s
+        if paused_s > 1.0:
+            self._last_s += paused_s
+        if self.over or (now_s - self._last_s) * 1000 < self.max_poll_interval_ms:
+            return False
+        self.over = True
+        return True
+
+
+class Guardian:
+    """The main thread's part: listens to the driver, watches it, and does the last things."""
+
+    def __init__(self, settings: GuardianSettings, *, driver_pid: int, commands: int, events: int) -> None:
+        self._settings = settings
+        self._driver_pid = driver_pid
+        self._commands = commands
+        self._events = events
+        self._write_lock = threading.Lock()
+        self._buffer = bytearray()
+        self._tree = ProcessTree()
+        self._watch = ProgressWatch(settings.max_poll_interval_ms, time.monotonic())
+        self._closing = False
+        client = NetworkClient(
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            api_timeout_ms=settings.api_timeout_ms,
+        )
+        self._runner = MemberRunner(
+            client,
+            group_id=settings.group_id,
+            member_id=settings.member_id,
+            process_id=settings.process_id,
+            topology=settings.topology,
+            listener=self._say,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
+            rack_id=settings.rack_id,
+        )
+
+    def run(self, already_read: bytes) -> None:
+        """Until the driver closes or dies."""
+        self._runner.start()
+        observed_s = time.monotonic()
+        alive = self._take(already_read)
+        while alive and not self._closing:
+            ready, _, _ = select.select([self._commands], [], [], TICK_S)
+            if ready:
+                alive = self._read_commands()
+            if alive and os.getppid() != self._driver_pid:
+                alive = False
+            now_s = time.monotonic()
+            if self._watch.exceeded(now_s):
+                self._leave_for_lack_of_progress()
+            if now_s - observed_s >= OBSERVE_EVERY_S:
+                observed_s = now_s
+                self._tree.observe()
+        if not self._closing:
+            killed = self._tree.kill()
+            log.warning("the driver %d is gone: killed %d processes, leaving the group", self._driver_pid, len(killed))
+        self._runner.leave()
+        self._runner.wait_left(LEAVE_WAIT_S)
+        self._runner.stop()
+
+    def _read_commands(self) -> bool:
+        try:
+            data = os.read(self._commands, _READ_BYTES)
+        except OSError:
+            return False
+        return bool(data) and self._take(data)
+
+    def _take(self, data: bytes) -> bool:
+        self._buffer += data
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
+        for line in lines:
+            self._obey(json.loads(line))
+        return True
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "acknowledge":
+                self._watch.progress(time.monotonic())
+                self._runner.acknowledge(
+                    command["owned"], standby=command.get("standby"), version=command.get("version")
+                )
+            case "progress":
+                self._watch.progress(time.monotonic())
+            case "watch":
+                self._tree.watch(command["pid"])
+            case "leave":
+                self._watch.over = True  # nobody owes progress any more
+                self._runner.leave()
+            case "close":
+                self._closing = True
+
+    def _leave_for_lack_of_progress(self) -> None:
+        interval_ms = self._watch.max_poll_interval_ms
+        error = MaxPollExceeded(
+            "max-poll-exceeded",
+            f"no micro-batch finished for {interval_ms} ms, so the member left the group {self._settings.group_id}",
+            "make batches shorter (fewer records per trigger), or raise max.poll.interval.ms",
+            max_poll_interval_ms=interval_ms,
+            group_id=self._settings.group_id,
+        )
+        self._runner.leave()
+        self._say(Fatal(error=error), AssignmentSnapshot(member_id=self._settings.member_id))
+
+    def _say(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
+        line = write_event(event, snapshot).encode() + b"\n"
+        with self._write_lock, suppress(OSError):  # a dead driver does not read; the main thread notices it
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._events, view) :]
+
+
+def main() -> None:
+    """Reads the settings from the first line of stdin and stays until the driver closes or dies."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="penstock guardian: %(message)s")
+    logging.raiseExceptions = False  # stderr may be gone with the driver
+    commands, events = sys.stdin.fileno(), sys.stdout.fileno()
+    first = bytearray()
+    while b"\n" not in first:
+        data = os.read(commands, _READ_BYTES)
+        if not data:
+            return
+        first += data
+    line, _, rest = bytes(first).partition(b"\n")
+    settings, driver_pid = read_settings(line)
+    Guardian(settings, driver_pid=driver_pid, commands=commands, events=events).run(rest)
+
+
+if __name__ == "__main__":
+    main()

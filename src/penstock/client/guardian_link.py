@@ -1,0 +1,199 @@
+"""What the driver holds of its guardian: starts the process, hears its events, tells it what the driver does.
+
+A reader thread collects events; everything else happens on the caller's thread. If the guardian dies, `events` ends
+with `GuardianDied`: the member then lives on only until its session times out, so the driver restarts the guardian
+(`restart`, same member id, which joins again with epoch 0) after giving up what it was working on, or stops.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from penstock.client.guardian_messages import GuardianSettings, read_event, write_settings
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.events import MemberEvent
+
+__all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
+
+PROGRESS_EVERY_S = 0.1
+CLOSE_WAIT_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardianDied:
+    """The guardian's process ended although nobody asked for it."""
+
+    returncode: int | None
+
+
+GuardianEvent = MemberEvent | GuardianDied
+
+
+class GuardianLink:
+    """Mutable: the process, its pipes, and the newest snapshot. A context manager; leaving it leaves the group."""
+
+    def __init__(self, settings: GuardianSettings) -> None:
+        self.settings = settings
+        self._watched: list[int] = []
+        self._write_lock = threading.Lock()
+        self._closed = True
+        self._told_version = 0
+        self._progress_s = 0.0
+        self._launch()
+        atexit.register(self.close)
+
+    @classmethod
+    def start(cls, settings: GuardianSettings) -> Self:
+        """Starts the guardian, which joins the group at once."""
+        return cls(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The guardian's process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the guardian's process runs."""
+        return not self._closed and self._process.poll() is None
+
+    @property
+    def assignment(self) -> AssignmentSnapshot:
+        """The newest snapshot. Plan a batch with one snapshot and commit with its epoch."""
+        snapshot = self._assignment
+        self._told_version = max(self._told_version, snapshot.version)
+        return snapshot
+
+    def events(self, timeout: float | None = 0.0) -> list[GuardianEvent]:
+        """What happened since the last call; waits up to `timeout` seconds (None: for ever) for the first event."""
+        happened: list[GuardianEvent] = []
+        with suppress(queue.Empty):
+            happened.append(self._take(self._queue.get(timeout=timeout) if timeout != 0 else self._queue.get_nowait()))
+            while True:
+                happened.append(self._take(self._queue.get_nowait()))
+        return happened
+
+    def acknowledge(
+        self, owned: Mapping[str, Sequence[int]], *, standby: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        """The driver works on exactly these active tasks now: what was revoked is committed and closed.
+
+        Counts for the newest assignment that `events` or `assignment` gave out.
+        """
+        command: dict[str, Any] = {
+            "do": "acknowledge",
+            "owned": {name: list(partitions) for name, partitions in owned.items()},
+            "version": self._told_version,
+        }
+        if standby is not None:
+            command["standby"] = {name: list(partitions) for name, partitions in standby.items()}
+        self._tell(command)
+
+    def progress(self) -> None:
+        """The driver gets on: to be called at least once per `max.poll.interval.ms`, cheap enough for each batch."""
+        now_s = time.monotonic()
+        if now_s - self._progress_s >= PROGRESS_EVERY_S:
+            self._progress_s = now_s
+            self._tell({"do": "progress"})
+
+    def watch_process(self, pid: int) -> None:
+        """This process and all that descends from it die when the driver dies."""
+        self._watched.append(pid)
+        self._tell({"do": "watch", "pid": pid})
+
+    def leave(self) -> None:
+        """Leaves the group; `Lost` and `Left` follow as events."""
+        self._tell({"do": "leave"})
+
+    def close(self) -> None:
+        """Leaves the group if that was not done, and ends the guardian. Watched processes are left alone."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if os.getpid() == self._owner:
+            self._tell({"do": "close"})
+            try:
+                self._process.wait(CLOSE_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._reader.join(timeout=1)
+        self._close_pipes()
+
+    def restart(self) -> None:
+        """A new guardian for the same member. Call it when nothing of the old assignment is worked on any more."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(timeout=1)
+        self._close_pipes()
+        self._launch()
+        for pid in self._watched:
+            self._tell({"do": "watch", "pid": pid})
+
+    def _launch(self) -> None:
+        self._owner = os.getpid()
+        self._queue: queue.SimpleQueue[tuple[GuardianEvent, AssignmentSnapshot]] = queue.SimpleQueue()
+        self._assignment = AssignmentSnapshot(member_id=self.settings.member_id)
+        self._told_version = 0
+        self._progress_s = 0.0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.client.guardian"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # a terminal's Ctrl-C and Ctrl-Z are for the driver
+        )
+        self._closed = False
+        self._tell_line(write_settings(self.settings, driver_pid=os.getpid()))
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="penstock-guardian", daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError, OSError):  # closed on this side
+            for line in process.stdout:
+                event, snapshot = read_event(line)
+                self._assignment = snapshot
+                self._queue.put((event, snapshot))
+        if not self._closed:
+            self._queue.put((GuardianDied(returncode=process.wait()), self._assignment))
+
+    def _take(self, entry: tuple[GuardianEvent, AssignmentSnapshot]) -> GuardianEvent:
+        event, snapshot = entry
+        self._told_version = max(self._told_version, snapshot.version)
+        return event
+
+    def _tell(self, command: dict[str, Any]) -> None:
+        self._tell_line(json.dumps(command))
+
+    def _tell_line(self, line: str) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        # A guardian that died does not listen: `GuardianDied` says so in its place among the events.
+        with self._write_lock, suppress(OSError, ValueError):
+            pipe.write(line.encode() + b"\n")
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
