@@ -1,6 +1,6 @@
 """Rows as bytes: what goes in comes out, keys are stable, and the bytes are what the docstring says."""
 
-import datetime
+import datetime as dt
 import math
 from decimal import Decimal
 
@@ -22,7 +22,7 @@ TYPES = {
     pa.float64(): st.floats(allow_nan=False),
     pa.decimal128(10, 2): st.decimals(-9999, 9999, places=2),
     pa.date32(): st.dates(),
-    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(datetime.UTC)),
+    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(dt.UTC)),
     pa.string(): st.text(max_size=20),
     pa.binary(): st.binary(max_size=20),
 }

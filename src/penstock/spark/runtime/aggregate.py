@@ -83,7 +83,9 @@ class AggregateFunctions:
     def finished_schema(self) -> pa.Schema:
         """The schema of `finish`."""
         pairs = list(zip(self.group_names, self.group_types, strict=True))
-        return pa.schema([*pairs, *[(buffer.name, arrow_type(buffer.result_type)) for buffer in self.aggregate.buffers]])
+        return pa.schema(
+            [*pairs, *[(buffer.name, arrow_type(buffer.result_type)) for buffer in self.aggregate.buffers]]
+        )
 
 
 def _state_columns(buffer: Buffer) -> tuple[StateColumn, ...]:

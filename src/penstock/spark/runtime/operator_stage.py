@@ -183,7 +183,8 @@ class _Merger:
         merged = self._rows
         if known:
             stored = decode_rows(
-                pa.array([old[index] for index in known], pa.binary()), [column.type for column in self._functions.state]
+                pa.array([old[index] for index in known], pa.binary()),
+                [column.type for column in self._functions.state],
             )
             at = pa.array(known, pa.int64())
             columns = {name: merged.column(name).take(at) for name in self._functions.group_names}

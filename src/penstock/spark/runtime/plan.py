@@ -43,7 +43,9 @@ class TaskPlan:
 
     partition: int
     ranges: tuple[InputRange, ...]
-    committed: BatchKey | None = None  # the batch that the driver knows as committed; a prepared one counts if it is this
+    committed: BatchKey | None = (
+        None  # the batch that the driver knows as committed; a prepared one counts if it is this
+    )
 
     @property
     def records(self) -> int:

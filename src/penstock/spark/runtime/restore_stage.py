@@ -55,8 +55,8 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
     committed = {name_of(r.topic, r.partition): r.start for r in task.ranges if r.topic in topics}
     where = (aggregate.changelog_topic, task.partition)
     admin = Admin(client_for(context.plan.bootstrap_servers))
-    first = _offset(admin.list_offsets({where: "earliest"})[where])
-    end = _offset(admin.list_offsets({where: "latest"})[where])
+    first = admin.list_offsets({where: "earliest"})[where].offset
+    end = admin.list_offsets({where: "latest"})[where].offset
     base = _decided(store, committed)
     if base is None or base.restoring or dict(base.input_offsets) != committed:
         start = base.changelog_offset if base is not None else first
@@ -103,13 +103,10 @@ def _replay(
         report.changelog_records += fetched.table.num_rows
         if time.monotonic() - said > _SAY_AFTER:
             said = time.monotonic()
-            path.write_text(json.dumps({"restored": report.changelog_records, "remaining": span[1] - fetched.next_offset}))
+            path.write_text(
+                json.dumps({"restored": report.changelog_records, "remaining": span[1] - fetched.next_offset})
+            )
 
 
 def _items(records: pa.Table) -> Iterable[tuple[bytes, bytes | None]]:
     return zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True)
-
-
-def _offset(found: object) -> int:
-    """Admin answers with an offset, or with a row that has one."""
-    return int(getattr(found, "offset", found))  # type: ignore[call-overload, no-any-return]

@@ -217,7 +217,11 @@ def _validity(array: pa.Array) -> NDArray[np.bool_]:
 def _fixed_bytes(array: pa.Array, width: int) -> Bytes:
     count = len(array)
     if pa.types.is_boolean(array.type):
-        return np.asarray(array.fill_null(pa.scalar(False)).to_numpy(zero_copy_only=False)).astype(np.uint8).reshape(count, 1)
+        return (
+            np.asarray(array.fill_null(pa.scalar(False)).to_numpy(zero_copy_only=False))
+            .astype(np.uint8)
+            .reshape(count, 1)
+        )
     body = array.buffers()[1]
     if body is None:
         return np.zeros((count, width), np.uint8)

@@ -111,7 +111,9 @@ class PythonStage:
     slots: int
     steps: tuple[Step, ...]
     source: SourceStep | None = None
-    output: tuple[str, ...] | None = None  # columns that go on to Spark; None: the last stage, which answers with its report
+    output: tuple[str, ...] | None = (
+        None  # columns that go on to Spark; None: the last stage, which answers with its report
+    )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         index, attempt, text = _task_context()

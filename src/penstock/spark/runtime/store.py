@@ -279,7 +279,9 @@ def _name(key: bytes) -> bytes:
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
 
 
-def _apply(transaction: lmdb.Transaction, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+def _apply(
+    transaction: lmdb.Transaction, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]
+) -> None:
     kept = sorted((name, value) for name, value in zip(names, values, strict=True) if value is not None)
     transaction.cursor(database).putmulti(kept)
     if len(kept) < len(names):

@@ -57,5 +57,7 @@ def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
 
 def schema_hash(aggregate: Aggregate) -> str:
     """What the bytes of a store's rows depend on."""
-    said = repr([(aggregate.group_columns), [(b.name, b.function, b.input_type, b.result_type) for b in aggregate.buffers]])
+    said = repr(
+        [(aggregate.group_columns), [(b.name, b.function, b.input_type, b.result_type) for b in aggregate.buffers]]
+    )
     return hashlib.sha256(said.encode()).hexdigest()[:16]

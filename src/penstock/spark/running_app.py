@@ -1,0 +1,200 @@
+"""`RunningApp`: a started application, shaped like Spark's `StreamingQuery`, so code that watches queries works."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.errors import PenstockError
+from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.status import state_of
+
+if TYPE_CHECKING:
+    from penstock.spark.runtime.application import ApplicationRuntime
+
+__all__ = ["Member", "OwnedTask", "RunningApp"]
+
+_LOOK = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """This instance in the streams group."""
+
+    member_id: str | None
+    member_epoch: int | None
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedTask:
+    """A task this instance runs; `lag` in records as last seen."""
+
+    subtopology: str
+    partition: int
+    lag: int
+    state_keys: int
+    state_bytes: int
+
+
+class RunningApp:
+    """Made by `StreamsApp.start()`. A context manager: leaving the block stops the application."""
+
+    def __init__(self, runtime: ApplicationRuntime) -> None:
+        self._runtime = runtime
+
+    # -- as StreamingQuery --------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._runtime.group_id
+
+    @property
+    def isActive(self) -> bool:
+        return not self._runtime.is_stopped.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's three keys, and `state`: starting, not-ready, running, stopped or failed."""
+        working = [runner.name for runner in self._runtime.runners.values() if runner.batch_since is not None]
+        state = state_of(self._runtime)
+        message = {"running": "Processing new data" if working else "Waiting for data to arrive"}.get(state, state)
+        behind = any(runner.progress.lag for runner in self._runtime.runners.values())
+        return {"message": message, "isDataAvailable": behind, "isTriggerActive": bool(working), "state": state}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The newest micro-batch of any subtopology; Spark's keys, and `subtopology`."""
+        recent = self.recentProgress
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        rows = [row for runner in self._runtime.runners.values() for row in runner.progress.recent()]
+        return sorted(rows, key=lambda row: row["timestamp"])
+
+    def exception(self) -> PenstockError | None:
+        """Why the application ended, None while it runs or when it was stopped."""
+        return self._runtime.error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until it ends, at most `timeout` seconds; then, as in Spark, whether it has. Raises its error."""
+        ended = self._runtime.is_stopped.wait(timeout)
+        if ended and self._runtime.error is not None:
+            raise self._runtime.error
+        return ended if timeout is not None else None
+
+    def processAllAvailable(self) -> None:
+        """Wait until everything that the topics hold now is processed and committed, here or by other instances."""
+        self.wait_until("caught-up", timeout=None)
+
+    def stop(self) -> None:
+        """Finish the micro-batch, commit, leave the group."""
+        self._runtime.stop()
+        self._runtime.is_stopped.wait()
+
+    # -- ours ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> Member:
+        snapshot = self._runtime.snapshot
+        if snapshot is None:
+            return Member(member_id=None, member_epoch=None)
+        return Member(member_id=snapshot.member_id, member_epoch=snapshot.member_epoch)
+
+    @property
+    def tasks(self) -> tuple[OwnedTask, ...]:
+        """What this instance runs at the moment, opened tasks only."""
+        return tuple(
+            OwnedTask(
+                subtopology=name,
+                partition=task.partition,
+                lag=task.lag,
+                state_keys=task.state_keys,
+                state_bytes=task.state_bytes,
+            )
+            for name, runner in sorted(self._runtime.runners.items())
+            for task in sorted(runner.tasks(), key=lambda found: found.partition)
+        )
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Records behind the end of each input partition of this instance, as last seen."""
+        return {
+            where: max(0, end - task.positions.get(where, 0))
+            for runner in self._runtime.runners.values()
+            for task in runner.tasks()
+            for where, end in task.ends.items()
+        }
+
+    def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
+        """Wait until every assigned task runs, or until the group has committed what the topics hold now.
+
+        Raises TimeoutError, or the error that ended the application.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if state == "running":
+            self._wait(self._is_running, deadline, state)
+            return
+        self._wait(self._is_running, deadline, state)
+        for layer in self._layers():
+            self._wait_for_commits(layer, deadline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"RunningApp({self.name!r}, {self.status['state']}, {len(self.tasks)} tasks)"
+
+    def _is_running(self) -> bool:
+        snapshot = self._runtime.snapshot
+        if snapshot is None or not snapshot.active:
+            return False
+        owned = {name: {task.partition for task in runner.tasks()} for name, runner in self._runtime.runners.items()}
+        return all(set(partitions) <= owned.get(name, set()) for name, partitions in snapshot.active.items())
+
+    def _layers(self) -> list[list[str]]:
+        """Topics of the outside world first; internal ones end only when what feeds them has ended."""
+        topics = [
+            (topic, hasattr(source, "on_error"))
+            for subtopology in self._runtime.compiled.subtopologies
+            for source in subtopology.sources
+            for topic in source_topics(source)
+        ]
+        layers = [sorted({t for t, outside in topics if outside}), sorted({t for t, outside in topics if not outside})]
+        return [layer for layer in layers if layer]
+
+    def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
+        with NetworkClient(self._runtime.bootstrap_servers, client_id=self._runtime.client_id) as client:
+            admin = Admin(client)
+            known = client.metadata(topics, refresh=True).topics
+            inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]
+            first = admin.list_offsets(dict.fromkeys(inputs, "earliest"))
+            ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
+            wanted = {where: end.offset for where, end in ends.items() if end.offset > first[where].offset}
+
+            def reached() -> bool:
+                committed = admin.committed_offsets(self._runtime.group_id)
+                return all(committed.get(where, -1) >= end for where, end in wanted.items())
+
+            self._wait(reached, deadline, "caught-up")
+
+    def _wait(self, done: Any, deadline: float | None, what: str) -> None:
+        pause = _LOOK
+        while not done():
+            if self._runtime.error is not None:
+                raise self._runtime.error
+            if self._runtime.is_stopped.is_set():
+                raise TimeoutError(f"{self.name} was stopped before it was {what}")
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} was not {what} in time: {self.status}, {self._runtime.not_ready}")
+            self._runtime.is_stopped.wait(pause)
+            pause = min(pause * 1.3, 0.2)

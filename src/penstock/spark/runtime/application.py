@@ -1,0 +1,314 @@
+"""One running application instance: its session, its member, one runner per subtopology. `driver.start` makes it.
+
+Three kinds of threads, none of which touches a record: the member thread hears the guardian and hands assignments to
+the runners; each runner turns micro-batches; the status thread writes what other processes may read. An error of any
+of them ends all of them: the others finish their micro-batch and commit, the member leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import inheritable_thread_target
+
+from penstock.client.admin import Admin
+from penstock.client.guardian_link import GuardianLink, GuardianSettings
+from penstock.client.membership import events as member_events
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, MaxPollExceeded, PenstockError
+from penstock.spark.runtime.batch_runner import SubtopologyRunner
+from penstock.spark.runtime.chains import build_chains, source_topics
+from penstock.spark.runtime.job_runner import JobRunner
+from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from penstock.spark.runtime.state_directory import StateDirectory
+from penstock.spark.runtime.status import write_status_of
+from penstock.spark.runtime.store import BatchKey, boot_id
+from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
+
+if TYPE_CHECKING:
+    from penstock.spark.streams_app import StreamsApp
+
+__all__ = ["ApplicationRuntime"]
+
+log = logging.getLogger("penstock.spark")
+STATUS_INTERVAL = 0.25
+
+
+class ApplicationRuntime:
+    """Mutable, shared by its threads; what they share is behind `_lock` or written by one of them only."""
+
+    def __init__(self, app: StreamsApp, compiled: CompiledTopology) -> None:
+        self.app, self.compiled = app, compiled
+        self.spark = app.spark
+        self.group_id = app.name
+        self.bootstrap_servers: str = app.bootstrap_servers
+        self.client_id = str(app.config.get("client.id") or app.name)
+        self.auto_offset_reset = app.auto_offset_reset
+        self.trigger_interval_ms = app.trigger_interval_ms
+        self.max_records = int(app.config["penstock.batch.max.records"])
+        self._max_bytes = int(app.config["penstock.batch.max.bytes"])
+        self._max_poll_ms = int(app.config["max.poll.interval.ms"])
+        self.incarnation = uuid.uuid4().hex[:12]
+        self.started_at = time.time()
+        self.error: PenstockError | None = None
+        self.is_stopped = threading.Event()
+        self.snapshot: AssignmentSnapshot | None = None
+        self.not_ready: tuple[tuple[int, str], ...] = ()
+        self.runners: dict[str, SubtopologyRunner] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._pending_stops: dict[object, PenstockError] = {}
+        self._boot_id = boot_id()
+        self._topic_ids: dict[str, str] = {}
+        self.directory = StateDirectory(Path(app.state_dir))
+        self._client = NetworkClient(self.bootstrap_servers, client_id=self.client_id)
+        self._link: GuardianLink | None = None
+        self._threads: list[threading.Thread] = []
+
+    # -- start and stop -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
+        try:
+            self._check_topics()
+            self._build_runners()
+            self._join()
+        except BaseException:
+            self._release()
+            raise
+        for runner in self.runners.values():
+            runner.start()
+        for name, target in (("member", self._member_loop), ("status", self._status_loop)):
+            thread = self.make_thread(target=target, name=f"penstock-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the micro-batches, commit, leave. Returns at once; `is_stopped` says when it is done."""
+        self._stop.set()
+
+    def fail(self, error: PenstockError) -> None:
+        """End the application with this error; the first one counts."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+                log.error("%s fails: %s", self.group_id, error)
+        self._stop.set()
+
+    def failing(self, error: PenstockError, where: object) -> None:
+        """The application will fail with this error once everything before it is processed."""
+        self._pending_stops.setdefault(where, error)
+
+    def fail_at(self, where: object) -> None:
+        self.fail(self._pending_stops[where])
+
+    @property
+    def is_failed(self) -> bool:
+        return self.error is not None
+
+    def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
+        """A Python thread with a JVM thread of its own, so that local properties do not mix."""
+        return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
+
+    # -- for runners --------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        subtopology: CompiledSubtopology,
+        assignment: AssignmentSnapshot,
+        slots: tuple[SlotPlan, ...],
+        batch: BatchKey,
+    ) -> MicroBatchPlan:
+        """A plan with everything that is the same for all micro-batches filled in."""
+        return MicroBatchPlan(
+            subtopology_id=subtopology.subtopology_id,
+            batch=batch,
+            member_id=assignment.member_id,
+            member_epoch=assignment.member_epoch,
+            bootstrap_servers=self.bootstrap_servers,
+            state_dir=str(self.directory.path),
+            slots=slots,
+            topic_ids=self._changelog_ids(subtopology) if slots else {},
+            boot_id=self._boot_id,
+            max_bytes_per_task=self._max_bytes,
+            ends_early=self._chains_of[subtopology.subtopology_id] == 1,
+        )
+
+    def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
+        missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
+        if missing:
+            found = self._client.metadata(missing, refresh=True).topics
+            self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
+        return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _check_topics(self) -> None:
+        """Source topics must exist; sinks are created where the user consented with `partitions=`."""
+        sinks: dict[str, int | None] = {}
+        sources: set[str] = set()
+        for subtopology in self.compiled.subtopologies:
+            for source in subtopology.sources:
+                if isinstance(source, TopicSource):
+                    sources |= set(source.topics)
+                    if isinstance(source.on_error, DeadLetter):
+                        sinks.setdefault(source.on_error.topic, 1)
+            for branch in subtopology.branches:
+                if isinstance(branch.sink, TopicSink):
+                    sinks[branch.sink.topic] = branch.sink.partitions or sinks.get(branch.sink.topic)
+        known = self._client.metadata([*sorted(sources), *sorted(sinks)], refresh=True).topics
+        to_create = {name: count for name, count in sinks.items() if name not in known and count}
+        missing = [name for name in [*sorted(sources), *sorted(sinks)] if name not in known and name not in to_create]
+        if missing:
+            raise BrokerError(
+                "topic-missing",
+                f"the topic {missing[0]} does not exist on {self.bootstrap_servers}",
+                f"Create it (penstock topics --create --topic {missing[0]}), or let a sink create it: partitions=.",
+                topic=missing[0],
+                kafka_code=3,
+                kafka_name="UNKNOWN_TOPIC_OR_PARTITION",
+            )
+        if to_create:
+            Admin(self._client).create_topics(to_create, exist_ok=True)  # another instance may be faster
+            self._client.metadata(sorted(to_create), refresh=True)
+
+    def _build_runners(self) -> None:
+        cores = int(self.app.config.get("penstock.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
+        self._chains_of: dict[str, int] = {}
+        for subtopology in self.compiled.subtopologies:
+            name = subtopology.subtopology_id
+            slots = min(cores, self._most_tasks(subtopology) or cores)
+            chains = build_chains(self.spark, subtopology, slots)
+            self._chains_of[name] = chains.count
+            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
+            jobs.warm_up(
+                self.plan(subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0))
+            )
+            self.runners[name] = SubtopologyRunner(self, subtopology, jobs, slots)
+
+    def _most_tasks(self, subtopology: CompiledSubtopology) -> int:
+        topics = [t for s in subtopology.sources if isinstance(s, TopicSource) for t in source_topics(s)]
+        if len(topics) < len(subtopology.sources):
+            return 0  # a repartition topic may not exist yet
+        return max(len(self._client.metadata(topics).topics[topic].partitions) for topic in topics)
+
+    def _join(self) -> None:
+        settings = GuardianSettings(
+            bootstrap_servers=self.bootstrap_servers,
+            group_id=self.group_id,
+            topology=self.compiled.description(),
+            member_id=str(uuid.uuid4()),
+            process_id=self.directory.process_id,
+            client_id=self.client_id,
+            rebalance_timeout_ms=int(self.app.config["rebalance.timeout.ms"]),
+            max_poll_interval_ms=self._max_poll_ms,
+            heartbeat_max_interval_ms=int(self.app.config["penstock.heartbeat.max.interval.ms"]),
+        )
+        self._link = GuardianLink.start(settings)
+        jvm = self.spark.sparkContext._jvm
+        assert jvm is not None
+        self._link.watch_process(int(jvm.java.lang.ProcessHandle.current().pid()))
+
+    # -- the member thread --------------------------------------------------------------------------------------------
+
+    def _member_loop(self) -> None:
+        assert self._link is not None
+        acknowledged: AssignmentSnapshot | None = None
+        try:
+            while not self._stop.is_set():
+                for event in self._link.events(0.05):
+                    self._hear(event)
+                snapshot = self.snapshot
+                if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):
+                    self._link.acknowledge(snapshot.active)
+                    acknowledged = snapshot
+                self._tick()
+        except PenstockError as error:
+            self.fail(error)
+        except Exception as error:
+            log.exception("the member thread ended")
+            self.fail(PenstockError("runtime-failed", f"the member of {self.group_id} failed: {error!r}"))
+        finally:
+            self._wind_down()
+
+    def _hear(self, event: Any) -> None:
+        match event:
+            case member_events.Assigned(assignment=snapshot) | member_events.AssignmentChanged(assignment=snapshot):
+                self.snapshot = snapshot
+                self.not_ready = ()
+                for runner in self.runners.values():
+                    runner.assign(snapshot)
+            case member_events.Lost(reason=reason):
+                log.warning("%s: all tasks are lost (%s)", self.group_id, reason)
+                self.snapshot = None
+                for runner in self.runners.values():
+                    runner.lose()
+            case member_events.NotReady(status=status):
+                self.not_ready = status
+                log.warning("%s is not ready: %s", self.group_id, "; ".join(detail for _, detail in status))
+            case member_events.Ready():
+                self.not_ready = ()
+            case member_events.ShutdownRequested():
+                log.warning("%s: a member asked the whole application to stop", self.group_id)
+                self.stop()
+            case member_events.Fatal(error=error):
+                self.fail(error)
+            case _:
+                log.debug("%s: %s", self.group_id, event)
+
+    def _all_have_taken(self, snapshot: AssignmentSnapshot) -> bool:
+        return all(runner.has_taken(snapshot) for runner in self.runners.values())
+
+    def _tick(self) -> None:
+        """Progress is every runner's: one that hangs must not be hidden by the others."""
+        assert self._link is not None
+        now = time.monotonic()
+        slowest = min(runner.last_turn for runner in self.runners.values())
+        if now - slowest < self._max_poll_ms / 1000:
+            self._link.progress()
+            return
+        stuck = next(runner for runner in self.runners.values() if runner.last_turn == slowest)
+        stuck.cancel()
+        raise MaxPollExceeded(
+            "max-poll-exceeded",
+            f"no micro-batch of {stuck.name} finished for {self._max_poll_ms} ms",
+            "Lower penstock.batch.max.records, or raise max.poll.interval.ms.",
+        )
+
+    def _wind_down(self) -> None:
+        for runner in self.runners.values():
+            runner.stop()
+        for runner in self.runners.values():
+            runner.join(self._max_poll_ms / 1000)
+        if self._link is not None:
+            with contextlib.suppress(PenstockError, OSError):
+                self._link.leave()
+        self._release()
+        self._write_status()
+        self.is_stopped.set()
+
+    def _release(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(PenstockError, OSError):
+                self._link.close()
+        self._client.close()
+        self.directory.release()
+
+    # -- the status thread --------------------------------------------------------------------------------------------
+
+    def _status_loop(self) -> None:
+        while not self.is_stopped.wait(STATUS_INTERVAL):
+            self._write_status()
+
+    def _write_status(self) -> None:
+        with contextlib.suppress(OSError):
+            write_status_of(self, os.getpid())

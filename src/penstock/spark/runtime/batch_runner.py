@@ -1,0 +1,423 @@
+"""The loop of one subtopology: take the assignment, plan, run, commit; once per micro-batch.
+
+Workers prepare, this loop commits: OffsetCommit with the member id and the epoch captured when the batch was planned,
+after the whole Spark job has succeeded. A batch that failed leaves positions and the committed batch key as they were;
+the next plan names that key, and by it the stores undo what was prepared. Assignment changes are taken between
+micro-batches and change plan rows only. Without news there is no Spark job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.client.admin import Admin
+from penstock.client.group_offsets import commit_offsets
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError, RecordError, StateError
+from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
+from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
+from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
+from penstock.spark.runtime.record_halving import Undigestible, find_undigestible
+from penstock.spark.runtime.spark_errors import kind_of, user_error
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.runtime.task_opener import OpenRequest, TaskOpener
+from penstock.spark.runtime.tasks import RunningTask, TopicPartition, only, plan_slots
+from penstock.spark.topology.nodes import CompiledSubtopology, RepartitionSource, TopicSource
+
+if TYPE_CHECKING:
+    from penstock.spark.runtime.application import ApplicationRuntime
+
+__all__ = ["SubtopologyRunner"]
+
+log = logging.getLogger("penstock.spark")
+IDLE_POLL = 0.06
+PURGE_INTERVAL = 5.0
+RETRIES = 4
+MOST_UNDIGESTIBLE = 1000
+
+
+class SubtopologyRunner:
+    """Owns the running tasks of one subtopology; its thread is the only one that touches them."""
+
+    def __init__(
+        self, runtime: ApplicationRuntime, subtopology: CompiledSubtopology, jobs: JobRunner, slots: int
+    ) -> None:
+        self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
+        self.name = subtopology.subtopology_id
+        self.progress = SubtopologyProgress(self.name, [t for s in subtopology.sources for t in source_topics(s)])
+        self._client = NetworkClient(runtime.bootstrap_servers, client_id=runtime.client_id)
+        self._admin = Admin(self._client)
+        self._tasks: dict[int, RunningTask] = {}
+        self._batch_ids = itertools.count()
+        self._failures = 0
+        self._last_purge = time.monotonic()
+        self._lock = threading.Condition()
+        self._wanted: AssignmentSnapshot | None = None  # what the member thread wants taken; None: nothing new
+        self._opening: dict[int, int] = {}  # task → the request that opens it; an older one's result is not taken
+        self._requests = itertools.count()
+        self._newest: AssignmentSnapshot | None = None
+        self._lost = 0  # counts how often everything was lost: a batch planned before is not committed
+        self._arrived: list[tuple[int, RunningTask]] = []  # with the request
+        self._stopping = False
+        self.last_turn = time.monotonic()
+        self.batch_since: float | None = None
+        self._opener = TaskOpener(
+            name=self.name,
+            group_id=runtime.group_id,
+            client=NetworkClient(runtime.bootstrap_servers, client_id=runtime.client_id),
+            auto_offset_reset=runtime.auto_offset_reset,
+            slots=slots,
+            next_batch=self.next_batch,
+            restore=self._restore if subtopology.aggregates else None,
+            opened=self._take_opened,
+            failed=runtime.fail,
+            make_thread=runtime.make_thread,
+        )
+        self._thread = runtime.make_thread(target=self._loop, name=f"penstock-{self.name}", daemon=True)
+
+    # -- called by other threads --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def assign(self, snapshot: AssignmentSnapshot) -> None:
+        """Take this assignment at the next turn."""
+        with self._lock:
+            self._wanted = snapshot
+            self._lock.notify_all()
+
+    def lose(self) -> None:
+        """Everything is gone: what runs is not committed."""
+        with self._lock:
+            self._lost += 1
+            self._wanted = AssignmentSnapshot(member_id="")
+            self._lock.notify_all()
+
+    def stop(self) -> None:
+        """Finish the micro-batch, commit, end."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._opener.close()
+        self._client.close()
+
+    def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
+        """Whether nothing that `snapshot` no longer has is still in work."""
+        with self._lock:
+            return self._wanted is None and set(self._tasks) <= set(snapshot.active.get(self.name, ()))
+
+    def cancel(self) -> None:
+        """The last resort for a batch that does not end; its Python workers die."""
+        self._runtime.spark.sparkContext.cancelJobGroup(self._jobs.group)
+
+    def tasks(self) -> list[RunningTask]:
+        with self._lock:
+            return list(self._tasks.values())
+
+    def opening(self) -> list[int]:
+        with self._lock:
+            return sorted(self._opening)
+
+    def next_batch(self) -> BatchKey:
+        return BatchKey(incarnation=self._runtime.incarnation, batch_id=next(self._batch_ids))
+
+    def is_caught_up(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
+        """Whether every task stands at the ends: those given, else those last seen."""
+        with self._lock:
+            if self._opening or self._wanted is not None:
+                return False
+            for task in self._tasks.values():
+                for where, at in task.positions.items():
+                    end = task.ends.get(where) if ends is None else ends.get(where, at)
+                    if end is None or at < end:
+                        return False
+            return True
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping:
+                self.last_turn = time.monotonic()
+                self._take_assignment()
+                if not self._turn():
+                    with self._lock:
+                        if not self._stopping and self._wanted is None and not self._arrived:
+                            self._lock.wait(IDLE_POLL if self._tasks else 1.0)
+        except PenstockError as error:
+            self._runtime.fail(error)
+        except Exception as error:
+            log.exception("the loop of %s ended", self.name)
+            self._runtime.fail(PenstockError("runtime-failed", f"the runtime of {self.name} failed: {error!r}"))
+
+    def _take_assignment(self) -> None:
+        with self._lock:
+            snapshot, self._wanted = self._wanted, None
+            if snapshot is not None:
+                self._newest = snapshot
+                mine = set(snapshot.active.get(self.name, ()))
+                for partition in set(self._tasks) - mine:
+                    del self._tasks[partition]
+                self._opening = {task: request for task, request in self._opening.items() if task in mine}
+                for task in self._tasks.values():
+                    task.assignment = snapshot
+                fresh = sorted(mine - set(self._tasks) - set(self._opening))
+            arrived, self._arrived = self._arrived, []
+            for request, task in arrived:
+                if self._opening.get(task.partition) == request:
+                    del self._opening[task.partition]
+                    task.assignment = self._newest or task.assignment
+                    self._tasks[task.partition] = task
+        if snapshot is not None and fresh:
+            log.info("%s: tasks %s arrive with epoch %d", self.name, fresh, snapshot.member_epoch)
+            self._open(snapshot, {partition: self._inputs(partition) for partition in fresh})
+
+    def _open(self, assignment: AssignmentSnapshot, inputs: dict[int, tuple[TopicPartition, ...]]) -> None:
+        request = OpenRequest(number=next(self._requests), assignment=assignment, inputs=inputs)
+        with self._lock:
+            self._opening |= dict.fromkeys(inputs, request.number)
+        self._opener.open(request)
+
+    def _take_opened(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
+        with self._lock:
+            self._arrived += [(request.number, task) for task in tasks]
+            self._lock.notify_all()
+
+    def _inputs(self, partition: int) -> tuple[TopicPartition, ...]:
+        topics = [topic for source in self.subtopology.sources for topic in source_topics(source)]
+        metadata = self._client.metadata(topics, refresh=True)
+        return tuple((topic, partition) for topic in topics if partition in metadata.topics[topic].partitions)
+
+    def _turn(self) -> bool:
+        """One micro-batch if there is news. Whether there was."""
+        if not self._tasks:
+            return False
+        started = time.monotonic()
+        try:
+            self._look_for_news()
+        except (CannotConnect, BrokerError) as error:
+            self._bear(error)
+            return False
+        slots = plan_slots(self._tasks.values(), self._slots, self._runtime.max_records)
+        if not slots:
+            self._check_stops()
+            self._purge()
+            return False
+        plan = self._plan(slots, self.next_batch())
+        self.batch_since = started
+        try:
+            if self._run(plan, started):
+                self._check_stops()
+        finally:
+            self.batch_since = None
+        self._purge()
+        pause = self._runtime.trigger_interval_ms / 1000 - (time.monotonic() - started)
+        if pause > 0 and not self._stopping:
+            with self._lock:
+                self._lock.wait_for(lambda: self._stopping or self._wanted is not None, pause)
+        return True
+
+    def _look_for_news(self) -> None:
+        inputs = [where for task in self._tasks.values() for where in task.positions]
+        found = self._admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
+        for task in self._tasks.values():
+            task.ends = {where: found[where].offset for where in task.positions}
+        self.progress.see_lag(sum(task.lag for task in self._tasks.values()))
+
+    def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
+        assignment = next(iter(self._tasks.values())).assignment
+        return self._runtime.plan(self.subtopology, assignment, slots, batch)
+
+    def _restore(
+        self, batch: BatchKey, assignment: AssignmentSnapshot, slots: tuple[SlotPlan, ...]
+    ) -> list[StageReport]:
+        for attempt in range(RETRIES):
+            try:
+                plan = self._runtime.plan(self.subtopology, assignment, slots, replace(batch, attempt=attempt))
+                return self._jobs.restore(plan)
+            except BatchFailed as failed:
+                if attempt == RETRIES - 1:
+                    raise failed.cause or user_error(failed.error, f"{self.name}: restoring failed") from failed
+                time.sleep(0.2 * 2**attempt)
+        raise AssertionError
+
+    def _run(self, plan: MicroBatchPlan, started: float) -> bool:
+        """Process and commit. Whether both succeeded."""
+        lost = self._lost
+        try:
+            reports = self._jobs.process(plan)
+        except BatchFailed as failed:
+            self._recover(plan, failed)
+            return False
+        processed = time.monotonic()
+        if lost != self._lost:
+            log.warning("%s: batch %d is not committed, the member lost its tasks", self.name, plan.batch.batch_id)
+            return False
+        tasks = _complete(plan, merged(reports), reports)
+        if not self._commit(plan, tasks):
+            return False
+        self._failures = 0
+        with self._lock:
+            for partition, report in tasks.items():
+                if partition in self._tasks:
+                    self._tasks[partition].take(report, plan.batch)
+        timing = BatchTiming(started=started, processed=processed, committed=time.monotonic())
+        self.progress.add(plan, tasks, reports, timing, list(self._tasks.values()))
+        return True
+
+    def _commit(self, plan: MicroBatchPlan, tasks: Mapping[int, TaskReport]) -> bool:
+        offsets = {
+            (found.topic, found.partition): tasks[task.partition].reached[f"{found.topic}-{found.partition}"]
+            for task in plan.tasks
+            for found in task.ranges
+            if found.end > found.start
+        }
+        try:
+            commit_offsets(
+                self._client, self._runtime.group_id, offsets, member_id=plan.member_id, member_epoch=plan.member_epoch
+            )
+        except Fenced as error:
+            log.warning("%s: batch %d is not committed: %s", self.name, plan.batch.batch_id, error)
+            self._reopen([task.partition for task in plan.tasks])
+            return False
+        except (BrokerError, CannotConnect) as error:
+            self._reopen([task.partition for task in plan.tasks])  # the outcome is unknown: the offsets decide
+            self._bear(error)
+            return False
+        return True
+
+    def _reopen(self, partitions: list[int]) -> None:
+        with self._lock:
+            tasks = [self._tasks.pop(partition) for partition in partitions if partition in self._tasks]
+        if tasks:
+            self._open(tasks[0].assignment, {task.partition: tuple(task.positions) for task in tasks})
+
+    def _bear(self, error: PenstockError) -> None:
+        """Brokers come back; give up when they refuse for good."""
+        retriable = isinstance(error, CannotConnect) or getattr(error, "retriable", False)
+        if not retriable:
+            raise error
+        log.warning("%s: %s; trying again", self.name, error)
+        with self._lock:
+            self._lock.wait_for(lambda: self._stopping, 0.5)
+
+    # -- failed batches -----------------------------------------------------------------------------------------------
+
+    def _recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
+        """Nothing of the batch counts. Find out why, change the next plan accordingly, or give up."""
+        if self._stopping or self._runtime.is_failed:
+            return
+        record = failed.record_error
+        if record is not None:
+            self._stop_at(record)
+            return
+        self._failures += 1
+        cause = failed.cause
+        if isinstance(cause, StateError) and self._failures <= RETRIES:
+            self._reopen([task.partition for task in plan.tasks])
+            return
+        transient = isinstance(cause, (CannotConnect, BrokerError)) or (
+            cause is None and kind_of(failed.error) in ("worker-lost", "cancelled")
+        )
+        if transient and self._failures <= RETRIES:
+            log.warning("%s: batch %d failed (%s); trying again", self.name, plan.batch.batch_id, str(failed)[:200])
+            return
+        if cause is None and self._jobs_probe(plan):
+            return
+        raise cause or user_error(failed.error, f"{self.name}: Spark could not process batch {plan.batch.batch_id}")
+
+    def _jobs_probe(self, plan: MicroBatchPlan) -> bool:
+        """Whether records were found that Spark cannot digest; they are passed over, or stop the application."""
+        policies = {policy for source in self.subtopology.sources if (policy := getattr(source, "on_error", None))}
+        most = 1 if "fail" in policies else MOST_UNDIGESTIBLE
+        attempts = itertools.count(1)
+
+        def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
+            self.last_turn = time.monotonic()
+            batch = replace(plan.batch, attempt=next(attempts))
+            return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
+
+        found = find_undigestible(plan.slots, probe, most_per_task=most)
+        for bad in found:
+            self._pass_over(bad)
+        return bool(found)
+
+    def _pass_over(self, bad: Undigestible) -> None:
+        where = (bad.topic, bad.partition)
+        source = next(source for source in self.subtopology.sources if bad.topic in source_topics(source))
+        task = self._tasks[bad.task]
+        if isinstance(source, RepartitionSource) or (isinstance(source, TopicSource) and source.on_error == "fail"):
+            self._stop_at(
+                RecordError(
+                    "undigestible",
+                    f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
+                    'Correct the query (try_cast, nullif), or pass over such records: on_error="skip" or DeadLetter(..).',
+                    topic=bad.topic,
+                    partition=bad.partition,
+                    offset=bad.offset,
+                    reason=bad.reason,
+                )
+            )
+            return
+        log.warning("%s-%d@%d passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
+        task.skipped.setdefault(where, {})[bad.offset] = bad.reason
+
+    def _stop_at(self, error: RecordError) -> None:
+        """Everything before the record, and every other task, is still processed; then the application fails."""
+        where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
+        for task in self._tasks.values():
+            if where in task.positions:
+                task.stop_at[where] = min(offset, task.stop_at.get(where, offset))
+        self._runtime.failing(error, (self.name, where))
+
+    def _check_stops(self) -> None:
+        """Fail once no task of this subtopology has anything left before the record that stops it."""
+        for task in self._tasks.values():
+            for where, offset in task.stop_at.items():
+                if task.positions[where] >= offset:
+                    self._runtime.fail_at((self.name, where))
+
+    def _purge(self) -> None:
+        """Committed rows of repartition topics are deleted, every few seconds: their retention is endless."""
+        if time.monotonic() - self._last_purge < PURGE_INTERVAL:
+            return
+        self._last_purge = time.monotonic()
+        topics = {s.topic for s in self.subtopology.sources if isinstance(s, RepartitionSource)}
+        before = {
+            where: at
+            for task in self._tasks.values()
+            for where, at in task.positions.items()
+            if where[0] in topics and at > 0
+        }
+        if before:
+            try:
+                self._admin.delete_records(before)
+            except (BrokerError, CannotConnect) as error:
+                log.warning("%s: repartition topics were not purged: %s", self.name, error)
+
+
+def _complete(plan: MicroBatchPlan, tasks: dict[int, TaskReport], reports: list[StageReport]) -> dict[int, TaskReport]:
+    """Every task of the plan reports what it reached; chains that read the same input agree on it."""
+    fetched = [task for report in reports for task in report.tasks if task.reached]
+    for planned in plan.tasks:
+        report = tasks.setdefault(planned.partition, TaskReport(partition=planned.partition))
+        mine = [task.reached for task in fetched if task.partition == planned.partition]
+        for found in planned.ranges:
+            name = f"{found.topic}-{found.partition}"
+            if not plan.ends_early:
+                report.reached[name] = found.end
+                continue
+            report.reached[name] = min((seen[name] for seen in mine if name in seen), default=found.start)
+    return tasks

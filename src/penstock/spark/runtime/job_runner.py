@@ -1,0 +1,130 @@
+"""Runs plans as Spark jobs and brings back what the stages said, or why there is nothing to bring back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError, RecordError, UserCodeError
+from penstock.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan
+from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
+from penstock.spark.runtime.side_path import SidePath
+from penstock.spark.runtime.spark_errors import reason_of, user_error
+
+__all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
+
+
+class BatchFailed(Exception):  # noqa: N818 - an outcome inside the runtime, not an error a user sees
+    """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
+
+    def __init__(self, error: BaseException, said: list[PenstockError]) -> None:
+        super().__init__(str(error)[:500])
+        self.error = error
+        self.said = said
+
+    @property
+    def record_error(self) -> RecordError | None:
+        return next((error for error in self.said if isinstance(error, RecordError)), None)
+
+    @property
+    def cause(self) -> PenstockError | None:
+        """What a stage of ours said, unless it only says that another one died."""
+        return next((error for error in self.said if error.code not in ("upstream-died", "second-attempt")), None)
+
+
+class BatchNumber(int):
+    """The batch id that `foreachBatch` gets: Spark's int, with what it stands for."""
+
+    offsets: dict[str, tuple[int, int]]
+    tasks: tuple[int, ...]
+
+
+class JobRunner:
+    """The Spark side of one subtopology in one session. Each calling thread has its own local properties."""
+
+    def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
+        self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
+
+    @property
+    def group(self) -> str:
+        """The Spark job group of this subtopology's micro-batches."""
+        return f"penstock-{self._app_name}-{self._name}"
+
+    def process(self, plan: MicroBatchPlan) -> list[StageReport]:
+        """All chains of one micro-batch. Raises BatchFailed, or UserCodeError for the user's `foreachBatch` function."""
+        with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
+            reports = _rows(self._chains.main) if self._chains.main is not None else []
+            for chain in self._chains.foreach:
+                self._call(chain, plan, side_path)
+            return reports + side_path.reports()
+
+    def probe(self, plan: MicroBatchPlan) -> str | None:
+        """What Spark says about the plan's records, None when it digests them."""
+        try:
+            with self._running(plan, "probe"):
+                for prepared in self._chains.probes:
+                    prepared.run()
+        except BatchFailed as failed:
+            return reason_of(failed.error)
+        return None
+
+    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
+        """Bring the stores of the plan's tasks to their committed positions."""
+        assert self._chains.restore is not None
+        with self._running(plan, "restore"):
+            return _rows(self._chains.restore)
+
+    def warm_up(self, plan: MicroBatchPlan) -> None:
+        """Run everything once with nothing to do: JVM, workers, imports, connections."""
+        with self._running(plan, "warm-up"):
+            for prepared in (self._chains.main, *self._chains.probes, self._chains.restore):
+                if prepared is not None:
+                    prepared.run()
+
+    @contextlib.contextmanager
+    def _running(self, plan: MicroBatchPlan, what: str) -> Iterator[SidePath]:
+        context = self._spark.sparkContext
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
+        context.setLocalProperty("spark.scheduler.pool", self._name)
+        context.setJobGroup(self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
+        try:
+            yield side_path
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise BatchFailed(error, side_path.errors()) from error
+        finally:
+            side_path.remove()
+
+    def _call(self, chain: ForeachBatchChain, plan: MicroBatchPlan, side_path: SidePath) -> None:
+        dataframe = chain.plan.dataframe()
+        if chain.stateful:  # whatever the function does with the rows, the store is updated once
+            dataframe = dataframe.persist()
+            dataframe._jdf.queryExecution().toRdd().count()
+        number = BatchNumber(plan.batch.batch_id)
+        ranges = [found for task in plan.tasks for found in task.ranges]
+        number.offsets = {f"{found.topic}-{found.partition}": (found.start, found.end) for found in ranges}
+        number.tasks = tuple(task.partition for task in plan.tasks)
+        try:
+            chain.sink.function(dataframe, number)
+        except UserCodeError:
+            raise
+        except Exception as error:
+            if side_path.errors() or _is_spark(error):
+                raise
+            raise user_error(error, f"the function of {chain.sink.name} raised", where=chain.sink.where) from error
+        finally:
+            if chain.stateful:
+                dataframe.unpersist()
+
+
+def _rows(prepared: PreparedPlan) -> list[StageReport]:
+    return [StageReport.from_json(row["report"]) for row in prepared.collect()]
+
+
+def _is_spark(error: Any) -> bool:
+    return type(error).__module__.startswith(("pyspark", "py4j"))

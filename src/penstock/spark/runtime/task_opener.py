@@ -1,0 +1,158 @@
+"""New tasks are opened beside the running ones: committed offsets, reset policy, stores restored; then they may run.
+
+Opening has a thread of its own per subtopology, so that a task which restores for a minute holds up no other. In it the
+order of `tried-on-kafka.md` 1.5: OffsetFetch (stable), then the changelog's end, then replay.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.client.admin import Admin
+from penstock.client.admin_results import OffsetAndTimestamp
+from penstock.client.group_offsets import fetch_offsets
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, PenstockError
+from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.runtime.tasks import RunningTask, TopicPartition
+
+__all__ = ["OpenRequest", "TaskOpener"]
+
+log = logging.getLogger("penstock.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """Tasks that an assignment brought."""
+
+    number: int
+    assignment: AssignmentSnapshot
+    inputs: Mapping[int, tuple[TopicPartition, ...]]  # task → its input partitions
+
+
+class TaskOpener:
+    """Opens tasks of one subtopology, one request after another."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        group_id: str,
+        client: NetworkClient,
+        auto_offset_reset: str,
+        slots: int,
+        next_batch: Callable[[], BatchKey],
+        restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
+        opened: Callable[[OpenRequest, list[RunningTask]], None],
+        failed: Callable[[PenstockError], None],
+        make_thread: Callable[..., threading.Thread],
+    ) -> None:
+        self._name, self._group_id, self._client = name, group_id, client
+        self._reset, self._slots = auto_offset_reset, slots
+        self._next_batch, self._restore = next_batch, restore
+        self._opened, self._failed = opened, failed
+        self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
+        self._thread = make_thread(target=self._loop, name=f"penstock-open-{name}", daemon=True)
+        self._thread.start()
+
+    def open(self, request: OpenRequest) -> None:
+        self._requests.put(request)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._thread.join(10)
+
+    def _loop(self) -> None:
+        while (request := self._requests.get()) is not None:
+            try:
+                self._opened(request, self._open(request))
+            except PenstockError as error:
+                self._failed(error)
+            except Exception as error:
+                log.exception("opening tasks of %s failed", self._name)
+                self._failed(PenstockError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
+
+    def _open(self, request: OpenRequest) -> list[RunningTask]:
+        starts = self._starts([where for inputs in request.inputs.values() for where in inputs])
+        tasks = [
+            RunningTask(
+                partition=partition,
+                positions={where: starts[where] for where in inputs},
+                assignment=request.assignment,
+            )
+            for partition, inputs in sorted(request.inputs.items())
+        ]
+        if self._restore is not None and tasks:
+            self._restore_stores(request, tasks)
+        return tasks
+
+    def _restore_stores(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
+        assert self._restore is not None
+        batch = self._next_batch()
+        rows: dict[int, list[TaskPlan]] = {}
+        for task in tasks:
+            ranges = tuple(
+                InputRange(topic=topic, partition=partition, start=at, end=at)
+                for (topic, partition), at in sorted(task.positions.items())
+            )
+            rows.setdefault(task.partition % self._slots, []).append(TaskPlan(partition=task.partition, ranges=ranges))
+        plans = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
+        started = time.monotonic()
+        reports = merged(self._restore(batch, request.assignment, plans))
+        replayed = sum(report.changelog_records for report in reports.values())
+        log.info(
+            "%s: opened %s, %d changes replayed in %.2f s", self._name, [*reports], replayed, time.monotonic() - started
+        )
+        for task in tasks:
+            task.committed = batch
+            task.state_keys = reports[task.partition].state_keys
+            task.state_bytes = reports[task.partition].state_bytes
+
+    def _starts(self, inputs: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Committed offsets; where there is none, what `auto_offset_reset` says."""
+        if not inputs:
+            return {}
+        found = dict(fetch_offsets(self._client, self._group_id, inputs, require_stable=True))
+        fresh = [where for where in inputs if found.get(where, -1) < 0]
+        admin = Admin(self._client)
+        first = _offsets(admin.list_offsets(dict.fromkeys(inputs, "earliest")))
+        if fresh:
+            found |= self._reset_offsets(admin, fresh, first)
+        return {where: self._inside(where, found[where], first[where]) for where in inputs}
+
+    def _reset_offsets(
+        self, admin: Admin, fresh: list[TopicPartition], first: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        if self._reset == "none":
+            raise BrokerError(
+                "no-offset",
+                f"the group {self._group_id} has no committed offset for {fresh[0][0]}-{fresh[0][1]}",
+                'Set auto_offset_reset="earliest" or "latest", or commit offsets for the group.',
+            )
+        if self._reset == "latest":
+            return _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
+        return {where: first[where] for where in fresh}
+
+    def _inside(self, where: TopicPartition, committed: int, first: int) -> int:
+        """Records that retention took before they were read are said, and passed over only when that was asked for."""
+        if committed >= first:
+            return committed
+        if self._reset == "none":
+            raise BrokerError(
+                "offset-out-of-range",
+                f"{where[0]}-{where[1]} begins at {first}, the group {self._group_id} stands at {committed}",
+                "Records were deleted before they were read; reset the group's offsets.",
+            )
+        log.warning("%s-%d: records %d to %d were deleted before they were read", *where, committed, first - 1)
+        return first
+
+
+def _offsets(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {where: row.offset for where, row in found.items()}

@@ -1,0 +1,85 @@
+"""The driver's view of the tasks of one subtopology: where each stands, and what the next micro-batch may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.spark.runtime.fetch_stage import name_of
+from penstock.spark.runtime.plan import InputRange, SlotPlan, TaskPlan, TaskReport
+from penstock.spark.runtime.store import BatchKey
+
+__all__ = ["RunningTask", "TopicPartition", "plan_slots"]
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningTask:
+    """One task that this instance owns and has opened."""
+
+    partition: int
+    positions: dict[TopicPartition, int]
+    committed: BatchKey | None = None
+    assignment: AssignmentSnapshot  # the newest one that names the task; its epoch is captured by plans
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    skipped: dict[TopicPartition, dict[int, str]] = field(default_factory=dict)  # undigestible offsets → reason
+    stop_at: dict[TopicPartition, int] = field(default_factory=dict)  # the record at which the application fails
+    state_keys: int = 0
+    state_bytes: int = 0
+
+    @property
+    def lag(self) -> int:
+        return sum(max(0, end - self.positions.get(where, 0)) for where, end in self.ends.items())
+
+    def ranges(self, max_records: int) -> tuple[InputRange, ...]:
+        """What to read next, every input partition named, those without news with an empty range."""
+        return tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
+
+    def _range(self, where: TopicPartition, start: int, max_records: int) -> InputRange:
+        end = max(start, min(self.ends.get(where, start), start + max_records))
+        end = min(end, max(start, self.stop_at.get(where, end)))
+        bad = {offset: reason for offset, reason in self.skipped.get(where, {}).items() if start <= offset < end}
+        return InputRange(
+            topic=where[0],
+            partition=where[1],
+            start=start,
+            end=end,
+            skipped=tuple(sorted(bad)),
+            dead={str(offset): reason for offset, reason in bad.items()},
+        )
+
+    def take(self, report: TaskReport, batch: BatchKey) -> None:
+        """The batch is committed: stand where it reached."""
+        for where in self.positions:
+            self.positions[where] = report.reached.get(name_of(*where), self.positions[where])
+            known = self.skipped.get(where)
+            if known:
+                self.skipped[where] = {at: why for at, why in known.items() if at >= self.positions[where]}
+        self.committed = batch
+        self.state_keys, self.state_bytes = report.state_keys, report.state_bytes
+
+
+def plan_slots(tasks: Iterable[RunningTask], slots: int, max_records: int) -> tuple[SlotPlan, ...]:
+    """A slot plan for each slot with a task that has news; a task is always in the same slot."""
+    rows: dict[int, list[TaskPlan]] = {}
+    for task in sorted(tasks, key=lambda found: found.partition):
+        plan = TaskPlan(partition=task.partition, ranges=task.ranges(max_records), committed=task.committed)
+        if plan.records:
+            rows.setdefault(task.partition % slots, []).append(plan)
+    return tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
+
+
+def only(slots: Sequence[SlotPlan], tasks: Mapping[int, tuple[InputRange, ...]]) -> tuple[SlotPlan, ...]:
+    """The same slots with these tasks and ranges, everything else left out."""
+    kept = []
+    for slot in slots:
+        rows = tuple(
+            TaskPlan(partition=task.partition, ranges=tasks[task.partition], committed=task.committed)
+            for task in slot.tasks
+            if task.partition in tasks
+        )
+        if rows:
+            kept.append(SlotPlan(slot=slot.slot, tasks=rows))
+    return tuple(kept)

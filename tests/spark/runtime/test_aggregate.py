@@ -1,0 +1,121 @@
+"""Aggregates cut at random into micro-batches give what Spark's own `groupBy().agg()` gives over the whole."""
+
+import json
+import math
+import pickle
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import UserCodeError
+from penstock.spark.runtime.aggregate import AggregateFunctions
+from penstock.spark.runtime.arrow_types import arrow_type
+from penstock.spark.runtime.operator_stage import _Merger
+from penstock.spark.runtime.rows import encode_key
+from penstock.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
+
+INPUTS = {
+    "i0": ('"long"', lambda r: r.choice([None, r.randrange(-1000, 1000), 2**40])),
+    "i1": ('"double"', lambda r: r.choice([None, math.nan, -0.0, float(r.randrange(-50, 50)), math.inf])),
+    "i2": ('"decimal(10,2)"', lambda r: r.choice([None, Decimal(r.randrange(-9999, 9999)).scaleb(-2)])),
+    "i3": ('"string"', lambda r: r.choice([None, "", "é", "z", "a" * r.randrange(1, 5)])),
+    "i4": ('"integer"', lambda r: r.choice([None, r.randrange(-9, 9)])),
+    "i5": ('"float"', lambda r: r.choice([None, math.nan, float(r.randrange(-50, 50))])),
+    "i6": ('"boolean"', lambda r: r.choice([None, True, False])),
+}
+CALLS = [
+    ("count", None), ("count", "i0"), ("sum", "i0"), ("min", "i0"), ("max", "i0"), ("avg", "i0"),
+    ("sum", "i1"), ("min", "i1"), ("max", "i1"), ("avg", "i1"),
+    ("sum", "i2"), ("min", "i2"), ("max", "i2"), ("avg", "i2"),
+    ("min", "i3"), ("max", "i3"), ("count", "i3"),
+    ("sum", "i4"), ("avg", "i4"), ("sum", "i5"), ("max", "i5"), ("min", "i6"), ("max", "i6"),
+]  # fmt: skip
+RESULTS = {
+    ("sum", '"long"'): '"long"', ("sum", '"integer"'): '"long"', ("sum", '"double"'): '"double"',
+    ("sum", '"float"'): '"double"', ("sum", '"decimal(10,2)"'): '"decimal(20,2)"',
+    ("avg", '"decimal(10,2)"'): '"decimal(14,6)"',
+}  # fmt: skip
+
+
+def aggregate(calls, groups=(("g", '"string"'), ("f", '"double"'))):
+    buffers = []
+    for index, (function, column) in enumerate(calls):
+        kind = INPUTS[column][0] if column else None
+        default = {"count": '"long"', "avg": '"double"'}.get(function, kind)
+        result = RESULTS.get((function, kind), default)
+        buffers.append(Buffer(name=f"b{index}", function=function, input=column, input_type=kind, result_type=result))
+    return Aggregate(
+        name="t", group_columns=groups, buffers=tuple(buffers), results=(), output_schema_json="", changelog_topic="c"
+    )
+
+
+def same(left, right):
+    if isinstance(left, float) and isinstance(right, float):
+        return (math.isnan(left) and math.isnan(right)) or left == right or math.isclose(left, right, rel_tol=1e-12)
+    return left == right
+
+
+def in_micro_batches(functions, table, cuts):
+    """As the operator does it: partials per task, merged with what a store holds."""
+    store, newest = {}, {}
+    for start, end in zip([0, *cuts], [*cuts, table.num_rows], strict=True):
+        if start == end:
+            continue
+        partial = functions.partial(table.slice(start, end - start), by=(TASK_COLUMN, *functions.group_names))
+        rows = partial.drop_columns([TASK_COLUMN])
+        keys = encode_key([rows.column(name) for name in functions.group_names]).to_pylist()
+        merger = _Merger(functions, rows)
+        store |= dict(zip(keys, merger([store.get(key) for key in keys]), strict=True))
+        newest |= dict(zip(keys, functions.finish(merger.merged).to_pylist(), strict=True))
+    return list(newest.values())
+
+
+@pytest.mark.spark
+def test_random_cuts_equal_a_spark_batch(spark):
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    chance = random.Random(7)
+    functions = pickle.loads(pickle.dumps(AggregateFunctions(aggregate(CALLS))))
+    names = ["g0", "g1", *INPUTS]
+    types = ['"string"', '"double"', *[kind for kind, _ in INPUTS.values()]]
+    rows = [
+        [chance.choice([None, "EWR", "JFK", ""]), chance.choice([None, 0.0, -0.0, math.nan, 1.5])]
+        + [make(chance) for _, make in INPUTS.values()]
+        for _ in range(600)
+    ]
+    fields = [{"name": n, "type": json.loads(t), "nullable": True, "metadata": {}} for n, t in zip(names, types)]
+    frame = spark.createDataFrame(rows, StructType.fromJson({"type": "struct", "fields": fields}))
+    wanted = frame.groupBy("g0", "g1").agg(
+        *[getattr(F, call)(column or F.lit(1)).alias(f"b{index}") for index, (call, column) in enumerate(CALLS)]
+    )
+    expected = {repr((row["g0"], row["g1"])): row.asDict() for row in wanted.collect()}
+    columns = {n: pa.array([row[i] for row in rows], arrow_type(t)) for i, (n, t) in enumerate(zip(names, types))}
+    table = pa.table(columns).append_column(TASK_COLUMN, pa.array([3] * len(rows), pa.int32()))
+    for _ in range(12):
+        cuts = sorted(chance.randrange(len(rows) + 1) for _ in range(chance.randrange(6)))
+        found = in_micro_batches(functions, table, cuts)
+        assert len(found) == len(expected)
+        for row in found:
+            other = expected[repr((row["g0"], row["g1"]))]
+            differing = {
+                name: (row[name], other[name]) for name in row if not same(row[name], other[name]) and name[0] == "b"
+            }
+            assert not differing, cuts
+    assert functions.finish(functions.partial(table, by=functions.group_names)).schema == functions.finished_schema()
+
+
+def test_a_bigint_sum_that_overflows_is_an_error():
+    functions = AggregateFunctions(aggregate([("sum", "i0")], groups=(("g", '"string"'),)))
+    table = pa.table({"g0": ["a", "a"], "i0": [2**62, 2**62]})
+    with pytest.raises(UserCodeError) as raised:
+        functions.partial(table, by=("g0",))
+    assert raised.value.code == "arithmetic-overflow"
+
+
+def test_large_sums_that_fit_are_exact():
+    functions = AggregateFunctions(aggregate([("sum", "i0")], groups=(("g", '"string"'),)))
+    table = pa.table({"g0": ["a", "a", "a"], "i0": [2**62, 2**62, -(2**62) - 1]})
+    assert functions.partial(table, by=("g0",)).column("b0").to_pylist() == [2**62 - 1]
