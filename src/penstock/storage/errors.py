@@ -17,6 +17,7 @@ __all__ = [
     "InvalidProducerEpoch",
     "InvalidRecord",
     "InvalidTimestamp",
+    "InvalidTopic",
     "LogFailed",
     "MessageTooLarge",
     "OffsetOutOfRange",
@@ -50,6 +51,12 @@ class UnknownTopic(StorageError):  # noqa: N818 named for what happened
     """topic-missing."""
 
     error_code = 3
+
+
+class InvalidTopic(StorageError):  # noqa: N818 named for what happened
+    """bad-value: a name that Kafka does not allow for a topic, or one that is taken."""
+
+    error_code = 17
 
 
 class MessageTooLarge(StorageError):  # noqa: N818 named for what happened

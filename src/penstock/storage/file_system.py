@@ -7,13 +7,14 @@ Rules: positional reads and writes only, so threads may read while one appends; 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import threading
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["REAL", "Buffer", "File", "FileSystem", "RealFile", "RealFileSystem"]
+__all__ = ["REAL", "Buffer", "File", "FileSystem", "Lock", "RealFile", "RealFileSystem"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,6 +28,12 @@ class File(Protocol):
     def size(self) -> int: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """An exclusive lock on a directory; released by `release` or by the end of the process."""
+
+    def release(self) -> None: ...
 
 
 class FileSystem(Protocol):
@@ -43,6 +50,7 @@ class FileSystem(Protocol):
     def read_bytes(self, path: Path) -> bytes: ...
     def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None: ...
     def sync_directory(self, path: Path) -> None: ...
+    def lock(self, path: Path) -> Lock: ...
 
 
 class RealFile:
@@ -96,6 +104,19 @@ class RealFile:
                 self._fd = -1
 
 
+class RealLock:
+    """A `flock`. Unlocked by name, since a forked child shares it and would keep it alive."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+            self._fd = -1
+
+
 class RealFileSystem:
     """The machine's own files."""
 
@@ -140,6 +161,18 @@ class RealFileSystem:
         beside.replace(path)
         if sync:
             self.sync_directory(path.parent)
+
+    def lock(self, path: Path) -> Lock:
+        """Raises BlockingIOError when somebody else, in this process or another, holds it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return RealLock(fd)
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,405 @@
+"""LogDirectory: all partition logs below one path, the topics they belong to, and the lock that keeps others out.
+
+```
+<path>/.lock                               flock; holds the owner's process id
+       penstock.properties                 cluster id, format version, start count, next producer id
+       penstock-topics.json                topics: ids, partition counts, configurations
+       penstock-clean-shutdown             how each log ended; there only between a close and the next opening
+       recovery-point-offset-checkpoint    as Kafka writes it
+       log-start-offset-checkpoint         as Kafka writes it
+       <topic>-<partition>/                as Kafka writes it
+```
+Rules: the catalog changes first, directories follow. Logs are opened (and after a crash recovered) when first asked
+for, so a start costs nothing per partition. Threads: as PartitionLog, `flush_due` and `checkpoint` may run beside.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, Self, TypeVar
+
+from penstock.storage.checkpoints import (
+    CheckpointCorrupt,
+    read_checkpoint,
+    read_partition_metadata,
+    topic_id_text,
+    write_checkpoint,
+    write_partition_metadata,
+)
+from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
+from penstock.storage.errors import DirectoryLocked, DirectoryUnusable, InvalidTopic, StorageFull, UnknownTopic
+from penstock.storage.file_system import REAL, FileSystem
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_recovery import CleanShutdown
+from penstock.storage.log_segment import FULL_ERRNOS
+from penstock.storage.partition_log import PartitionLog
+from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
+
+__all__ = ["LogDirectory"]
+
+_log = logging.getLogger("penstock.storage")
+_T = TypeVar("_T")
+_CLEAN_SHUTDOWN = "penstock-clean-shutdown"
+_RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+_LOG_STARTS = "log-start-offset-checkpoint"
+
+TopicPartition = tuple[str, int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LogDirectory:
+    """Mutable; opened by constructing it, ended by `close` (or `abandon`, which is what a kill does)."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        cluster_id: str | None = None,
+        defaults: LogConfig | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        file_system: FileSystem = REAL,
+    ) -> None:
+        """Take the directory, making it when it is new. `cluster_id` names a new one, and must fit an old one.
+
+        Raises DirectoryLocked, DirectoryUnusable, StorageFull.
+        """
+        self.path = Path(path)
+        self._defaults = defaults or LogConfig()
+        self._clock_ms = clock_ms
+        self._file_system = file_system
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        file_system.make_directory(self.path)
+        try:
+            self._lock = file_system.lock(self.path / ".lock")
+        except BlockingIOError:
+            self._refuse_locked()
+        try:
+            self._open(cluster_id)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, cluster_id: str | None) -> None:
+        stored = load_identity(self._file_system, self.path)
+        if stored is not None and cluster_id is not None and stored.cluster_id != cluster_id:
+            raise DirectoryUnusable(
+                "state-corrupt",
+                f"{self.path} belongs to cluster {stored.cluster_id}, not to {cluster_id}.",
+                "Choose another data directory, or leave the cluster id out.",
+                path=str(self.path),
+            )
+        if stored is None:
+            stored = DirectoryIdentity(cluster_id=cluster_id or topic_id_text(uuid.uuid4()))
+        self._identity = stored.started()
+        self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
+        self._topics = load_catalog(self._file_system, self.path)
+        self._recovery_points = self._offsets(_RECOVERY_POINTS)
+        self._log_starts = self._offsets(_LOG_STARTS)
+        self._clean = self._take_clean_shutdown()
+        self._on_disk: set[TopicPartition] = set()
+        for name in self._file_system.names(self.path):
+            self._look_at(name)
+
+    # -- identity --------------------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        return self._identity.cluster_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """1 at the first start, one more at each: what leaders of this start may use as their epoch."""
+        return self._identity.broker_epoch
+
+    def reserve_producer_ids(self, count: int = 1000) -> range:
+        """Producer ids that nobody was ever given here, durably (KIP-730's blocks)."""
+        first = self._identity.next_producer_id
+        identity = replace(self._identity, next_producer_id=first + count)
+        self._durably(lambda: save_identity(self._file_system, self.path, identity))
+        self._identity = identity
+        return range(first, first + count)
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Mapping[str, TopicEntry]:
+        return self._topics
+
+    def create_topics(self, entries: Iterable[TopicEntry], *, lazy: bool = False) -> None:
+        """Add topics, all or none. `lazy` leaves their directories to the first write.
+
+        Raises InvalidTopic, ConfigError, StorageFull.
+        """
+        topics = dict(self._topics)
+        added = list(entries)
+        for entry in added:
+            check_topic_name(entry.name)
+            LogConfig.from_kafka(entry.configs, self._defaults)
+            if entry.name in topics:
+                raise InvalidTopic("bad-value", f"Topic {entry.name} exists already.", topic=entry.name)
+            topics[entry.name] = entry
+        self._replace_catalog(topics)
+        if not lazy:
+            for entry in added:
+                for partition in range(entry.partitions):
+                    self.log(entry.name, partition)
+
+    def create_topic(
+        self,
+        name: str,
+        topic_id: uuid.UUID,
+        partitions: int,
+        configs: Mapping[str, str] | None = None,
+        *,
+        lazy: bool = False,
+    ) -> None:
+        """`create_topics` for one."""
+        entry = TopicEntry(name=name, topic_id=topic_id, partitions=partitions, configs=configs or {})
+        self.create_topics([entry], lazy=lazy)
+
+    def create(self, topic: str, partition: int, topic_id: uuid.UUID) -> PartitionLog:
+        """The log of a partition, adding topic and partitions up to it where they are missing."""
+        if topic not in self._topics:
+            self.create_topic(topic, topic_id, partition + 1, lazy=True)
+        elif partition >= self._topics[topic].partitions:
+            self.add_partitions(topic, partition + 1, lazy=True)
+        return self.log(topic, partition)
+
+    def add_partitions(self, topic: str, partitions: int, *, lazy: bool = False) -> None:
+        """Grow a topic to `partitions`. Raises UnknownTopic, StorageFull."""
+        entry = self._entry(topic)
+        self._replace_catalog({**self._topics, topic: replace(entry, partitions=max(partitions, entry.partitions))})
+        if not lazy:
+            for partition in range(entry.partitions, partitions):
+                self.log(topic, partition)
+
+    def alter_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Replace what is set for a topic. Raises UnknownTopic, ConfigError, StorageFull."""
+        config = LogConfig.from_kafka(configs, self._defaults)
+        self._replace_catalog({**self._topics, topic: replace(self._entry(topic), configs=dict(configs))})
+        for (name, _), log in self._logs.items():
+            if name == topic:
+                log.reconfigure(config)
+
+    def delete(self, topic: str, *, remove: bool = True) -> None:
+        """Forget a topic: its directories are renamed to `….<uuid>-delete`, then removed (or by `remove_deleted`)."""
+        self._entry(topic)
+        self._replace_catalog({name: entry for name, entry in self._topics.items() if name != topic})
+        for key in [key for key in self._on_disk if key[0] == topic]:
+            self._forget(key)
+            self._set_aside(key, "delete")
+        if remove:
+            self.remove_deleted()
+
+    def remove_deleted(self) -> int:
+        """Remove what `delete` renamed; how many directories went. Large ones take their time: may run in a thread."""
+        names = [name for name in self._file_system.names(self.path) if name.endswith("-delete")]
+        for name in names:
+            try:
+                self._file_system.remove_tree(self.path / name)
+            except OSError as error:
+                _log.warning("%s is left for later: %s", self.path / name, error)
+        return len(names)
+
+    # -- logs ------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a partition, opened, and made when it was never written. Raises UnknownTopic, StorageFull."""
+        key = (topic, partition)
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = self._open_log(key)
+        return log
+
+    def existing_log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition that was written at some time; None leaves the disk untouched."""
+        return self.log(topic, partition) if (topic, partition) in self._on_disk else None
+
+    def open_logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        return self._logs
+
+    def partitions_on_disk(self) -> list[TopicPartition]:
+        return sorted(self._on_disk)
+
+    def _open_log(self, key: TopicPartition) -> PartitionLog:
+        topic, partition = key
+        entry = self._entry(topic)
+        if not 0 <= partition < entry.partitions:
+            raise UnknownTopic("topic-missing", f"Topic {topic} has no partition {partition}.", topic=topic)
+        directory = self.path / f"{topic}-{partition}"
+        if key in self._on_disk:
+            found = read_partition_metadata(self._file_system, directory)
+            if found is not None and found != entry.topic_id:
+                self._forget(key)
+                self._set_aside(key, "stray")
+        if key not in self._on_disk:
+            self._durably(lambda: self._make_partition(directory, entry.topic_id))
+            self._on_disk.add(key)
+        return PartitionLog.open(
+            directory,
+            topic=topic,
+            partition=partition,
+            config=LogConfig.from_kafka(entry.configs, self._defaults),
+            clock_ms=self._clock_ms,
+            file_system=self._file_system,
+            log_start_offset=self._log_starts.get(key, 0),
+            recovery_point=self._recovery_points.get(key, 0),
+            clean=self._clean.pop(key, None),
+        )
+
+    def _make_partition(self, directory: Path, topic_id: uuid.UUID) -> None:
+        self._file_system.make_directory(directory)
+        write_partition_metadata(self._file_system, directory, topic_id)
+
+    def _forget(self, key: TopicPartition) -> None:
+        if (log := self._logs.pop(key, None)) is not None:
+            log.abandon()
+        self._on_disk.discard(key)
+        for offsets in (self._recovery_points, self._log_starts):
+            offsets.pop(key, None)
+        self._clean.pop(key, None)
+
+    def _set_aside(self, key: TopicPartition, suffix: str) -> None:
+        name = f"{key[0]}-{key[1]}"
+        # A file name has 255 bytes at most; the id keeps shortened names apart.
+        aside = f"{name[: 255 - 34 - len(suffix)]}.{uuid.uuid4().hex}-{suffix}"
+        self._durably(lambda: self._file_system.rename(self.path / name, self.path / aside))
+
+    # -- housekeeping ----------------------------------------------------------------------------------------
+
+    def flush_due(self) -> int:
+        """fsync the logs whose `flush.ms` or `flush.messages` ask for it; how many. Raises LogFailed."""
+        now_ms = self._clock_ms()
+        due = [log for log in list(self._logs.values()) if log.flush_is_due(now_ms)]
+        for log in due:
+            log.flush()
+        return len(due)
+
+    def apply_retention(self) -> int:
+        """Delete old segments of all open logs; how many went."""
+        return sum(log.apply_retention() for log in list(self._logs.values()))
+
+    def checkpoint(self) -> None:
+        """Write recovery points and log start offsets; to be done every few seconds and after deleting records."""
+        for key, log in list(self._logs.items()):
+            self._recovery_points[key] = log.recovery_point
+            if log.log_start_offset > log.segment_base_offsets[0]:
+                self._log_starts[key] = log.log_start_offset
+            else:
+                self._log_starts.pop(key, None)
+        for name, offsets in ((_RECOVERY_POINTS, self._recovery_points), (_LOG_STARTS, self._log_starts)):
+            rows = [(topic, partition, offset) for (topic, partition), offset in list(offsets.items())]
+            write_checkpoint(self._file_system, self.path / name, rows)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Close all logs, note how they ended, let go of the lock. Without `flush` a power loss may undo the end."""
+        try:
+            ended = dict(self._clean)
+            for key, log in self._logs.items():
+                if (clean := log.close(flush=flush)) is not None:
+                    ended[key] = clean
+            self.checkpoint()
+            rows = [(t, p, c.base_offset, c.size_bytes, c.log_end_offset) for (t, p), c in ended.items()]
+            write_checkpoint(self._file_system, self.path / _CLEAN_SHUTDOWN, rows, sync=flush)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of everything as a killed process would."""
+        for log in self._logs.values():
+            log.abandon()
+        self._logs.clear()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _entry(self, topic: str) -> TopicEntry:
+        entry = self._topics.get(topic)
+        if entry is None:
+            raise UnknownTopic("topic-missing", f"There is no topic {topic}.", topic=topic)
+        return entry
+
+    def _replace_catalog(self, topics: dict[str, TopicEntry]) -> None:
+        self._durably(lambda: save_catalog(self._file_system, self.path, topics.values()))
+        self._topics = topics
+
+    def _look_at(self, name: str) -> None:
+        """Sort out one name found at the opening: a partition, a leftover, or nothing of ours."""
+        topic, dash, number = name.rpartition("-")
+        if name.endswith("-delete"):
+            self._file_system.remove_tree(self.path / name)
+        elif dash and number.isdigit() and (topic, int(number)) not in self._on_disk:
+            key = (topic, int(number))
+            if topic in self._topics and key[1] < self._topics[topic].partitions:
+                self._on_disk.add(key)
+            else:
+                _log.warning("%s belongs to no topic and is set aside", self.path / name)
+                self._forget(key)
+                self._set_aside(key, "stray")
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            rows = read_checkpoint(self._file_system, self.path / name, fields=3)
+            return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+        except (CheckpointCorrupt, ValueError) as error:
+            _log.warning("%s is left aside: %s", self.path / name, error)
+            return {}
+
+    def _take_clean_shutdown(self) -> dict[TopicPartition, CleanShutdown]:
+        """How the logs ended, if they were closed. The file goes at once: what follows may end in a crash."""
+        path = self.path / _CLEAN_SHUTDOWN
+        if not self._file_system.exists(path):
+            return {}
+        try:
+            ended = {
+                (row[0], int(row[1])): CleanShutdown(
+                    base_offset=int(row[2]), size_bytes=int(row[3]), log_end_offset=int(row[4])
+                )
+                for row in read_checkpoint(self._file_system, path, fields=5)
+            }
+        except (CheckpointCorrupt, ValueError) as error:
+            _log.warning("all logs will be checked: %s", error)
+            ended = {}
+        self._file_system.remove(path)
+        self._file_system.sync_directory(self.path)
+        return ended
+
+    def _durably(self, write: Callable[[], _T]) -> _T:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise StorageFull(
+                "disk-full",
+                f"There is no room in {self.path} ({error.strerror}).",
+                "Free disk space and try again.",
+                path=str(self.path),
+            ) from error
+
+    def _refuse_locked(self) -> NoReturn:
+        try:
+            owner = self._file_system.read_bytes(self.path / ".lock").decode().strip()
+        except OSError:
+            owner = ""
+        raise DirectoryLocked(
+            "state-locked",
+            f"The data directory {self.path} is in use" + (f" by process {owner}." if owner else "."),
+            "Stop the broker that works there, or choose another directory.",
+            path=str(self.path),
+            process_id=owner,
+        ) from None
