@@ -88,7 +88,7 @@ class _JsonDecoder:
             return None
         joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")[0]
         try:
-            pa.array([joined.as_buffer()], pa.binary()).cast(pa.string())  # refuses what is not UTF-8
+            values.cast(pa.string())  # refuses what is not UTF-8
             table = pj.read_json(
                 pa.BufferReader(joined.as_buffer()),
                 read_options=pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(joined.as_buffer()) + 1)),
