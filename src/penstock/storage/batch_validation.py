@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader
+from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader, assign_offsets
 from penstock.storage.batch_scan import crc_fits, parse_header
 from penstock.storage.errors import (
     CorruptRecordBatch,
@@ -19,7 +19,7 @@ from penstock.storage.errors import (
 from penstock.storage.file_system import Buffer
 from penstock.storage.log_config import LogConfig
 
-__all__ = ["Origin", "validated_headers"]
+__all__ = ["Origin", "numbered", "validated_headers"]
 
 Origin = Literal["client", "coordinator"]
 
@@ -123,3 +123,20 @@ def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int, where:
             "Set the producer's clock, or let the topic take it: message.timestamp.after.max.ms.",
             **facts,
         )
+
+
+def numbered(
+    data: bytearray, headers: list[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int | None
+) -> list[BatchHeader]:
+    """Give the batches in `data` their offsets, in place; their headers as they are now (CRC left aside)."""
+    numbered = []
+    view = memoryview(data)
+    for header in headers:
+        assign_offsets(view[header.position : header.end], base_offset, leader_epoch, append_time_ms)
+        max_timestamp = header.max_timestamp if append_time_ms is None else append_time_ms
+        numbered.append(
+            header._replace(base_offset=base_offset, leader_epoch=leader_epoch, max_timestamp=max_timestamp)
+        )
+        base_offset = numbered[-1].next_offset
+    view.release()
+    return numbered

@@ -208,6 +208,11 @@ class LogSegment:
                 return span
         return None
 
+    def spans_from(self, offset: int) -> Iterator[Span]:
+        """The batch that holds `offset` and all behind it."""
+        span = self.find(offset)
+        return iter(()) if span is None else walk(self.file, span.position, self.size_bytes)
+
     def find_timestamp(self, timestamp_ms: int) -> Iterator[Span]:
         """Batches, in order, from one before which no record is as young as `timestamp_ms`."""
         self.load_indexes()
@@ -234,10 +239,6 @@ class LogSegment:
 
     def header_at(self, span: Span) -> BatchHeader:
         return parse_header(self.file.read_at(HEADER_BYTES, span.position), 0, span.position)
-
-    def batch_of_max_timestamp(self) -> Span | None:
-        self.load_indexes()
-        return self.find(self._offset_of_max_timestamp) if self.max_timestamp_ms >= 0 else None
 
     def read(self, start: int, end: int) -> bytes:
         return self.file.read_at(end - start, start)

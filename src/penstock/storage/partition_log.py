@@ -14,17 +14,17 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
 
-from penstock.protocol.record_batches import BatchHeader, assign_offsets, iter_batch_headers, records_of_batch
-from penstock.storage.batch_validation import Origin, validated_headers
+from penstock.protocol.record_batches import BatchHeader
+from penstock.storage.batch_validation import Origin, numbered, validated_headers
 from penstock.storage.checkpoints import LeaderEpochs
-from penstock.storage.errors import LogFailed, OffsetOutOfRange, StorageFull
 from penstock.storage.file_system import REAL, Buffer, FileSystem
 from penstock.storage.log_config import LogConfig
+from penstock.storage.log_health import LogHealth
+from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
 from penstock.storage.log_recovery import SNAPSHOT, CleanShutdown, load_producers, open_log, snapshot_offsets
 from penstock.storage.log_retention import SegmentFacts, deletable_segments
-from penstock.storage.log_segment import FULL_ERRNOS, LogSegment, segment_name
+from penstock.storage.log_segment import LogSegment, segment_name
 from penstock.storage.producer_state import ProducerState
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
@@ -42,13 +42,6 @@ class AppendResult:
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
-
-
-class TimestampOffset(NamedTuple):
-    """What ListOffsets answers by time."""
-
-    offset: int
-    timestamp_ms: int
 
 
 class PartitionLog:
@@ -83,7 +76,7 @@ class PartitionLog:
         self._flush_lock = threading.Lock()
         self._last_flush_ms = 0
         self._directory_changed = False
-        self._failure: str | None = None
+        self._health = LogHealth(directory, topic, partition)
         self._written_since_open = False
         self.recovered = False
         self.bytes_cut = 0
@@ -127,7 +120,7 @@ class PartitionLog:
                 now_ms=now_ms,
             )
         except OSError as error:
-            log._refuse(error, "could not be opened")
+            log._health.refuse(error, "could not be opened")
         log._set_segments(opened.segments)
         log._log_start_offset = opened.log_start_offset
         log._log_end_offset = opened.log_end_offset
@@ -203,7 +196,7 @@ class PartitionLog:
         Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
         OutOfOrderSequence, InvalidProducerEpoch, StorageFull, LogFailed; nothing is appended then.
         """
-        self._check_usable()
+        self._health.check_usable()
         now_ms = self._clock_ms()
         headers = validated_headers(
             batches, topic=self.topic, partition=self.partition, config=self._config, origin=origin, now_ms=now_ms
@@ -219,13 +212,13 @@ class PartitionLog:
             )
         data = bytearray(batches)
         base_offset = self._log_end_offset
-        headers = _numbered(data, headers, base_offset, leader_epoch, append_time_ms)
+        headers = numbered(data, headers, base_offset, leader_epoch, append_time_ms)
         self._note_epoch(leader_epoch, base_offset)
         segment = self._segment_for(len(data), headers)
         try:
             segment.append(data, headers)
         except OSError as error:
-            self._refuse(error, "did not take an append")
+            self._health.refuse(error, "did not take an append")
         self._log_end_offset = headers[-1].next_offset
         self._written_since_open = True
         for header in headers:
@@ -247,7 +240,7 @@ class PartitionLog:
             self._epochs.save()
         except OSError as error:
             self._epochs.forget_latest()
-            self._refuse(error, "did not take a new leader epoch")
+            self._health.refuse(error, "did not take a new leader epoch")
 
     def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
         active = self._segments[-1]
@@ -263,7 +256,7 @@ class PartitionLog:
         try:
             segment = LogSegment.create(self.directory, self._log_end_offset, self._config, self._file_system)
         except OSError as error:
-            self._refuse(error, "could not begin a new segment")
+            self._health.refuse(error, "could not begin a new segment")
         closed = self._segments[-1]
         closed.close_time_index()
         closed.close_indexes()
@@ -292,7 +285,7 @@ class PartitionLog:
         unless `min_one_batch` is false. Empty at the end. Raises OffsetOutOfRange, LogFailed.
         """
         if not self._log_start_offset <= offset <= self._log_end_offset:
-            self._out_of_range(offset)
+            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
         end_offset = self.high_watermark if end_offset is None else min(end_offset, self._log_end_offset)
         if offset >= end_offset:
             return b""
@@ -309,39 +302,18 @@ class PartitionLog:
                 end = min(end, stop.position)
             return segment.read(span.position, end)
         except OSError as error:
-            self._refuse(error, "could not be read")
+            self._health.refuse(error, "could not be read")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
-        for segment in self._segments[self._segment_index(self._log_start_offset) :]:
-            segment.load_indexes()
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
-            for span in segment.find_timestamp(timestamp_ms):
-                if span.last_offset < self._log_start_offset or segment.header_at(span).max_timestamp < timestamp_ms:
-                    continue
-                if (found := self._record_since(segment.read(span.position, span.end), timestamp_ms)) is not None:
-                    return found if found.offset < self.high_watermark else None
-        return None
+        segments = self._segments[self._segment_index(self._log_start_offset) :]
+        found = first_since(segments, timestamp_ms, start_offset=self._log_start_offset)
+        return found if found is not None and found.offset < self.high_watermark else None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp (ListOffsets -3, KIP-734); None in an empty log."""
-        best: LogSegment | None = None
-        for segment in self._segments:
-            segment.load_indexes()
-            if segment.max_timestamp_ms >= 0 and (best is None or segment.max_timestamp_ms > best.max_timestamp_ms):
-                best = segment
-        span = None if best is None else best.batch_of_max_timestamp()
-        if best is None or span is None or span.last_offset < self._log_start_offset:
-            return None
-        return self._record_since(best.read(span.position, span.end), best.max_timestamp_ms)
-
-    def _record_since(self, batch: bytes, timestamp_ms: int) -> TimestampOffset | None:
-        for header in iter_batch_headers(batch):
-            for record in records_of_batch(batch, header):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self._log_start_offset:
-                    return TimestampOffset(record.offset, record.timestamp_ms)
-        return None
+        segments = self._segments[self._segment_index(self._log_start_offset) :]
+        return youngest(segments, start_offset=self._log_start_offset)
 
     # -- shorten ---------------------------------------------------------------------------------------------
 
@@ -354,7 +326,7 @@ class PartitionLog:
         if offset == -1:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:
-            self._out_of_range(offset)
+            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
         if offset > self._log_start_offset:
             self._log_start_offset = offset
             self._drop_oldest(max(bisect_right(self._bases, offset) - 1, 0))
@@ -362,7 +334,7 @@ class PartitionLog:
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Delete the segments that `log_retention` lets go; how many went. When all may go, a new one is begun."""
-        self._check_usable()
+        self._health.check_usable()
         facts = []
         ends = [*self._bases[1:], self._log_end_offset]
         for segment, end in zip(self._segments, ends, strict=True):
@@ -405,9 +377,9 @@ class PartitionLog:
 
         Raises OffsetOutOfRange before the log start, LogFailed.
         """
-        self._check_usable()
+        self._health.check_usable()
         if offset < self._log_start_offset:
-            self._out_of_range(offset)
+            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
         if offset >= self._log_end_offset:
             return
         keep = self._segment_index(offset)
@@ -428,7 +400,7 @@ class PartitionLog:
                 self._epochs.save()
             load_producers(self.directory, self._file_system, self._producers, self._segments, end, self._clock_ms())
         except OSError as error:
-            self._fail(error, "could not be truncated")
+            self._health.fail(error, "could not be truncated")
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -445,7 +417,7 @@ class PartitionLog:
         May be called from another thread than the one that appends. Raises LogFailed, and the log then refuses work:
         what a disk keeps after a failed fsync cannot be known.
         """
-        self._check_usable()
+        self._health.check_usable()
         with self._flush_lock:
             end, segments, directory_changed = self._log_end_offset, self._segments, self._directory_changed
             if end <= self._recovery_point:
@@ -457,7 +429,7 @@ class PartitionLog:
                 if directory_changed:
                     self._file_system.sync_directory(self.directory)
             except OSError as error:
-                self._fail(error, "could not be flushed")
+                self._health.fail(error, "could not be flushed")
             self._recovery_point = max(self._recovery_point, min(end, self._log_end_offset))
             self._last_flush_ms = self._clock_ms()
             return self._recovery_point
@@ -466,7 +438,7 @@ class PartitionLog:
         """Write what speeds up the next opening, fsync, and close; None when the log had failed."""
         clean = None
         active = self._segments[-1]
-        if self._failure is None:
+        if self._health.is_good:
             if self._written_since_open:
                 active.close_time_index()
                 self._write_snapshot()
@@ -480,7 +452,7 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Let go of the files as a killed process would: nothing is flushed or noted."""
-        self._failure = self._failure or "is closed"
+        self._health.end("is closed")
         for segment in self._segments:
             segment.close()
 
@@ -492,63 +464,3 @@ class PartitionLog:
 
     def _segment_index(self, offset: int) -> int:
         return max(bisect_right(self._bases, offset) - 1, 0)
-
-    def _facts(self) -> dict[str, object]:
-        return {"topic": self.topic, "partition": self.partition, "path": str(self.directory)}
-
-    def _out_of_range(self, offset: int) -> NoReturn:
-        raise OffsetOutOfRange(
-            "offset-out-of-range",
-            f"Offset {offset} is out of range for partition {self.topic}-{self.partition}, which holds "
-            f"{self._log_start_offset} to {self._log_end_offset}.",
-            "Begin at the earliest or the latest offset.",
-            **self._facts(),
-        )
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise LogFailed(
-                "disk-failed",
-                f"The log of partition {self.topic}-{self.partition} {self._failure}.",
-                "Restart the broker: it checks the log and cuts what is torn.",
-                **self._facts(),
-            )
-
-    def _refuse(self, error: OSError, what: str) -> NoReturn:
-        """A full disk leaves the log usable; anything else does not."""
-        if error.errno not in FULL_ERRNOS:
-            self._fail(error, what)
-        raise StorageFull(
-            "disk-full",
-            f"The log of partition {self.topic}-{self.partition} {what}: no room in {self.directory} "
-            f"({error.strerror}).",
-            "Free disk space, or lower the topic's retention; the partition goes on by itself.",
-            **self._facts(),
-        ) from error
-
-    def _fail(self, error: OSError, what: str) -> NoReturn:
-        self._failure = f"{what}: {error}"
-        _log.error("partition %s-%d %s", self.topic, self.partition, self._failure)
-        raise LogFailed(
-            "disk-failed",
-            f"The log of partition {self.topic}-{self.partition} {self._failure}.",
-            "Look at the disk, then restart the broker: it checks the log and cuts what is torn.",
-            **self._facts(),
-        ) from error
-
-
-def _numbered(
-    data: bytearray, headers: list[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int | None
-) -> list[BatchHeader]:
-    """Give the batches in `data` their offsets, in place; their headers as they are now (CRC left aside)."""
-    numbered = []
-    view = memoryview(data)
-    for header in headers:
-        assign_offsets(view[header.position : header.end], base_offset, leader_epoch, append_time_ms)
-        max_timestamp = header.max_timestamp if append_time_ms is None else append_time_ms
-        numbered.append(
-            header._replace(base_offset=base_offset, leader_epoch=leader_epoch, max_timestamp=max_timestamp)
-        )
-        base_offset = numbered[-1].next_offset
-    view.release()
-    return numbered
