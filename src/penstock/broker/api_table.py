@@ -1,0 +1,82 @@
+"""Every API this broker serves, one row each. ApiVersions is answered from here, so nothing is advertised that has no
+handler; the versions are `protocol.supported_versions`'s.
+
+Not served yet, therefore not advertised: transactions (AddPartitionsToTxn, EndTxn, TxnOffsetCommit, …), classic and
+consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), ACLs, SASL, quotas.
+Handlers are imported when first called: all of them with their message classes would cost half a second of every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from penstock.broker.call import Call
+from penstock.broker.services import Services
+from penstock.protocol.api_keys import ApiKey
+
+__all__ = ["SERVED", "ApiTable"]
+
+Handler = Callable[[Any, Call], object]
+
+# Key → the module in `handlers/`. The order is Kafka's, by key.
+SERVED: Mapping[ApiKey, str] = MappingProxyType(
+    {
+        key: key.stem
+        for key in (
+            ApiKey.PRODUCE,
+            ApiKey.FETCH,
+            ApiKey.LIST_OFFSETS,
+            ApiKey.METADATA,
+            ApiKey.OFFSET_COMMIT,
+            ApiKey.OFFSET_FETCH,
+            ApiKey.FIND_COORDINATOR,
+            ApiKey.DESCRIBE_GROUPS,
+            ApiKey.LIST_GROUPS,
+            ApiKey.API_VERSIONS,
+            ApiKey.CREATE_TOPICS,
+            ApiKey.DELETE_TOPICS,
+            ApiKey.DELETE_RECORDS,
+            ApiKey.INIT_PRODUCER_ID,
+            ApiKey.DESCRIBE_CONFIGS,
+            ApiKey.ALTER_CONFIGS,
+            ApiKey.CREATE_PARTITIONS,
+            ApiKey.DELETE_GROUPS,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            ApiKey.OFFSET_DELETE,
+            ApiKey.DESCRIBE_CLUSTER,
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+            ApiKey.STREAMS_GROUP_DESCRIBE,
+        )
+    }
+)
+
+
+class ApiTable:
+    """The handlers of one broker, bound to its services. Mutable: fills itself as APIs are first called."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._bound: dict[int, Handler] = {}
+
+    def handler(self, api_key: int) -> Handler | None:
+        """None for an API that is not served."""
+        return self._bound.get(api_key) or self._bind(api_key)
+
+    def _bind(self, api_key: int) -> Handler | None:
+        try:
+            key = ApiKey(api_key)
+        except ValueError:
+            return None
+        if key not in SERVED:
+            return None
+        module = import_module(f"penstock.broker.handlers.{SERVED[key]}")
+        if key is ApiKey.API_VERSIONS:
+            handler: Handler = partial(module.handle, served=tuple(SERVED))
+        else:
+            handler = partial(module.handle, broker=self._services)
+        self._bound[key] = handler
+        return handler

@@ -1,0 +1,32 @@
+"""Who calls and how: what a handler may know about a request beside its message."""
+
+from __future__ import annotations
+
+from penstock.coordinator.request_context import RequestContext
+
+__all__ = ["Call"]
+
+
+class Call:
+    """One request. `token` is unique within the broker's life; `local_address` is what the client connected to."""
+
+    __slots__ = ("api_version", "client_host", "client_id", "local_address", "token")
+
+    def __init__(
+        self, *, token: int, client_id: str, client_host: str, api_version: int, local_address: tuple[str, int]
+    ) -> None:
+        self.token = token
+        self.client_id = client_id
+        self.client_host = client_host
+        self.api_version = api_version
+        self.local_address = local_address
+
+    @property
+    def context(self) -> RequestContext:
+        """The same for the coordinator's rules."""
+        return RequestContext(
+            token=self.token,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            api_version=self.api_version,
+        )

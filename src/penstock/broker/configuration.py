@@ -1,0 +1,218 @@
+"""The broker's settings: Kafka's names and defaults, plus two of our own that begin with `penstock.`.
+
+An unknown name is an error that names the nearest one: a setting that silently does nothing is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, cast
+
+from penstock.broker.settings import Kind, Setting, Value, parse_value, unknown_setting
+from penstock.errors import ConfigError
+
+__all__ = ["BROKER_SETTINGS", "BrokerConfiguration", "FlushPolicy"]
+
+FlushPolicy = Literal["never", "interval", "always"]
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+def _row(
+    name: str, kind: Kind, default: Value | None, minimum: int | None = None, **more: object
+) -> tuple[str, Setting]:
+    choices = cast("tuple[str, ...]", more.get("choices", ()))
+    text = str(more.get("doc", ""))
+    return name, Setting(name=name, kind=kind, default=default, minimum=minimum, choices=choices, documentation=text)
+
+
+BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    dict(
+        (
+            _row("node.id", "int", 1, 0),
+            _row("listeners", "string", "PLAINTEXT://127.0.0.1:9092"),
+            _row("advertised.listeners", "string", None),
+            _row("log.dirs", "string", None),
+            _row("num.partitions", "int", 1, 1),
+            _row("default.replication.factor", "int", 1, 1),
+            _row("auto.create.topics.enable", "boolean", True),
+            _row("delete.topic.enable", "boolean", True),
+            _row("message.max.bytes", "int", 1048588, 0),
+            _row("socket.request.max.bytes", "int", 104857600, 1),
+            _row("connections.max.idle.ms", "long", 600000, 1),
+            _row("max.connections", "int", 2147483647, 0),
+            _row("fetch.max.bytes", "int", 57671680, 1024),
+            _row(
+                "compression.type",
+                "string",
+                "producer",
+                choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+            ),
+            _row("log.cleanup.policy", "list", "delete", choices=("delete", "compact")),
+            _row("log.segment.bytes", "int", 1073741824, 14),
+            _row("log.roll.ms", "long", None, 1),
+            _row("log.roll.hours", "int", 168, 1),
+            _row("log.retention.ms", "long", None, -1),
+            _row("log.retention.minutes", "int", None, -1),
+            _row("log.retention.hours", "int", 168, -1),
+            _row("log.retention.bytes", "long", -1, -1),
+            _row("log.retention.check.interval.ms", "long", 300000, 1),
+            _row("log.index.interval.bytes", "int", 4096, 0),
+            _row("log.index.size.max.bytes", "int", 10485760, 4),
+            _row("log.flush.interval.messages", "long", 2**63 - 1, 1),
+            _row("log.flush.interval.ms", "long", None, 0),
+            _row("log.message.timestamp.type", "string", "CreateTime", choices=("CreateTime", "LogAppendTime")),
+            _row("log.message.timestamp.before.max.ms", "long", 2**63 - 1, 0),
+            _row("log.message.timestamp.after.max.ms", "long", 3600000, 0),
+            _row("log.cleaner.delete.retention.ms", "long", _DAY_MS, 0),
+            _row("log.cleaner.min.cleanable.ratio", "double", 0.5),
+            _row("log.cleaner.min.compaction.lag.ms", "long", 0, 0),
+            _row("log.cleaner.max.compaction.lag.ms", "long", 2**63 - 1, 1),
+            _row("log.segment.delete.delay.ms", "long", 60000, 0),
+            _row("log.preallocate", "boolean", False),
+            _row("min.insync.replicas", "int", 1, 1),
+            _row("unclean.leader.election.enable", "boolean", False),
+            _row("producer.id.expiration.ms", "int", 86400000, 1),
+            _row("offsets.topic.num.partitions", "int", 50, 1),
+            _row("offsets.topic.replication.factor", "int", 1, 1),
+            _row("offsets.topic.segment.bytes", "int", 104857600, 1),
+            _row("offset.metadata.max.bytes", "int", 4096, 0),
+            _row("offsets.retention.minutes", "int", 10080, 1),
+            _row("offsets.retention.check.interval.ms", "long", 600000, 1),
+            _row("group.initial.rebalance.delay.ms", "int", 3000, 0),
+            _row("group.streams.assignment.interval.ms", "int", 1000, 0),
+            _row("group.streams.min.assignment.interval.ms", "int", 0, 0),
+            _row("group.streams.max.assignment.interval.ms", "int", 15000, 0),
+            _row("group.streams.heartbeat.interval.ms", "int", 5000, 1),
+            _row("group.streams.min.heartbeat.interval.ms", "int", 5000, 1),
+            _row("group.streams.max.heartbeat.interval.ms", "int", 15000, 1),
+            _row("group.streams.session.timeout.ms", "int", 45000, 1),
+            _row("group.streams.min.session.timeout.ms", "int", 45000, 1),
+            _row("group.streams.max.session.timeout.ms", "int", 60000, 1),
+            _row("group.streams.initial.rebalance.delay.ms", "int", 3000, 0),
+            _row("group.streams.max.size", "int", 2147483647, 1),
+            _row("group.streams.num.standby.replicas", "int", 0, 0),
+            _row("group.streams.max.standby.replicas", "int", 2, 0),
+            _row(
+                "penstock.flush.policy",
+                "string",
+                "never",
+                choices=("never", "interval", "always"),
+                doc="When records are forced to the disk: never (the operating system decides, as Kafka does), "
+                "every log.flush.interval.ms (1000), or always before an acks=all or acks=1 answer.",
+            ),
+            _row(
+                "penstock.connection.write.buffer.bytes",
+                "int",
+                8388608,
+                65536,
+                doc="A client that reads slower than it asks is read no further beyond this much unsent data.",
+            ),
+        )
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfiguration:
+    """`values` are the settings that were given; what a caller names itself stands apart: host, port, data_dir."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    values: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def from_settings(
+        cls,
+        data_dir: Path | str | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> BrokerConfiguration:
+        """Checks names and values. `listeners` and `log.dirs` serve where host, port or data_dir are not given.
+
+        Raises ConfigError: unknown-setting, bad-value.
+        """
+        values: dict[str, Value] = {}
+        for name, given in (settings or {}).items():
+            if name not in BROKER_SETTINGS:
+                raise unknown_setting(name, BROKER_SETTINGS)
+            if given is not None:
+                values[name] = parse_value(BROKER_SETTINGS[name], given)
+        listener = parse_listener("listeners", str(values.get("listeners", BROKER_SETTINGS["listeners"].default)))
+        if "advertised.listeners" in values:
+            parse_listener("advertised.listeners", str(values["advertised.listeners"]))
+        directory = data_dir if data_dir is not None else values.get("log.dirs")
+        if directory is None:
+            raise ConfigError(
+                "bad-value",
+                "The broker was given no directory for its data.",
+                "Name one: --data-dir DIR, or `log.dirs`.",
+            )
+        chosen_host, chosen_port = host or listener[0], listener[1] if port is None else port
+        if not 0 <= chosen_port <= 65535:
+            raise ConfigError(
+                "bad-value", f"{chosen_port} is not a port.", "Choose a port from 1 to 65535, or 0 for a free one."
+            )
+        return cls(data_dir=Path(str(directory)), host=chosen_host, port=chosen_port, values=MappingProxyType(values))
+
+    def get(self, name: str) -> Value | None:
+        """The value in force: what was given, else Kafka's default."""
+        if name in self.values:
+            return self.values[name]
+        return BROKER_SETTINGS[name].default
+
+    def integer(self, name: str) -> int:
+        return int(cast("int", self.get(name)))
+
+    def flag(self, name: str) -> bool:
+        return bool(self.get(name))
+
+    @property
+    def flush_policy(self) -> FlushPolicy:
+        return cast("FlushPolicy", self.get("penstock.flush.policy"))
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """What clients are told to connect to, where that was set."""
+        given = self.get("advertised.listeners")
+        return parse_listener("advertised.listeners", str(given)) if given is not None else None
+
+    def retention_ms(self) -> int:
+        """`log.retention.ms`, else minutes, else hours; -1 keeps for ever."""
+        for name, factor in (
+            ("log.retention.ms", 1),
+            ("log.retention.minutes", 60_000),
+            ("log.retention.hours", 3_600_000),
+        ):
+            value = self.get(name)
+            if value is not None:
+                return int(value) * factor if int(value) >= 0 else -1
+        return -1
+
+    def flush_interval_ms(self) -> int:
+        """Between two flushes under the policy `interval`."""
+        return int(self.get("log.flush.interval.ms") or 1000)
+
+    def roll_ms(self) -> int:
+        value = self.get("log.roll.ms")
+        return int(value) if value is not None else self.integer("log.roll.hours") * 3_600_000
+
+
+def parse_listener(setting: str, text: str) -> tuple[str, int]:
+    """`PLAINTEXT://host:port` → (host, port). One listener, no TLS yet: anything else says so."""
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if "," in text or not separator or not colon or not port.isdigit() or name.upper() != "PLAINTEXT":
+        raise ConfigError(
+            "bad-value",
+            f"`{setting}={text}` is not understood: this broker has one listener, without TLS.",
+            f"Write it as `{setting}=PLAINTEXT://127.0.0.1:9092`.",
+            setting=setting,
+        )
+    return host.strip("[]") or "0.0.0.0", int(port)

@@ -1,0 +1,201 @@
+"""One client connection: bytes → frames → handler → answers in the order of the requests.
+
+Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport. A
+parked request (a long poll) blocks only its own connection. A client that does not read its answers is not read from
+either. What cannot be understood closes this connection with one line in the log, and touches no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, cast
+
+from penstock.broker.call import Call
+from penstock.protocol.framing import FrameBuffer, FrameTooLarge
+from penstock.protocol.request_codec import (
+    MalformedRequest,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.server import Server
+
+__all__ = ["ClientConnection"]
+
+logger = logging.getLogger("penstock.broker")
+
+
+class ClientConnection(asyncio.Protocol):
+    """Mutable: the state of one socket."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
+        self._waiting: deque[bytes] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._at_work: asyncio.Task[None] | None = None
+        self._writable = True
+        self._reading = True
+        self._leaving = False
+        self._peer = ("", 0)
+        self._local_address = ("", 0)
+        self._client_host = ""
+        self.last_active = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if peer is None or local is None or not self._server.accept(self):
+            # The peer left before it was looked at, or the house is full.
+            self._transport.abort()
+            self._transport = None
+            return
+        self._peer, self._local_address = peer[:2], local[:2]
+        self._client_host = f"/{peer[0]}"
+        self._transport.set_write_buffer_limits(
+            self._server.configuration.integer("penstock.connection.write.buffer.bytes")
+        )
+        self.last_active = self._server.loop_time()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        if self._at_work is not None:
+            self._at_work.cancel()
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._leaving or self._transport.is_closing():
+            return
+        self.last_active = self._server.loop_time()
+        self._frames.feed(data)
+        try:
+            self._waiting.extend(self._frames.frames())
+        except FrameTooLarge as error:
+            self._close_because(str(error))
+            return
+        self._advance()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._advance()
+
+    def close(self) -> None:
+        """After the answers that are already written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def close_when_answered(self) -> None:
+        """A goodbye: the request at work still gets its answer, those behind it do not."""
+        self._leaving = True
+        self._waiting.clear()
+        if self._at_work is None:
+            self.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def idle(self) -> bool:
+        return self._at_work is None and not self._waiting
+
+    def _advance(self) -> None:
+        """Answers what can be answered at once, until a request has to wait or the client stops reading."""
+        while self._waiting and self._at_work is None and self._writable and self._transport is not None:
+            self._answer(self._waiting.popleft())
+        want_more = not self._waiting
+        if self._transport is not None and want_more != self._reading and not self._transport.is_closing():
+            self._reading = want_more
+            if want_more:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _answer(self, frame: bytes) -> None:
+        header: RequestHeader | None = None
+        try:
+            header, request = decode_request(frame)
+            handler = self._server.handler(header.api_key)
+            if handler is None:
+                self._close_because(f"API key {header.api_key} is not one of this broker's")
+                return
+            outcome = handler(request, self._call(header))
+        except UnsupportedVersion as error:
+            self._refuse_version(error)
+            return
+        except MalformedRequest as error:
+            self._close_because(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
+            self._close_after_fault(header, error)
+            return
+        if isinstance(outcome, Awaitable):
+            self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
+        else:
+            self._reply(header, outcome)
+
+    async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
+        try:
+            response = await outcome
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
+            self._at_work = None
+            self._close_after_fault(header, error)
+            return
+        self._at_work = None
+        self._reply(header, response)
+        if self._leaving:
+            self.close()
+        else:
+            self._advance()
+
+    def _reply(self, header: RequestHeader, response: object | None) -> None:
+        """None: the request asked for no answer (acks=0)."""
+        if response is None or self._transport is None:
+            return
+        try:
+            encoded = encode_response(header, response)
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
+            self._close_after_fault(header, error)
+            return
+        self.last_active = self._server.loop_time()
+        self._transport.write(encoded)
+
+    def _call(self, header: RequestHeader) -> Call:
+        return Call(
+            token=self._server.next_token(),
+            client_id=header.client_id or "",
+            client_host=self._client_host,
+            api_version=header.api_version,
+            local_address=self._local_address,
+        )
+
+    def _refuse_version(self, error: UnsupportedVersion) -> None:
+        answer = self._server.answer_unsupported_version(error.header)
+        if answer is None:
+            self._close_because(str(error))
+        elif self._transport is not None:
+            self._transport.write(answer)
+
+    def _close_because(self, reason: str) -> None:
+        logger.warning("Closed the connection of %s:%s: %s.", *self._peer, reason.rstrip("."))
+        self._waiting.clear()
+        self.close()
+
+    def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
+        """A fault of ours: the whole story goes to the log, and the client may come again."""
+        name = self._server.api_name(header.api_key) if header is not None else "a request"
+        logger.error("Closed the connection of %s:%s: %s failed here.", *self._peer, name, exc_info=error)
+        self._waiting.clear()
+        self.close()

@@ -1,0 +1,200 @@
+"""asyncio around the shards: which shard a group lives in, loading at start, one timer for the nearest deadline.
+
+A shard is a partition of `__consumer_offsets`. Only partitions that exist on disk are loaded at start; another one
+comes to life with the first request for a group in it. A metadata change is pushed to all shards. Topics that a rule
+asks for are created after its reply was handed over, as in Kafka: the reply does not wait for them. A timer or an
+image whose records the disk refused is tried again until it takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.partitions import partition_for_group
+from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.result import CoordinatorResult, CreatableTopic
+from penstock.coordinator.shard import GroupCoordinatorShard
+
+__all__ = ["CoordinatorRuntime", "ShardLogs"]
+
+logger = logging.getLogger("penstock.broker")
+
+APPEND_RETRY_MS = 500
+
+
+class ShardLogs(Protocol):
+    """Opens the log of a shard; `existing` names the partitions that have one on disk."""
+
+    def existing(self) -> Iterable[int]: ...
+    def open(self, partition: int) -> RecordLog: ...
+    def wait_for_flush(self, partition: int) -> bool: ...
+    def flushed(self, partition: int) -> Awaitable[None]: ...
+
+
+class CoordinatorRuntime:
+    """Mutable: the shards of this broker. Lives on one event loop; only that loop's thread may call it."""
+
+    def __init__(
+        self,
+        *,
+        configuration: GroupCoordinatorConfiguration,
+        partitions: int,
+        image: MetadataImage,
+        logs: ShardLogs,
+        now_ms: Callable[[], int],
+        create_topics: Callable[[tuple[CreatableTopic, ...]], None],
+    ) -> None:
+        self._configuration = configuration
+        self._partitions = partitions
+        self._image = image
+        self._logs = logs
+        self._now_ms = now_ms
+        self._create_topics = create_topics
+        self._shards: dict[int, tuple[GroupCoordinatorShard, ShardRunner]] = {}
+        self._parked: dict[int, asyncio.Future[Any]] = {}
+        self._behind: dict[ShardRunner, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_deadline_ms = 0
+        self._stopped = False
+
+    def load(self) -> None:
+        """Replays every shard that exists on disk. Called once, before the listener opens."""
+        for partition in sorted(self._logs.existing()):
+            self._start_shard(partition)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in self._parked.values():
+            future.cancel()
+        self._parked.clear()
+
+    def partition_of(self, group_id: str) -> int:
+        return partition_for_group(group_id, self._partitions)
+
+    def shard_of(self, group_id: str) -> GroupCoordinatorShard:
+        """For reads."""
+        return self._shard(self.partition_of(group_id))[0]
+
+    def shards(self) -> Iterator[GroupCoordinatorShard]:
+        """All shards that hold anything, in the order of their partitions."""
+        for partition in sorted(self._shards):
+            yield self._shards[partition][0]
+
+    def write(
+        self,
+        group_id: str,
+        context: RequestContext,
+        rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
+    ) -> tuple[Any, bool]:
+        """Runs one rule. Returns (response or a future of it when parked, whether the log grew).
+
+        Raises CoordinatorError as the runner does.
+        """
+        partition = self.partition_of(group_id)
+        shard, runner = self._shard(partition)
+        now_ms = self._now_ms()
+        outcome = runner.run(lambda: rule(shard, now_ms), now_ms=now_ms)
+        response: Any = None
+        for reply in outcome.replies:
+            if reply.token == context.token:
+                response = reply.response
+            else:
+                self._deliver(reply.token, reply.response)
+        self._after(outcome)
+        self._arm(runner)
+        if response is None:
+            response = asyncio.get_running_loop().create_future()
+            self._parked[context.token] = response
+        return response, outcome.appended
+
+    def wait_for_flush(self, group_id: str) -> bool:
+        """Whether an answer about this group has to wait for the disk."""
+        return self._logs.wait_for_flush(self.partition_of(group_id))
+
+    def flushed(self, group_id: str) -> Awaitable[None]:
+        """Awaits that what was written for the group is on the disk. Raises FlushFailed."""
+        return self._logs.flushed(self.partition_of(group_id))
+
+    def forget(self, token: int) -> None:
+        """The connection that waited for a parked reply is gone."""
+        self._parked.pop(token, None)
+
+    def image_changed(self, image: MetadataImage) -> None:
+        self._image = image
+        now_ms = self._now_ms()
+        for _, runner in tuple(self._shards.values()):
+            self._drain(runner, runner.push_image(image, now_ms=now_ms))
+
+    def _shard(self, partition: int) -> tuple[GroupCoordinatorShard, ShardRunner]:
+        return self._shards.get(partition) or self._start_shard(partition)
+
+    def _start_shard(self, partition: int) -> tuple[GroupCoordinatorShard, ShardRunner]:
+        shard = GroupCoordinatorShard(partition, self._configuration, self._image)
+        runner = ShardRunner(shard, self._logs.open(partition))
+        outcome = runner.load(now_ms=self._now_ms())
+        self._shards[partition] = (shard, runner)
+        self._after(outcome)
+        self._arm(runner)
+        return shard, runner
+
+    def _drain(self, runner: ShardRunner, outcomes: Iterator[Outcome]) -> None:
+        try:
+            for outcome in outcomes:
+                for reply in outcome.replies:
+                    self._deliver(reply.token, reply.response)
+                self._after(outcome)
+        except AppendFailed as failure:
+            logger.error("The group coordinator could not write its log, and tries again: %s", failure)
+            self._behind[runner] = None
+            self._arm_at(self._now_ms() + APPEND_RETRY_MS)
+            return
+        self._behind.pop(runner, None)
+        self._arm(runner)
+
+    def _deliver(self, token: int, response: object) -> None:
+        future = self._parked.pop(token, None)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    def _after(self, outcome: Outcome) -> None:
+        for event in outcome.events:
+            details = ", ".join(f"{name}={value}" for name, value in event.details)
+            logger.debug("group %s: %s %s", event.group_id, event.name, details)
+        if outcome.topics_to_create:
+            asyncio.get_running_loop().call_soon(self._create_topics, outcome.topics_to_create)
+
+    def _arm(self, runner: ShardRunner) -> None:
+        deadline_ms = runner.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm_at(deadline_ms)
+
+    def _arm_at(self, deadline_ms: int) -> None:
+        """Only ever moves the wake-up closer; a deadline that moved away costs one empty wake-up."""
+        if self._stopped or (self._timer is not None and self._timer_deadline_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_deadline_ms = deadline_ms
+        delay = max(0.0, (deadline_ms - self._now_ms()) / 1000)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now_ms = self._now_ms()
+        for _, runner in tuple(self._shards.values()):
+            if runner in self._behind:
+                self._drain(runner, runner.catch_up(self._image, now_ms=now_ms))
+                continue
+            deadline_ms = runner.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                self._drain(runner, runner.fire_timers(now_ms=now_ms))
+            elif deadline_ms is not None:
+                self._arm_at(deadline_ms)

@@ -1,0 +1,70 @@
+"""Fetches that wait for bytes (Kafka's purgatory): parked by partition, woken by appends, never by polling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+__all__ = ["DelayedFetch", "DelayedFetches"]
+
+PartitionKey = tuple[str, int]
+
+
+class DelayedFetch:
+    """One parked fetch. Mutable: counts the bytes that arrived since it was parked."""
+
+    __slots__ = ("_missing_bytes", "_woken", "partitions")
+
+    def __init__(self, partitions: tuple[PartitionKey, ...], missing_bytes: int, woken: asyncio.Future[None]) -> None:
+        self.partitions = partitions
+        self._missing_bytes = missing_bytes
+        self._woken = woken
+
+    def arrived(self, size: int) -> None:
+        self._missing_bytes -= size
+        if self._missing_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+
+class DelayedFetches:
+    """All parked fetches of this broker."""
+
+    def __init__(self) -> None:
+        self._parked: dict[PartitionKey, dict[DelayedFetch, None]] = {}
+
+    async def wait(self, partitions: Iterable[PartitionKey], *, missing_bytes: int, timeout_ms: int) -> None:
+        """Returns when so many bytes were appended to these partitions, one of them was deleted, or time is up."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        fetch = DelayedFetch(tuple(dict.fromkeys(partitions)), missing_bytes, woken)
+        timer = loop.call_later(timeout_ms / 1000, fetch.wake)
+        for key in fetch.partitions:
+            self._parked.setdefault(key, {})[fetch] = None
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            for key in fetch.partitions:
+                waiting = self._parked[key]
+                del waiting[fetch]
+                if not waiting:
+                    del self._parked[key]
+
+    def appended(self, topic: str, partition: int, size: int) -> None:
+        waiting = self._parked.get((topic, partition))
+        if waiting:
+            for fetch in tuple(waiting):
+                fetch.arrived(size)
+
+    def partition_removed(self, topic: str, partition: int) -> None:
+        for fetch in tuple(self._parked.get((topic, partition), ())):
+            fetch.wake()
+
+    def wake_all(self) -> None:
+        for waiting in tuple(self._parked.values()):
+            for fetch in tuple(waiting):
+                fetch.wake()

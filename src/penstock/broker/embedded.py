@@ -1,0 +1,361 @@
+"""A broker inside this process: for tests, notebooks and `--dev`. Any Kafka client can use it.
+
+The broker runs on an event loop in a thread of its own, so `with` and `async with` are the same thing and every method
+may be called from any other thread. `kill()` is what kill -9 leaves behind; `restart()` starts again on the same port
+and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.partition_logs import AppendRefused, end_of
+from penstock.broker.server import Server, event_loop
+from penstock.broker.services import Services
+from penstock.broker.topic_administration import TopicRefused
+from penstock.errors import BrokerError, PenstockError
+from penstock.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from penstock.protocol.partitioner import partition_for_key
+from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
+
+__all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
+
+Result = TypeVar("Result")
+Value = bytes | str | Mapping[str, object] | None
+BATCH_RECORDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record as it lies in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedGroup:
+    """A group as the coordinator sees it. `state`: Empty, NotReady, Assigning, Reconciling, Stable, Dead.
+
+    `members` maps member ids to their active tasks, `subtopology → partitions`; `offsets` maps (topic, partition).
+    """
+
+    group_id: str
+    state: str
+    group_type: str
+    group_epoch: int
+    assignment_epoch: int
+    members: Mapping[str, Mapping[str, tuple[int, ...]]]
+    offsets: Mapping[tuple[str, int], int]
+
+
+class EmbeddedBroker:
+    """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
+
+    Without `data_dir` the data lies in a temporary directory that is removed at the end.
+    Raises ConfigError and StateError when it cannot start.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        self._topics = dict(topics or {})
+        self._given_directory = Path(data_dir) if data_dir is not None else None
+        self._host = host
+        self._port = port
+        self._config = dict(config or {})
+        self._directory: Path | None = None
+        self._running: _BrokerThread | None = None
+
+    def start(self) -> Self:
+        if self._running is not None:
+            return self
+        if self._directory is None:
+            self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="penstock-broker-"))
+        configuration = BrokerConfiguration.from_settings(
+            self._directory, host=self._host, port=self._port, settings=self._config
+        )
+        self._running = _BrokerThread(configuration)
+        try:
+            self._running.start()
+        except BaseException:
+            self._running = None
+            self._remove_directory()
+            raise
+        self._port = self._running.server.port
+        if self._topics:
+            self.create_topics(self._topics)
+        return self
+
+    def stop(self) -> None:
+        """Graceful: everything is on the disk afterwards, unless the directory was a temporary one and is gone."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.stop()
+        self._remove_directory()
+
+    def kill(self) -> None:
+        """No flush, no goodbye: sockets are reset, files are left as they are. `restart()` recovers from them."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.kill()
+
+    def restart(self) -> None:
+        """Starts again on the same port and data; stops gracefully first if it still runs."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    @property
+    def data_dir(self) -> Path:
+        if self._directory is None:
+            raise PenstockError(
+                "broker-stopped", "The broker was not started.", "Use it in a `with` block, or call start()."
+            )
+        return self._directory
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
+        """Creates what does not exist yet. Raises BrokerError where Kafka would refuse."""
+
+        def create(services: Services) -> None:
+            for name, partitions in topics.items():
+                if services.metadata.topic(name) is None:
+                    services.topics.create(name, partitions=partitions, configs=dict(configs or {}))
+
+        self._call(create)
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        key: str | bytes | Callable[[Any], str | bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Appends records; returns when they are in the log. Text is UTF-8, a mapping becomes JSON, None a tombstone.
+
+        `key` is a field's name where values are mappings, the key itself where they are not, or a function of a value.
+        Records with a key go where Kafka's own partitioner would put them, others round robin.
+        """
+        prepared = [(_key_bytes(key, value), _value_bytes(value)) for value in values]
+
+        def append(services: Services) -> None:
+            description = services.metadata.topic(topic)
+            if description is None:
+                description, _ = services.topics.create(topic)
+            if description is None:
+                raise RuntimeError("a created topic is described")
+            by_partition: dict[int, list[PlainRecord]] = {}
+            for number, (key_bytes, value_bytes) in enumerate(prepared):
+                chosen = partition
+                if chosen is None and key_bytes is not None:
+                    chosen = partition_for_key(key_bytes, description.partitions)
+                record = PlainRecord(
+                    key=key_bytes,
+                    value=value_bytes,
+                    timestamp_ms=services.logs.now_ms() if timestamp_ms is None else timestamp_ms,
+                )
+                by_partition.setdefault(number % description.partitions if chosen is None else chosen, []).append(
+                    record
+                )
+            for index, records in by_partition.items():
+                for start in range(0, len(records), BATCH_RECORDS):
+                    services.logs.append(description, index, encode_batch(records[start : start + BATCH_RECORDS]))
+
+        self._call(append)
+
+    def records(self, topic: str) -> list[Record]:
+        """Everything that lies in the topic now, by partition and offset. Waits for nothing."""
+
+        def read(services: Services) -> list[Record]:
+            description = services.metadata.topic(topic)
+            if description is None:
+                raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic}.")
+            found = []
+            for index in range(description.partitions):
+                view = services.logs.view(description, index)
+                position = view.log_start_offset
+                while position < view.high_watermark:
+                    chunk = view.read(position, 1 << 20, min_one_batch=True)
+                    if not chunk:
+                        break
+                    end = position
+                    for record in decode_records(chunk):
+                        end = record.offset + 1
+                        if record.offset >= position:
+                            found.append(_record(topic, index, record))
+                    position = max(end, end_of(chunk))
+            return found
+
+        return self._call(read)
+
+    def group(self, group_id: str) -> EmbeddedGroup:
+        """The group now; one that does not exist is Dead, as in Kafka."""
+        from penstock.broker.group_description import describe_group
+
+        def describe(services: Services) -> EmbeddedGroup:
+            return EmbeddedGroup(**describe_group(services, group_id))
+
+        return self._call(describe)
+
+    def _call(self, function: Callable[[Services], Result]) -> Result:
+        if self._running is None:
+            raise PenstockError("broker-stopped", "The broker does not run.", "Start it: `with`, start() or restart().")
+        try:
+            return self._running.call(function)
+        except (AppendRefused, TopicRefused) as refused:
+            raise BrokerError(
+                "topic-missing" if refused.code is ErrorCode.unknown_topic_or_partition else "refused",
+                refused.message or kafka_name(refused.code),
+                kafka_code=int(refused.code.value),
+                kafka_name=kafka_name(refused.code),
+                retriable=is_retriable(refused.code),
+            ) from None
+
+    def _remove_directory(self) -> None:
+        if self._given_directory is None and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+class _BrokerThread:
+    """The thread, its loop, and the broker on it."""
+
+    def __init__(self, configuration: BrokerConfiguration) -> None:
+        self.server = Server(configuration)
+        self._loop = event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result()
+        finally:
+            self._end()
+
+    def kill(self) -> None:
+        async def kill() -> None:
+            self.server.kill()
+
+        try:
+            asyncio.run_coroutine_threadsafe(kill(), self._loop).result()
+        finally:
+            self._end()
+
+    def call(self, function: Callable[[Services], Result]) -> Result:
+        async def run() -> Result:
+            services = self.server.services
+            if services is None:
+                raise PenstockError("broker-stopped", "The broker does not run.")
+            return function(services)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        pending = asyncio.all_tasks(self._loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        # Closed transports finish in the loop's next round.
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        asyncio.set_event_loop(None)
+        self._loop.close()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def _record(topic: str, partition: int, record: PlainRecord) -> Record:
+    return Record(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )
+
+
+def _value_bytes(value: Value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, separators=(",", ":"), default=str).encode()
+
+
+def _key_bytes(key: str | bytes | Callable[[Any], str | bytes | None] | None, value: Value) -> bytes | None:
+    chosen: object = key(value) if callable(key) else key
+    if isinstance(value, Mapping) and isinstance(key, str):
+        chosen = value.get(key)
+    if chosen is None or isinstance(chosen, bytes):
+        return chosen
+    return str(chosen).encode()

@@ -1,0 +1,54 @@
+"""How the handlers of group APIs call a rule: through the runtime, and durable when the flush policy asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from penstock.broker.call import Call
+from penstock.broker.flusher import FlushFailed
+from penstock.broker.services import Services
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.result import CoordinatorResult
+from penstock.coordinator.shard import GroupCoordinatorShard
+from penstock.protocol.error_codes import ErrorCode
+
+__all__ = ["write"]
+
+
+def write(
+    broker: Services,
+    group_id: str,
+    call: Call,
+    rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
+    refuse: Callable[[ErrorCode, str], Any],
+) -> Any | Awaitable[Any]:
+    """The rule's answer, or `refuse(code, message)` when it raised CoordinatorError; awaitable where it has to wait."""
+    try:
+        response, appended = broker.coordinator.write(group_id, call.context, rule)
+    except CoordinatorError as error:
+        return refuse(error.code, str(error))
+    durable = appended and broker.coordinator.wait_for_flush(group_id)
+    if isinstance(response, asyncio.Future) or durable:
+        return _wait(broker, group_id, call, response, refuse, durable=durable)
+    return response
+
+
+async def _wait(
+    broker: Services,
+    group_id: str,
+    call: Call,
+    response: Any,
+    refuse: Callable[[ErrorCode, str], Any],
+    *,
+    durable: bool,
+) -> Any:
+    try:
+        if durable:
+            await broker.coordinator.flushed(group_id)
+        return await response if isinstance(response, asyncio.Future) else response
+    except FlushFailed as error:
+        return refuse(ErrorCode.coordinator_not_available, str(error))
+    finally:
+        broker.coordinator.forget(call.token)

@@ -1,0 +1,46 @@
+"""A group in plain values, for `EmbeddedBroker.group`: what StreamsGroupDescribe, ListGroups and OffsetFetch say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+
+from penstock.broker.services import Services
+from penstock.coordinator.request_context import RequestContext
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+
+__all__ = ["describe_group"]
+
+_OURSELVES = RequestContext(token=0, client_id="penstock", client_host="/127.0.0.1", api_version=0)
+
+
+def describe_group(services: Services, group_id: str) -> dict[str, Any]:
+    """The fields of `EmbeddedGroup`."""
+    shard = services.coordinator.shard_of(group_id)
+    listed = next((group for group in shard.list_groups((), ()) if group.group_id == group_id), None)
+    asked = m.offset_fetch_request.OffsetFetchRequestGroup(
+        group_id=GroupId(group_id), member_id=None, member_epoch=i32(-1), topics=None
+    )
+    fetched = shard.offset_fetch(asked, _OURSELVES, False)
+    (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
+    is_streams = described.error_code is ErrorCode.none
+    return {
+        "group_id": group_id,
+        "state": listed.group_state if listed is not None else "Dead",
+        "group_type": listed.group_type if listed is not None else "",
+        "group_epoch": described.group_epoch if is_streams else -1,
+        "assignment_epoch": described.assignment_epoch if is_streams else -1,
+        "members": {
+            member.member_id: {task.subtopology_id: tuple(task.partitions) for task in member.assignment.active_tasks}
+            for member in described.members
+        },
+        "offsets": {
+            (topic.name, part.partition_index): part.committed_offset
+            for topic in fetched.topics
+            for part in topic.partitions
+            if part.committed_offset >= 0
+        },
+    }

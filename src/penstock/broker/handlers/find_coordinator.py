@@ -1,0 +1,50 @@
+"""FindCoordinator (API 10): who coordinates this group.
+
+Version notes: v1 key type (0 group, 1 transaction, 2 share); v3 flexible; v4 several keys (KIP-699). There is one
+broker, so it coordinates every group. Transactions and share groups are not served here: a client that asks for them
+gets UNSUPPORTED_VERSION with a sentence, which it shows instead of asking for ever.
+"""
+
+from __future__ import annotations
+
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32
+
+from penstock.broker.call import Call
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+
+GROUP = 0
+_KEY_TYPES = {1: "Transactions are", 2: "Share groups are"}
+
+
+def handle(
+    request: m.find_coordinator_request.FindCoordinatorRequest, call: Call, broker: Services
+) -> m.find_coordinator_response.FindCoordinatorResponse:
+    r = m.find_coordinator_response
+    host, port = broker.address(call)
+    code, message = _answer(request.key_type)
+    found = code is ErrorCode.none
+    return r.FindCoordinatorResponse(
+        throttle_time=NO_THROTTLE,
+        coordinators=tuple(
+            r.Coordinator(
+                key=key,
+                node_id=broker.node_id if found else BrokerId(-1),
+                host=host if found else "",
+                port=i32(port if found else -1),
+                error_code=code,
+                error_message=message,
+            )
+            for key in request.coordinator_keys
+        ),
+    )
+
+
+def _answer(key_type: int) -> tuple[ErrorCode, str | None]:
+    if key_type == GROUP:
+        return ErrorCode.none, None
+    if key_type in _KEY_TYPES:
+        return ErrorCode.unsupported_version, f"{_KEY_TYPES[key_type]} not supported by this broker."
+    return ErrorCode.invalid_request, f"Unknown coordinator key type {key_type}."

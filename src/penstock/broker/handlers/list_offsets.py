@@ -1,0 +1,79 @@
+"""ListOffsets (API 2): positions by time, or by one of Kafka's negative timestamps.
+
+Version notes: v1 one offset per partition; v2 isolation level; v4 leader epochs; v6 flexible; v7 adds -3 (the record
+with the largest timestamp), v8 -4 (earliest local), v9 -5 (latest tiered), v11 -6 (earliest not yet tiered). There is
+no tiered storage: -4 is the earliest, and -5 and -6 have no answer (-1), as on a Kafka without it.
+"""
+
+from __future__ import annotations
+
+from kio.static.primitive import i32, i64
+
+from penstock.broker.call import Call
+from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
+from penstock.broker.partition_logs import LogView
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_LOWEST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_UNKNOWN = (-1, -1)
+
+
+def handle(
+    request: m.list_offsets_request.ListOffsetsRequest, call: Call, broker: Services
+) -> m.list_offsets_response.ListOffsetsResponse:
+    r = m.list_offsets_response
+    return r.ListOffsetsResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            r.ListOffsetsTopicResponse(
+                name=asked.name,
+                partitions=tuple(
+                    _partition(broker.metadata.topic(asked.name), part, call, broker) for part in asked.partitions
+                ),
+            )
+            for asked in request.topics
+        ),
+    )
+
+
+def _partition(
+    topic: TopicDescription | None, part: m.list_offsets_request.ListOffsetsPartition, call: Call, broker: Services
+) -> m.list_offsets_response.ListOffsetsPartitionResponse:
+    if topic is None or not 0 <= part.partition_index < topic.partitions:
+        return _refused(part, ErrorCode.unknown_topic_or_partition)
+    if part.current_leader_epoch > LEADER_EPOCH:
+        return _refused(part, ErrorCode.unknown_leader_epoch)
+    if part.timestamp < 0 and call.api_version < _LOWEST_VERSION.get(part.timestamp, 1):
+        return _refused(part, ErrorCode.unsupported_version)
+    if part.timestamp < EARLIEST_PENDING_UPLOAD:
+        return _refused(part, ErrorCode.unsupported_version)
+    offset, timestamp = _position(broker.logs.view(topic, part.partition_index), part.timestamp)
+    return m.list_offsets_response.ListOffsetsPartitionResponse(
+        partition_index=part.partition_index,
+        error_code=ErrorCode.none,
+        timestamp=i64(timestamp),
+        offset=i64(offset),
+        leader_epoch=i32(LEADER_EPOCH if offset >= 0 else -1),
+    )
+
+
+def _position(log: LogView, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp); -1 where there is none."""
+    if timestamp == LATEST:
+        return log.high_watermark, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.log_start_offset, -1
+    if timestamp == MAX_TIMESTAMP:
+        return log.max_timestamp_offset() or _UNKNOWN
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _UNKNOWN
+    return log.offset_for_timestamp(timestamp) or _UNKNOWN
+
+
+def _refused(
+    part: m.list_offsets_request.ListOffsetsPartition, code: ErrorCode
+) -> m.list_offsets_response.ListOffsetsPartitionResponse:
+    return m.list_offsets_response.ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code)

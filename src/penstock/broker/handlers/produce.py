@@ -1,0 +1,148 @@
+"""Produce (API 0): record batches are appended as they came.
+
+Version notes: v3 first with v2 batches; v8 error message and record errors; v9 flexible; v10 leader hints (there is no
+other leader); v13 topic ids (KIP-516). acks=0 gets no answer at all; acks=1 and acks=all are the same on one broker:
+appended, and on the disk too under `penstock.flush.policy=always`. Kafka's clients send one batch per partition; more
+are taken too, all or none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from kio.static.primitive import i32, i64
+
+from penstock.broker.call import Call
+from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.flusher import FlushFailed
+from penstock.broker.partition_logs import AppendRefused
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.units import timestamp_from_ms
+
+NO_ACKS = 0
+
+if TYPE_CHECKING:
+    Response = m.produce_response.ProduceResponse
+
+
+def handle(
+    request: m.produce_request.ProduceRequest, call: Call, broker: Services
+) -> Response | Awaitable[Response | None] | None:
+    appended: list[tuple[TopicDescription, int]] = []
+    response = m.produce_response.ProduceResponse(
+        responses=tuple(_topic(data, request, call, broker, appended) for data in request.topic_data),
+        throttle_time=NO_THROTTLE,
+    )
+    if request.acks == NO_ACKS:
+        return None
+    waiting = [(topic, partition) for topic, partition in appended if broker.logs.wait_for_flush(topic, partition)]
+    return _when_flushed(response, waiting, broker) if waiting else response
+
+
+async def _when_flushed(response: Response, appended: list[tuple[TopicDescription, int]], broker: Services) -> Response:
+    try:
+        await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in appended))
+    except FlushFailed as error:
+        return _all_failed(response, str(error))
+    return response
+
+
+def _topic(
+    data: m.produce_request.TopicProduceData,
+    request: m.produce_request.ProduceRequest,
+    call: Call,
+    broker: Services,
+    appended: list[tuple[TopicDescription, int]],
+) -> m.produce_response.TopicProduceResponse:
+    topic = (
+        broker.metadata.topic_by_id(data.topic_id) if data.topic_id is not None else broker.metadata.topic(data.name)
+    )
+    unknown = ErrorCode.unknown_topic_id if call.api_version >= 13 else ErrorCode.unknown_topic_or_partition
+    partitions = []
+    for part in data.partition_data:
+        if topic is None:
+            partitions.append(_failed(part.index, unknown, None))
+        else:
+            partitions.append(_partition(topic, part, request, broker, appended))
+    return m.produce_response.TopicProduceResponse(
+        name=data.name, topic_id=data.topic_id, partition_responses=tuple(partitions)
+    )
+
+
+def _partition(
+    topic: TopicDescription,
+    part: m.produce_request.PartitionProduceData,
+    request: m.produce_request.ProduceRequest,
+    broker: Services,
+    appended: list[tuple[TopicDescription, int]],
+) -> m.produce_response.PartitionProduceResponse:
+    refusal = _refusal(topic, part, request)
+    if refusal is not None:
+        return _failed(part.index, *refusal)
+    try:
+        result = broker.logs.append(topic, part.index, part.records or b"")
+    except AppendRefused as refused:
+        return _failed(part.index, refused.code, refused.message, refused.log_start_offset)
+    appended.append((topic, part.index))
+    return m.produce_response.PartitionProduceResponse(
+        index=part.index,
+        error_code=ErrorCode.none,
+        base_offset=i64(result.base_offset),
+        log_append_time=timestamp_from_ms(result.log_append_time_ms),
+        log_start_offset=i64(result.log_start_offset),
+        record_errors=(),
+    )
+
+
+def _refusal(
+    topic: TopicDescription,
+    part: m.produce_request.PartitionProduceData,
+    request: m.produce_request.ProduceRequest,
+) -> tuple[ErrorCode, str | None] | None:
+    if request.acks not in (-1, 0, 1):
+        return ErrorCode.invalid_required_acks, None
+    if not 0 <= part.index < topic.partitions:
+        return ErrorCode.unknown_topic_or_partition, None
+    if topic.is_internal:
+        return ErrorCode.invalid_topic_exception, f"Clients cannot produce to the internal topic {topic.name}."
+    if request.transactional_id is not None:
+        return ErrorCode.invalid_txn_state, "Transactions are not supported by this broker."
+    if not part.records:
+        return ErrorCode.invalid_record, "A Produce request has to carry a record batch for each of its partitions."
+    return None
+
+
+def _failed(
+    index: int, code: ErrorCode, message: str | None, log_start_offset: int = -1
+) -> m.produce_response.PartitionProduceResponse:
+    return m.produce_response.PartitionProduceResponse(
+        index=i32(index),
+        error_code=code,
+        base_offset=i64(-1),
+        log_start_offset=i64(log_start_offset),
+        record_errors=(),
+        error_message=message,
+    )
+
+
+def _all_failed(response: Response, message: str) -> Response:
+    return m.produce_response.ProduceResponse(
+        responses=tuple(
+            m.produce_response.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(
+                    part
+                    if part.error_code is not ErrorCode.none
+                    else _failed(part.index, ErrorCode.kafka_storage_error, message)
+                    for part in topic.partition_responses
+                ),
+            )
+            for topic in response.responses
+        ),
+        throttle_time=NO_THROTTLE,
+    )

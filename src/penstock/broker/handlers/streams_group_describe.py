@@ -1,0 +1,21 @@
+"""StreamsGroupDescribe (API 89, KIP-1071): topology, members, assignments and targets of streams groups.
+
+Version notes: v0 is Kafka 4.2's and 4.3's. No ACLs here: authorized operations stay unknown.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.call import Call
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import messages as m
+
+
+def handle(
+    request: m.streams_group_describe_request.StreamsGroupDescribeRequest, call: Call, broker: Services
+) -> m.streams_group_describe_response.StreamsGroupDescribeResponse:
+    groups: list[m.streams_group_describe_response.DescribedGroup] = []
+    for group_id in request.group_ids:
+        groups += broker.coordinator.shard_of(group_id).streams_group_describe((group_id,), call.context)
+    return m.streams_group_describe_response.StreamsGroupDescribeResponse(
+        throttle_time=NO_THROTTLE, groups=tuple(groups)
+    )

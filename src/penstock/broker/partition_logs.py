@@ -1,0 +1,202 @@
+"""The broker's view of the disk: which partition is which log, appends and reads with Kafka's error codes.
+
+A partition's log is opened or created when first needed; until then its view is an empty log, so the fifty partitions
+of `__consumer_offsets` cost nothing before a group uses them. Bytes pass through: nothing here looks into a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
+from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.delayed_fetch import DelayedFetches
+from penstock.broker.flusher import Flusher
+from penstock.broker.settings import render_value
+from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.record_batches import iter_batch_headers
+from penstock.storage.batch_validation import Origin
+from penstock.storage.errors import OffsetOutOfRange, StorageError
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_directory import LogDirectory
+from penstock.storage.partition_log import AppendResult, PartitionLog
+
+__all__ = ["AppendRefused", "LogView", "PartitionLogs", "ReadRefused", "default_log_config", "end_of"]
+
+logger = logging.getLogger("penstock.broker")
+
+
+class AppendRefused(Exception):  # noqa: N818 - named for what happened
+    """Nothing of the append was kept."""
+
+    def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.log_start_offset = log_start_offset
+
+
+class ReadRefused(Exception):  # noqa: N818 - named for what happened
+    """There is nothing to read at that offset."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
+    """What a topic gets that says nothing itself. The fsync policy is the broker's, in Kafka's words for logs."""
+    values = {
+        name: render_value(broker_default(name, configuration)[0])
+        for name in TOPIC_SETTINGS
+        if name not in ("flush.messages", "flush.ms")
+    }
+    config = LogConfig.from_kafka({name: value for name, value in values.items() if value is not None})
+    return config.with_fsync(configuration.flush_policy, flush_ms=configuration.flush_interval_ms())
+
+
+class LogView(Protocol):
+    """What reading a partition needs. Offsets; bytes are whole batches."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes: ...
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
+    def max_timestamp_offset(self) -> tuple[int, int] | None: ...
+
+
+class PartitionLogs:
+    """Mutable: the open logs of this broker."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        flusher: Flusher,
+        delayed_fetches: DelayedFetches,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._flusher = flusher
+        self._delayed_fetches = delayed_fetches
+        self.now_ms = clock_ms
+
+    def topic_removed(self, topic: TopicDescription) -> None:
+        """Whoever waits for its records need not wait any longer."""
+        for partition in range(topic.partitions):
+            self._delayed_fetches.partition_removed(topic.name, partition)
+
+    def exists(self, topic: TopicDescription, partition: int) -> bool:
+        return self._directory.existing_log(topic.name, partition) is not None
+
+    def view(self, topic: TopicDescription, partition: int) -> LogView:
+        """For reads. A log that is not on the disk yet is an empty one."""
+        log = self._directory.existing_log(topic.name, partition)
+        return _NOTHING if log is None else _OpenLog(log)
+
+    def append(
+        self, topic: TopicDescription, partition: int, batches: bytes, *, origin: Origin = "client"
+    ) -> AppendResult:
+        """Whole batches, as one write. Raises AppendRefused."""
+        try:
+            log = self._directory.log(topic.name, partition)
+            result = log.append(batches, leader_epoch=LEADER_EPOCH, origin=origin, flush_now=False)
+        except StorageError as error:
+            raise AppendRefused(ErrorCode(error.error_code), str(error)) from error
+        if log.config.fsync == "never":
+            self._delayed_fetches.appended(topic.name, partition, len(batches))
+        else:
+            self._flusher.dirty(log)
+            if log.config.fsync == "always":
+                # Readers see records once they are on the disk, so they are woken then.
+                self._flusher.after_flush(
+                    log, lambda: self._delayed_fetches.appended(topic.name, partition, len(batches))
+                )
+            else:
+                self._delayed_fetches.appended(topic.name, partition, len(batches))
+        return result
+
+    def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
+        """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
+        return self._flusher.flushed(self._directory.log(topic.name, partition))
+
+    def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
+        """Whether an answer about this partition has to wait for the disk."""
+        log = self._directory.existing_log(topic.name, partition)
+        return log is not None and log.config.fsync == "always"
+
+    def delete_records_before(self, topic: TopicDescription, partition: int, offset: int) -> int:
+        """The new log start offset. Raises StorageError."""
+        log = self._directory.existing_log(topic.name, partition)
+        return 0 if log is None else log.delete_records_before(offset)
+
+    def enforce_retention(self) -> None:
+        """Deletes the segments that are too old or too much."""
+        for log in tuple(self._directory.open_logs().values()):
+            try:
+                log.apply_retention()
+            except StorageError as error:
+                logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
+
+    def close(self) -> None:
+        """Flushes everything and leaves the marker of a clean stop."""
+        self._directory.close()
+
+    def abandon(self) -> None:
+        """As a killed process: open files are let go, nothing is flushed."""
+        self._directory.abandon()
+
+
+class _OpenLog:
+    """A log's reads with refusals in Kafka's codes."""
+
+    __slots__ = ("_log", "high_watermark", "log_start_offset", "max_timestamp_offset", "offset_for_timestamp")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self.log_start_offset = log.log_start_offset
+        self.high_watermark = log.high_watermark
+        self.offset_for_timestamp = log.offset_for_timestamp
+        self.max_timestamp_offset = log.max_timestamp_offset
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
+        try:
+            return self._log.read(offset, max_bytes, min_one_batch=min_one_batch)
+        except OffsetOutOfRange as error:
+            raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+class _NoLog:
+    """The view of a partition that was never written."""
+
+    log_start_offset = 0
+    high_watermark = 0
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:  # noqa: ARG002 - LogView's
+        if offset != 0:
+            raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
+        return b""
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> None:  # noqa: ARG002 - LogView's
+        return None
+
+    def max_timestamp_offset(self) -> None:
+        return None
+
+
+_NOTHING = _NoLog()
+
+
+def end_of(batches: bytes) -> int:
+    """The offset behind the last whole batch; 0 when there is none."""
+    end = 0
+    for header in iter_batch_headers(batches):
+        end = header.next_offset
+    return end

@@ -1,0 +1,289 @@
+"""One broker: its parts put together, started and stopped. `run_broker` is the process behind `penstock broker`.
+
+Start: bind the port, lock the directory, recover the logs, replay the metadata and the coordinator, then answer.
+Stop: no new connection, parked requests are answered, everything goes to the disk, a marker says so. `kill` does none
+of that: it is what kill -9 leaves behind, for tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from penstock.broker.api_table import SERVED, ApiTable, Handler
+from penstock.broker.clock import SteadyClock, wall_clock_ms
+from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
+from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.connection import ClientConnection
+from penstock.broker.coordinator_runtime import CoordinatorRuntime
+from penstock.broker.delayed_fetch import DelayedFetches
+from penstock.broker.flusher import Flusher
+from penstock.broker.group_logs import GroupMetadataLogs, coordinator_configuration
+from penstock.broker.listener import bind, is_loopback
+from penstock.broker.partition_logs import PartitionLogs, default_log_config
+from penstock.broker.services import Services
+from penstock.broker.topic_administration import TopicAdministration
+from penstock.errors import PenstockError
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.request_codec import RequestHeader, encode_response
+from penstock.storage.log_directory import LogDirectory
+
+__all__ = ["Server", "event_loop", "run_broker"]
+
+logger = logging.getLogger("penstock.broker")
+
+GOODBYE_SECONDS = 2.0
+
+
+class Server:
+    """Mutable: one broker's life. Belongs to the event loop it was started on."""
+
+    def __init__(self, configuration: BrokerConfiguration) -> None:
+        self.configuration = configuration
+        self.services: Services | None = None
+        self.port = configuration.port
+        self._apis: ApiTable | None = None
+        self._listener: asyncio.Server | None = None
+        self._connections: dict[ClientConnection, None] = {}
+        self._tokens = itertools.count(1)
+        self._chores: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._everybody_left: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        """Returns when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
+        bound = bind(self.configuration.host, self.configuration.port)
+        self.port = bound.getsockname()[1]
+        try:
+            self.services = self._open_services()
+            self._apis = ApiTable(self.services)
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(lambda: ClientConnection(self), sock=bound)
+        except BaseException:
+            bound.close()
+            self._abandon_services()
+            raise
+        self._start_chores(self.services)
+
+    async def stop(self) -> None:
+        """Graceful: waits at most a moment for the connections, and as long as it takes for the disk."""
+        services = self.services
+        if services is None:
+            return
+        self._stopping = True
+        self._stop_listening()
+        services.delayed_fetches.wake_all()
+        await self._say_goodbye()
+        services.coordinator.stop()
+        services.flusher.close()
+        self.services = None
+        services.logs.close()
+
+    def kill(self) -> None:
+        """As kill -9: sockets are reset, nothing is flushed, no marker is written."""
+        self._stopping = True
+        self._stop_listening()
+        for connection in tuple(self._connections):
+            connection.abort()
+        self._abandon_services()
+
+    def handler(self, api_key: int) -> Handler | None:
+        return self._apis.handler(api_key) if self._apis is not None else None
+
+    def accept(self, connection: ClientConnection) -> bool:
+        """Whether this connection may stay."""
+        if self._stopping or len(self._connections) >= self.configuration.integer("max.connections"):
+            return False
+        self._connections[connection] = None
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections and self._everybody_left is not None:
+            self._everybody_left.set()
+
+    def next_token(self) -> int:
+        return next(self._tokens)
+
+    def loop_time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def api_name(self, api_key: int) -> str:
+        return ApiKey(api_key).kafka_name
+
+    def answer_unsupported_version(self, header: RequestHeader) -> bytes | None:
+        """ApiVersions alone is answered (KIP-511), so that a newer client can come down to us; None closes."""
+        if header.api_key != ApiKey.API_VERSIONS:
+            return None
+        from penstock.broker.handlers import api_versions
+
+        return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
+
+    def _open_services(self) -> Services:
+        configuration = self.configuration
+        flusher, delayed_fetches, clock = Flusher(), DelayedFetches(), SteadyClock()
+        directory = LogDirectory(
+            configuration.data_dir, defaults=default_log_config(configuration), clock_ms=wall_clock_ms
+        )
+        try:
+            metadata = ClusterMetadata(directory)
+            group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
+            logs = PartitionLogs(directory, flusher=flusher, delayed_fetches=delayed_fetches, clock_ms=wall_clock_ms)
+            topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
+            coordinator = CoordinatorRuntime(
+                configuration=coordinator_configuration(configuration),
+                partitions=group_topic.partitions,
+                image=metadata.image,
+                logs=GroupMetadataLogs(logs, group_topic),
+                now_ms=clock.now_ms,
+                create_topics=topics.create_internal,
+            )
+            coordinator.load()
+        except BaseException:
+            flusher.close()
+            directory.abandon()
+            raise
+        return Services(
+            configuration=configuration,
+            metadata=metadata,
+            logs=logs,
+            topics=topics,
+            coordinator=coordinator,
+            delayed_fetches=delayed_fetches,
+            flusher=flusher,
+            port=self.port,
+        )
+
+    def _add_group_metadata_topic(self, metadata: ClusterMetadata) -> TopicDescription:
+        """Its partition count holds for the life of the directory: groups are found by it."""
+        configuration = self.configuration
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
+        }
+        partitions = configuration.integer("offsets.topic.num.partitions")
+        return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)
+
+    def _metadata_changed(self) -> None:
+        if self.services is not None:
+            self.services.coordinator.image_changed(self.services.metadata.image)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for chore in self._chores:
+            chore.cancel()
+
+    async def _say_goodbye(self) -> None:
+        if not self._connections:
+            return
+        self._everybody_left = asyncio.Event()
+        for connection in tuple(self._connections):
+            connection.close_when_answered()
+        try:
+            await asyncio.wait_for(self._everybody_left.wait(), GOODBYE_SECONDS)
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+
+    def _abandon_services(self) -> None:
+        services, self.services = self.services, None
+        if services is not None:
+            services.coordinator.stop()
+            services.delayed_fetches.wake_all()
+            services.flusher.close()
+            services.logs.abandon()
+
+    def _start_chores(self, services: Services) -> None:
+        configuration = self.configuration
+        self._chore(_every(configuration.integer("log.retention.check.interval.ms"), services.logs.enforce_retention))
+        self._chore(_every(30_000, self._close_idle_connections))
+        if configuration.flush_policy == "interval":
+            self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._chores.append(asyncio.get_running_loop().create_task(coroutine))
+
+    def _close_idle_connections(self) -> None:
+        oldest = self.loop_time() - self.configuration.integer("connections.max.idle.ms") / 1000
+        for connection in tuple(self._connections):
+            if connection.idle and connection.last_active < oldest:
+                connection.close()
+
+
+async def _every(interval_ms: int, chore: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            chore()
+        except (OSError, PenstockError) as error:
+            logger.error("A chore of the broker failed and is tried again later: %s", error)
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run_broker(configuration: BrokerConfiguration, ready_callback: Callable[[Server], None] | None = None) -> None:
+    """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(_run(configuration, ready_callback))
+
+
+async def _run(configuration: BrokerConfiguration, ready_callback: Callable[[Server], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    server = Server(configuration)
+    await server.start()
+    print(banner(server), file=sys.stderr, flush=True)
+    if ready_callback is not None:
+        ready_callback(server)
+    try:
+        await asked_to_stop.wait()
+    finally:
+        await server.stop()
+
+
+def banner(server: Server) -> str:
+    """What an operator should know before trusting us with data."""
+    configuration = server.configuration
+    promise = {
+        "never": "acknowledged records survive kill -9, not a power loss",
+        "interval": "acknowledged records survive kill -9, and a power loss but for the last "
+        f"{configuration.flush_interval_ms()} ms",
+        "always": "acknowledged records survive kill -9 and a power loss",
+    }[configuration.flush_policy]
+    lines = [
+        f"Penstock broker on {configuration.host}:{server.port}, data in {configuration.data_dir.resolve()}",
+        f"one process, one machine, not replicated; fsync policy {configuration.flush_policy}: {promise}",
+    ]
+    if not is_loopback(configuration.host):
+        lines.append(
+            f"warning: {configuration.host} is reachable from outside. There is no TLS and no authentication here, and "
+            "this is one process on one machine: nothing is replicated."
+        )
+    return "\n".join(lines)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
