@@ -248,7 +248,7 @@ class StreamsApp:
         _check_choice("until", until, ("stopped", "caught-up"))
         from penstock.spark.foreground import run_in_foreground
 
-        run_in_foreground(self.start(), until)
+        run_in_foreground(self.start, until)
 
     def __repr__(self) -> str:
         return f"StreamsApp({self.name!r}, {len(self._sources)} sources, {len(self._outputs)} outputs)"

@@ -1,0 +1,55 @@
+"""`StreamsApp.run`: an application in the foreground of a process, ended by a signal or when it has caught up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from penstock.spark.running_app import RunningApp
+
+_LOOK_S = 0.2  # a signal's handler runs only between waits of the main thread
+
+
+def run_in_foreground(start: Callable[[], RunningApp], until: Literal["stopped", "caught-up"]) -> None:
+    """Start and wait. SIGTERM and SIGINT stop gracefully: finish the micro-batch, commit, leave, return."""
+    asked = threading.Event()
+    with _signals_setting(asked):
+        running = start()
+        try:
+            _wait(running, until, asked)
+        finally:
+            running.stop()
+    running.awaitTermination()  # raises what ended it, if anything did
+
+
+def _wait(running: RunningApp, until: str, asked: threading.Event) -> None:
+    while not asked.is_set() and running.isActive:
+        if until == "caught-up":
+            try:
+                running.wait_until("caught-up", timeout=_LOOK_S)
+            except TimeoutError:
+                continue
+            return
+        running.awaitTermination(_LOOK_S)
+
+
+@contextmanager
+def _signals_setting(asked: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's; whoever runs us elsewhere stops us by RunningApp.stop
+        return
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
