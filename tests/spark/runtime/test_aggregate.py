@@ -86,13 +86,17 @@ def test_random_cuts_equal_a_spark_batch(spark):
         + [make(chance) for _, make in INPUTS.values()]
         for _ in range(600)
     ]
-    fields = [{"name": n, "type": json.loads(t), "nullable": True, "metadata": {}} for n, t in zip(names, types)]
+    fields = [
+        {"name": n, "type": json.loads(t), "nullable": True, "metadata": {}} for n, t in zip(names, types, strict=True)
+    ]
     frame = spark.createDataFrame(rows, StructType.fromJson({"type": "struct", "fields": fields}))
     wanted = frame.groupBy("g0", "g1").agg(
         *[getattr(F, call)(column or F.lit(1)).alias(f"b{index}") for index, (call, column) in enumerate(CALLS)]
     )
     expected = {repr((row["g0"], row["g1"])): row.asDict() for row in wanted.collect()}
-    columns = {n: pa.array([row[i] for row in rows], arrow_type(t)) for i, (n, t) in enumerate(zip(names, types))}
+    columns = {
+        n: pa.array([row[i] for row in rows], arrow_type(t)) for i, (n, t) in enumerate(zip(names, types, strict=True))
+    }
     table = pa.table(columns).append_column(TASK_COLUMN, pa.array([3] * len(rows), pa.int32()))
     for _ in range(12):
         cuts = sorted(chance.randrange(len(rows) + 1) for _ in range(chance.randrange(6)))

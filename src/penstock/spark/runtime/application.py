@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import inheritable_thread_target
 
 from penstock.client.admin import Admin
-from penstock.client.guardian_link import GuardianLink, GuardianSettings
+from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from penstock.client.membership import events as member_events
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
@@ -66,7 +66,6 @@ class ApplicationRuntime:
         self.runners: dict[str, SubtopologyRunner] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._pending_stops: dict[object, PenstockError] = {}
         self._boot_id = boot_id()
         self._topic_ids: dict[str, str] = {}
         self.directory = StateDirectory(Path(app.state_dir))
@@ -103,13 +102,6 @@ class ApplicationRuntime:
                 self.error = error
                 log.error("%s fails: %s", self.group_id, error)
         self._stop.set()
-
-    def failing(self, error: PenstockError, where: object) -> None:
-        """The application will fail with this error once everything before it is processed."""
-        self._pending_stops.setdefault(where, error)
-
-    def fail_at(self, where: object) -> None:
-        self.fail(self._pending_stops[where])
 
     @property
     def is_failed(self) -> bool:
@@ -252,6 +244,13 @@ class ApplicationRuntime:
                 self.snapshot = None
                 for runner in self.runners.values():
                     runner.lose()
+            case GuardianDied(returncode=code):
+                log.warning("%s: the guardian died (%s); joining again", self.group_id, code)
+                self.snapshot = None
+                for runner in self.runners.values():
+                    runner.lose()
+                assert self._link is not None
+                self._link.restart()
             case member_events.NotReady(status=status):
                 self.not_ready = status
                 log.warning("%s is not ready: %s", self.group_id, "; ".join(detail for _, detail in status))

@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,17 +20,17 @@ from penstock.client.admin import Admin
 from penstock.client.group_offsets import commit_offsets
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError, RecordError, StateError
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
+from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
-from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
+from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
-from penstock.spark.runtime.record_halving import Undigestible, find_undigestible
-from penstock.spark.runtime.spark_errors import kind_of, user_error
+from penstock.spark.runtime.spark_errors import user_error
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.task_opener import OpenRequest, TaskOpener
-from penstock.spark.runtime.tasks import RunningTask, TopicPartition, only, plan_slots
-from penstock.spark.topology.nodes import CompiledSubtopology, RepartitionSource, TopicSource
+from penstock.spark.runtime.tasks import RunningTask, TopicPartition, plan_slots
+from penstock.spark.topology.nodes import CompiledSubtopology, RepartitionSource
 
 if TYPE_CHECKING:
     from penstock.spark.runtime.application import ApplicationRuntime
@@ -40,8 +40,6 @@ __all__ = ["SubtopologyRunner"]
 log = logging.getLogger("penstock.spark")
 IDLE_POLL = 0.06
 PURGE_INTERVAL = 5.0
-RETRIES = 4
-MOST_UNDIGESTIBLE = 1000
 
 
 class SubtopologyRunner:
@@ -57,7 +55,7 @@ class SubtopologyRunner:
         self._admin = Admin(self._client)
         self._tasks: dict[int, RunningTask] = {}
         self._batch_ids = itertools.count()
-        self._failures = 0
+        self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
         self._last_purge = time.monotonic()
         self._lock = threading.Condition()
         self._wanted: AssignmentSnapshot | None = None  # what the member thread wants taken; None: nothing new
@@ -130,6 +128,9 @@ class SubtopologyRunner:
         with self._lock:
             return sorted(self._opening)
 
+    def _tick(self) -> None:
+        self.last_turn = time.monotonic()
+
     def next_batch(self) -> BatchKey:
         return BatchKey(incarnation=self._runtime.incarnation, batch_id=next(self._batch_ids))
 
@@ -150,7 +151,7 @@ class SubtopologyRunner:
     def _loop(self) -> None:
         try:
             while not self._stopping:
-                self.last_turn = time.monotonic()
+                self._tick()
                 self._take_assignment()
                 if not self._turn():
                     with self._lock:
@@ -212,14 +213,14 @@ class SubtopologyRunner:
             return False
         slots = plan_slots(self._tasks.values(), self._slots, self._runtime.max_records)
         if not slots:
-            self._check_stops()
+            self._recovery.check_stops()
             self._purge()
             return False
         plan = self._plan(slots, self.next_batch())
         self.batch_since = started
         try:
             if self._run(plan, started):
-                self._check_stops()
+                self._recovery.check_stops()
         finally:
             self.batch_since = None
         self._purge()
@@ -259,7 +260,8 @@ class SubtopologyRunner:
         try:
             reports = self._jobs.process(plan)
         except BatchFailed as failed:
-            self._recover(plan, failed)
+            if not self._stopping and not self._runtime.is_failed:
+                self._recovery.recover(plan, failed)
             return False
         processed = time.monotonic()
         if lost != self._lost:
@@ -268,7 +270,7 @@ class SubtopologyRunner:
         tasks = _complete(plan, merged(reports), reports)
         if not self._commit(plan, tasks):
             return False
-        self._failures = 0
+        self._recovery.succeeded()
         with self._lock:
             for partition, report in tasks.items():
                 if partition in self._tasks:
@@ -312,82 +314,6 @@ class SubtopologyRunner:
         log.warning("%s: %s; trying again", self.name, error)
         with self._lock:
             self._lock.wait_for(lambda: self._stopping, 0.5)
-
-    # -- failed batches -----------------------------------------------------------------------------------------------
-
-    def _recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
-        """Nothing of the batch counts. Find out why, change the next plan accordingly, or give up."""
-        if self._stopping or self._runtime.is_failed:
-            return
-        record = failed.record_error
-        if record is not None:
-            self._stop_at(record)
-            return
-        self._failures += 1
-        cause = failed.cause
-        if isinstance(cause, StateError) and self._failures <= RETRIES:
-            self._reopen([task.partition for task in plan.tasks])
-            return
-        transient = isinstance(cause, (CannotConnect, BrokerError)) or (
-            cause is None and kind_of(failed.error) in ("worker-lost", "cancelled")
-        )
-        if transient and self._failures <= RETRIES:
-            log.warning("%s: batch %d failed (%s); trying again", self.name, plan.batch.batch_id, str(failed)[:200])
-            return
-        if cause is None and self._jobs_probe(plan):
-            return
-        raise cause or user_error(failed.error, f"{self.name}: Spark could not process batch {plan.batch.batch_id}")
-
-    def _jobs_probe(self, plan: MicroBatchPlan) -> bool:
-        """Whether records were found that Spark cannot digest; they are passed over, or stop the application."""
-        policies = {policy for source in self.subtopology.sources if (policy := getattr(source, "on_error", None))}
-        most = 1 if "fail" in policies else MOST_UNDIGESTIBLE
-        attempts = itertools.count(1)
-
-        def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
-            self.last_turn = time.monotonic()
-            batch = replace(plan.batch, attempt=next(attempts))
-            return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
-
-        found = find_undigestible(plan.slots, probe, most_per_task=most)
-        for bad in found:
-            self._pass_over(bad)
-        return bool(found)
-
-    def _pass_over(self, bad: Undigestible) -> None:
-        where = (bad.topic, bad.partition)
-        source = next(source for source in self.subtopology.sources if bad.topic in source_topics(source))
-        task = self._tasks[bad.task]
-        if isinstance(source, RepartitionSource) or (isinstance(source, TopicSource) and source.on_error == "fail"):
-            self._stop_at(
-                RecordError(
-                    "undigestible",
-                    f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
-                    'Correct the query (try_cast, nullif), or pass over such records: on_error="skip" or DeadLetter(..).',
-                    topic=bad.topic,
-                    partition=bad.partition,
-                    offset=bad.offset,
-                    reason=bad.reason,
-                )
-            )
-            return
-        log.warning("%s-%d@%d passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
-        task.skipped.setdefault(where, {})[bad.offset] = bad.reason
-
-    def _stop_at(self, error: RecordError) -> None:
-        """Everything before the record, and every other task, is still processed; then the application fails."""
-        where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
-        for task in self._tasks.values():
-            if where in task.positions:
-                task.stop_at[where] = min(offset, task.stop_at.get(where, offset))
-        self._runtime.failing(error, (self.name, where))
-
-    def _check_stops(self) -> None:
-        """Fail once no task of this subtopology has anything left before the record that stops it."""
-        for task in self._tasks.values():
-            for where, offset in task.stop_at.items():
-                if task.positions[where] >= offset:
-                    self._runtime.fail_at((self.name, where))
 
     def _purge(self) -> None:
         """Committed rows of repartition topics are deleted, every few seconds: their retention is endless."""

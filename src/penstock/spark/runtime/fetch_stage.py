@@ -135,8 +135,7 @@ class _Fetch:
             bad = np.zeros(records.num_rows, np.bool_)
             bad[[row.index for row in decoded.bad_rows]] = True
             self._refuse(source, where, records, decoded.bad_rows, bad)
-            if rows.num_rows == records.num_rows:
-                rows = rows.filter(pa.array(~bad))
+            rows = rows.filter(pa.array(~bad))
         return rows
 
     def _refuse(self, source: TopicSource, where: tuple[str, int], records: pa.Table, bad_rows: Any, bad: Any) -> None:

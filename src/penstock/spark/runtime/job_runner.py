@@ -54,7 +54,7 @@ class JobRunner:
         return f"penstock-{self._app_name}-{self._name}"
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
-        """All chains of one micro-batch. Raises BatchFailed, or UserCodeError for the user's `foreachBatch` function."""
+        """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
         with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
             reports = _rows(self._chains.main) if self._chains.main is not None else []
             for chain in self._chains.foreach:

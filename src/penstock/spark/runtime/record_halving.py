@@ -1,8 +1,8 @@
 """Finding the records that Spark SQL cannot digest.
 
-A cast, division or UDF error fails the whole Spark job and names no row. So the failed batch's input is probed: read and
-put through the user's SQL, nothing written. First each slot, then each task, then halves of its ranges, down to single
-offsets. Cost: about log2(records) probes for one bad record, each as long as a small micro-batch.
+A cast, division or UDF error fails the whole Spark job and names no row. So the failed batch's input is probed: read
+and put through the user's SQL, nothing written. First each slot, then each task, then halves of its ranges, down to
+single offsets. Cost: about log2(records) probes for one bad record, each as long as a small micro-batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Undigestible:
 
 
 def find_undigestible(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_task: int) -> list[Undigestible]:
-    """The bad records, in order of task, topic, partition, offset; at most `most_per_task` of a task, the first ones."""
+    """The bad records in order of task, topic, partition, offset; the first `most_per_task` of a task."""
     found: list[Undigestible] = []
     for slot in slots:
         everything = {task.partition: task.ranges for task in slot.tasks}

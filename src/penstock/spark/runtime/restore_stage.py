@@ -1,9 +1,9 @@
 """Opening tasks: their stores are brought to the committed input position before the first micro-batch.
 
 A store that stands exactly there (this process stopped, or crashed and came back, and nobody else moved on) is kept as
-it is; what it had prepared beyond is undone. Any other is a cache that fell behind: the changelog is replayed from where
-it stands to the end that the log has now. The end is asked for READ_UNCOMMITTED and compared with the fetch *position*:
-markers and aborted batches never arrive as records.
+it is; what it had prepared beyond is undone. Any other is a cache that fell behind: the changelog is replayed from
+where it stands to the end that the log has now. The end is asked for READ_UNCOMMITTED and compared with the fetch
+*position*: markers and aborted batches never arrive as records.
 """
 
 from __future__ import annotations

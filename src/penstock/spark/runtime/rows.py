@@ -6,8 +6,8 @@ One row is
     zero where null · one u32 length per variable-width column, zero where null · their bytes
 
 A reader needs the column types; they are part of the topology, and a store remembers their hash. Types are Spark's
-as they arrive in Arrow: boolean, tinyint … bigint, float, double, decimal(≤ 38), date, timestamp, timestamp_ntz, string,
-binary. The version byte lets a later release read what an earlier one wrote.
+as they arrive in Arrow: boolean, tinyint … bigint, float, double, decimal(≤ 38), date, timestamp, timestamp_ntz,
+string, binary. The version byte lets a later release read what an earlier one wrote.
 
 Keys are stable for ever, because murmur2 over them decides the partition: one string column is its plain UTF-8 bytes
 (`FF`, which no UTF-8 text begins with, stands for null), anything else is a row as above.

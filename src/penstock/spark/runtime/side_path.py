@@ -73,8 +73,8 @@ def _facts(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PenstockError):
         kind, code, message, fix, facts = type(error).__name__, error.code, error.message, error.fix, error.facts
         return {"kind": kind, "code": code, "message": message, "fix": fix, "facts": facts}
-    last = traceback.extract_tb(error.__traceback__)[-1:] or [None]
-    where = f"{last[0].filename}:{last[0].lineno}" if last[0] else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     message = f"{type(error).__name__}: {error}"
     return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": {"where": where}}
 

@@ -1,8 +1,8 @@
 """What runs inside a Python worker: one call is one stage of one slot of one micro-batch.
 
 A stage is a source of tables (the fetch step, or what Spark hands over) and a chain of operators, each with
-`push(table)` and `finish()`. Nothing here commits: PySpark tells a stage nothing when something upstream died, its input
-just ends. So sinks flush, stores are prepared, and the driver decides when the whole job has succeeded.
+`push(table)` and `finish()`. Nothing here commits: PySpark tells a stage nothing when something upstream died, its
+input just ends. So sinks flush, stores are prepared, and the driver decides when the whole job has succeeded.
 
 Operators do not assume that one call is one micro-batch: `finish` ends a batch, and could be called again.
 """

@@ -41,7 +41,7 @@ def boot_id() -> str:
     import subprocess
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=True)  # noqa: S607
+        found = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=True)
         return found.stdout.strip()
     return platform.node()
 
@@ -142,7 +142,7 @@ class TaskStore:
     def settle(self, committed: BatchKey | None) -> StorePosition | None:
         """Decide about a prepared batch: keep it when it is `committed`, else undo it. The position after that."""
 
-        def decide(transaction: lmdb.Transaction) -> StorePosition | None:
+        def decide(transaction: Any) -> StorePosition | None:
             return self._settle(transaction, committed)
 
         return self._write(decide)
@@ -164,7 +164,7 @@ class TaskStore:
         """
         names = [_name(key) for key in keys]
 
-        def put(transaction: lmdb.Transaction) -> None:
+        def put(transaction: Any) -> None:
             self._refuse_stragglers(transaction, position.batch)
             base = self._settle(transaction, after)
             if (base.batch if base else None) != after or (base is not None and base.restoring):
@@ -185,7 +185,7 @@ class TaskStore:
     def load(self, items: Sequence[tuple[bytes, bytes | None]], position: StorePosition) -> None:
         """Replay a piece of the changelog; a value of None deletes."""
 
-        def put(transaction: lmdb.Transaction) -> None:
+        def put(transaction: Any) -> None:
             newest = dict(items)
             _apply(transaction, self._values, [_name(key) for key in newest], list(newest.values()))
             transaction.put(_POSITION, position.to_bytes(), db=self._meta)
@@ -199,21 +199,21 @@ class TaskStore:
     def clear(self) -> None:
         """Forget everything but the identity."""
 
-        def empty(transaction: lmdb.Transaction) -> None:
+        def empty(transaction: Any) -> None:
             identity = transaction.get(_IDENTITY, db=self._meta)
             self._empty(transaction)
             transaction.put(_IDENTITY, identity, db=self._meta)
 
         self._write(empty)
 
-    def _refuse_stragglers(self, transaction: lmdb.Transaction, batch: BatchKey) -> None:
+    def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
         for name in (_PREPARED, _POSITION):
             data = transaction.get(name, db=self._meta)
             seen = StorePosition.from_bytes(data).batch if data else None
             if seen and seen.incarnation == batch.incarnation and seen > batch:
                 raise StateError("stale-attempt", f"{self.path} has seen {seen}, newer than {batch}")
 
-    def _settle(self, transaction: lmdb.Transaction, committed: BatchKey | None) -> StorePosition | None:
+    def _settle(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
         data = transaction.get(_PREPARED, db=self._meta)
         if data is not None:
             if StorePosition.from_bytes(data).batch == committed:
@@ -226,7 +226,7 @@ class TaskStore:
         stands = transaction.get(_POSITION, db=self._meta)
         return StorePosition.from_bytes(stands) if stands else None
 
-    def _empty(self, transaction: lmdb.Transaction) -> None:
+    def _empty(self, transaction: Any) -> None:
         transaction.drop(self._values, delete=False)
         transaction.drop(self._meta, delete=False)
 
@@ -235,7 +235,7 @@ class TaskStore:
             data = transaction.get(name, db=self._meta)
         return StorePosition.from_bytes(data) if data else None
 
-    def _write(self, work: Callable[[lmdb.Transaction], Any]) -> Any:
+    def _write(self, work: Callable[[Any], Any]) -> Any:
         """Run `work` in a write transaction; a full map is doubled and the work done again."""
         while True:
             try:
@@ -247,16 +247,16 @@ class TaskStore:
                 raise StateError("disk-full", f"the disk of the state directory {self.path} is full") from error
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[lmdb.Transaction]:
+    def _writing(self) -> Iterator[Any]:
         with self._begin(write=True) as transaction:
             yield transaction
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[lmdb.Transaction]:
+    def _reading(self) -> Iterator[Any]:
         with self._begin(write=False) as transaction:
             yield transaction
 
-    def _begin(self, *, write: bool) -> lmdb.Transaction:
+    def _begin(self, *, write: bool) -> Any:
         try:
             return self._environment.begin(write=write)
         except lmdb.MapResizedError:  # another process made the map larger
@@ -279,9 +279,7 @@ def _name(key: bytes) -> bytes:
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
 
 
-def _apply(
-    transaction: lmdb.Transaction, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]
-) -> None:
+def _apply(transaction: Any, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
     kept = sorted((name, value) for name, value in zip(names, values, strict=True) if value is not None)
     transaction.cursor(database).putmulti(kept)
     if len(kept) < len(names):

@@ -1,0 +1,124 @@
+"""After a micro-batch that failed: nothing of it counts; find out why, and change the next plan accordingly.
+
+What says nothing about the records (a worker that died, a cancelled job, a broker that was away) is tried again. A
+record that does not decode names itself; one that Spark SQL cannot digest is found by halving. Then the source's
+`on_error` decides: pass over it, or process everything before it and every other task, and fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from penstock.errors import BrokerError, CannotConnect, PenstockError, RecordError, StateError
+from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
+from penstock.spark.runtime.plan import InputRange, MicroBatchPlan
+from penstock.spark.runtime.record_halving import Undigestible, find_undigestible
+from penstock.spark.runtime.spark_errors import kind_of, user_error
+from penstock.spark.runtime.tasks import RunningTask, only
+from penstock.spark.topology.nodes import CompiledSubtopology, TopicSource
+
+__all__ = ["BatchRecovery"]
+
+log = logging.getLogger("penstock.spark")
+RETRIES = 4
+MOST_UNDIGESTIBLE = 1000
+
+
+class BatchRecovery:
+    """Counts failures in a row and knows the records at which the application will have to stop."""
+
+    def __init__(
+        self,
+        subtopology: CompiledSubtopology,
+        jobs: JobRunner,
+        *,
+        tasks: Mapping[int, RunningTask],
+        reopen: Callable[[list[int]], None],
+        tick: Callable[[], None],
+    ) -> None:
+        self._subtopology, self._jobs = subtopology, jobs
+        self._tasks, self._reopen, self._tick = tasks, reopen, tick
+        self._failures = 0
+        self._stops: dict[tuple[str, int], RecordError] = {}
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
+        """Returns when the next plan may do better. Raises what ends the application."""
+        record = failed.record_error
+        if record is not None:
+            self._stop_at(record)
+            return
+        self._failures += 1
+        cause = failed.cause
+        if isinstance(cause, StateError) and self._failures <= RETRIES:
+            log.warning("%s: %s; opening the tasks anew", self._subtopology.subtopology_id, cause)
+            self._reopen([task.partition for task in plan.tasks])
+            return
+        if _is_transient(failed) and self._failures <= RETRIES:
+            log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
+            return
+        if cause is None and self._look_for_records(plan):
+            return
+        what = f"{self._subtopology.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
+        raise cause or user_error(failed.error, what)
+
+    def check_stops(self) -> None:
+        """Raises once a task has nothing left before the record that stops it."""
+        for task in self._tasks.values():
+            for where, offset in task.stop_at.items():
+                if task.positions[where] >= offset:
+                    raise self._stops[where]
+
+    def _look_for_records(self, plan: MicroBatchPlan) -> bool:
+        """Whether records were found that Spark cannot digest."""
+        policies = [source.on_error for source in self._subtopology.sources if isinstance(source, TopicSource)]
+        most = MOST_UNDIGESTIBLE if policies and "fail" not in policies else 1
+        attempts = itertools.count(plan.batch.attempt + 1)
+
+        def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
+            self._tick()
+            batch = replace(plan.batch, attempt=next(attempts))
+            return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
+
+        found = find_undigestible(plan.slots, probe, most_per_task=most)
+        for bad in found:
+            self._pass_over(bad)
+        return bool(found)
+
+    def _pass_over(self, bad: Undigestible) -> None:
+        source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))
+        if isinstance(source, TopicSource) and source.on_error != "fail":
+            log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
+            self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
+            return
+        self._stop_at(
+            RecordError(
+                "undigestible",
+                f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
+                'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
+                topic=bad.topic,
+                partition=bad.partition,
+                offset=bad.offset,
+                reason=bad.reason,
+            )
+        )
+
+    def _stop_at(self, error: RecordError) -> None:
+        where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
+        for task in self._tasks.values():
+            if where in task.positions and offset <= task.stop_at.get(where, offset):
+                task.stop_at[where] = offset
+                self._stops[where] = error
+
+
+def _is_transient(failed: BatchFailed) -> bool:
+    cause: PenstockError | None = failed.cause
+    if cause is None:
+        return kind_of(failed.error) in ("worker-lost", "cancelled")
+    return isinstance(cause, (CannotConnect, BrokerError))

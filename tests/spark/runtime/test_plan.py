@@ -1,0 +1,156 @@
+"""Plans and reports: what goes through JSON comes back, and what a plan takes of each task."""
+
+import pytest
+
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.errors import RecordError
+from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
+from penstock.spark.runtime.record_halving import find_undigestible
+from penstock.spark.runtime.side_path import SidePath
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.runtime.tasks import RunningTask, only, plan_slots
+
+BATCH = BatchKey(incarnation="i", batch_id=7, attempt=1)
+
+
+def whole(start, end, topic="flights", partition=0):
+    return InputRange(topic=topic, partition=partition, start=start, end=end)
+
+
+def running(partition, position, end, **more):
+    where = ("flights", partition)
+    return RunningTask(
+        partition=partition,
+        positions={where: position},
+        ends={where: end},
+        assignment=AssignmentSnapshot(member_id="m", member_epoch=3),
+        **more,
+    )
+
+
+def test_a_plan_survives_its_way():
+    plan = MicroBatchPlan(
+        subtopology_id="by-origin",
+        batch=BATCH,
+        member_id="m",
+        member_epoch=3,
+        bootstrap_servers="localhost:9092",
+        state_dir="/tmp/x",
+        slots=(
+            SlotPlan(
+                slot=1,
+                tasks=(
+                    TaskPlan(
+                        partition=3,
+                        ranges=(InputRange(topic="f", partition=3, start=1, end=9, skipped=(4,), dead={"4": "why"}),),
+                        committed=BatchKey(incarnation="i", batch_id=6),
+                    ),
+                ),
+                producer_id=4000,
+                producer_epoch=2,
+            ),
+        ),
+        topic_ids={"c": "id"},
+    )
+    assert MicroBatchPlan.from_json(plan.to_json()) == plan
+    assert plan.slot(0).tasks == ()
+    assert plan.tasks[0].records == 8
+
+
+def test_reports_of_stages_add_up():
+    fetch = StageReport(
+        stage="fetch-0", slot=0, batch=BATCH, tasks=(TaskReport(partition=2, reached={"f-2": 9}, records_in=5),)
+    )
+    sink = StageReport(stage="sink-0", slot=0, batch=BATCH, tasks=(TaskReport(partition=2, records_out=3),))
+    assert StageReport.from_json(fetch.to_json()) == fetch
+    [task] = merged([fetch, sink]).values()
+    assert (task.reached, task.records_in, task.records_out) == ({"f-2": 9}, 5, 3)
+
+
+def test_a_task_is_always_in_the_same_slot():
+    tasks = [running(0, 5, 5), running(1, 0, 9), running(3, 2, 1_000_000), running(4, 1, 2)]
+    slots = plan_slots(tasks, 2, max_records=100)
+    assert [(slot.slot, [task.partition for task in slot.tasks]) for slot in slots] == [(0, [4]), (1, [1, 3])]
+    [task] = [task for task in slots[1].tasks if task.partition == 3]
+    assert (task.ranges[0].start, task.ranges[0].end) == (2, 102)
+
+
+def test_nothing_new_is_no_plan():
+    assert plan_slots([running(0, 5, 5)], 2, max_records=100) == ()
+
+
+def test_a_record_that_stops_the_task_bounds_the_range():
+    task = running(0, 5, 50, stop_at={("flights", 0): 20})
+    assert (task.ranges(100)[0].start, task.ranges(100)[0].end) == (5, 20)
+    task.positions["flights", 0] = 20
+    assert plan_slots([task], 1, 100) == ()
+
+
+def test_skipped_offsets_travel_until_they_are_behind():
+    task = running(0, 5, 50, skipped={("flights", 0): {7: "cast", 60: "later"}})
+    assert task.ranges(100)[0].skipped == (7,)
+    task.take(TaskReport(partition=0, reached={"flights-0": 10}), BATCH)
+    assert task.positions == {("flights", 0): 10}
+    assert task.skipped == {("flights", 0): {60: "later"}}
+    assert task.committed == BATCH
+
+
+def test_only_keeps_slots_and_committed_batches():
+    slots = plan_slots([running(0, 0, 9), running(1, 0, 9), running(2, 0, 9)], 2, 100)
+    kept = only(slots, {2: (whole(3, 4, partition=2),)})
+    assert [(slot.slot, [task.partition for task in slot.tasks]) for slot in kept] == [(0, [2])]
+
+
+@pytest.mark.parametrize("bad", [{(0, 5)}, {(0, 0), (0, 99)}, {(2, 50), (1, 3), (1, 4)}, set()])
+def test_halving_finds_each_bad_record(bad):
+    tasks = [running(partition, 0, 100) for partition in range(4)]
+    probes = []
+
+    def probe(ranges):
+        probes.append(ranges)
+        hit = [
+            (task, offset)
+            for task, offset in bad
+            for found in ranges.get(task, ())
+            if found.start <= offset < found.end
+        ]
+        return f"cast at {hit}" if hit else None
+
+    found = find_undigestible(plan_slots(tasks, 2, 1000), probe, most_per_task=10)
+    assert {(row.task, row.offset) for row in found} == bad
+    assert len(probes) <= 2 + 4 + 16 * len(bad)
+
+
+def test_halving_stops_at_the_first_where_one_is_enough():
+    tasks = [running(0, 0, 1024)]
+    found = find_undigestible(
+        plan_slots(tasks, 1, 2000),
+        lambda ranges: "bad" if any(r.start <= o < r.end for r in ranges[0] for o in (700, 900)) else None,
+        most_per_task=1,
+    )
+    assert [row.offset for row in found] == [700]
+
+
+def test_the_side_path_keeps_attempts_apart(tmp_path):
+    this, other = (SidePath(tmp_path, "s", BatchKey(incarnation="i", batch_id=1, attempt=n)) for n in (0, 1))
+    this.write_report(StageReport(stage="fetch-0", slot=0, batch=BATCH))
+    this.write_error("fetch-0", 1, RecordError("undecodable", "no", "fix", topic="t", partition=0, offset=4))
+    assert [report.stage for report in this.reports()] == ["fetch-0"]
+    [error] = this.errors()
+    assert isinstance(error, RecordError)
+    assert error.facts == {"topic": "t", "partition": 0, "offset": 4}
+    assert other.reports() == []
+    this.remove()
+    assert this.errors() == []
+
+
+def test_errors_of_others_keep_their_words(tmp_path):
+    path = SidePath(tmp_path, "s", BATCH)
+    try:
+        {}["x"]
+    except KeyError as error:
+        path.write_error("sink-0", 0, error)
+    [found] = path.errors()
+    assert found.code == "stage-failed"
+    assert "KeyError" in found.message
+    assert "test_plan.py" in found.facts["where"]
