@@ -152,11 +152,12 @@ def _parse(
                 header.base_offset,
                 header.base_timestamp,
                 header.max_timestamp if header.has_append_time else -1,
+                header.last_offset_delta,
             )
             for header, section, start in zip(headers, sections, starts, strict=True)
         ],
         np.int64,
-    ).reshape(len(headers), 6)
+    ).reshape(len(headers), 7)
     rows = _Rows(sum(header.records_count for header in headers), len(headers))
     count, malformed = kernels.scan_records(
         source,

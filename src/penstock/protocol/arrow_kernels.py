@@ -67,8 +67,8 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
 ) -> tuple[int, int]:
     """Parses every record of every batch and keeps those within [start_offset, end_offset).
 
-    `batches` has a row per batch: section start, section end, count, base offset, base timestamp, and the timestamp of
-    all records or -1 (log append time). `*_at` receive positions in `source`; `*_offsets` are Arrow offsets.
+    `batches` has a row per batch: section start, section end, count, base offset, base timestamp, the timestamp of
+    all records or -1 (log append time), last offset delta. `*_at` receive positions in `source`; `*_offsets` are Arrow offsets.
     Returns (records kept, index of the first malformed batch or -1).
     """
     row = 0
@@ -90,6 +90,8 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
             end = position + length
             timestamp_delta, position = _read_varint(source, position + 1, end)
             offset_delta, position = _read_varint(source, position, end)
+            if offset_delta < 0 or offset_delta > batches[batch, 6]:
+                return row, batch
             key_length, position = _read_varint(source, position, end)
             if position < 0 or key_length > end - position:
                 return row, batch

@@ -133,6 +133,8 @@ def _decompress_stream(library: Any, codec: str, data: Bytes, max_bytes: int) ->
 
 
 def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
+    if not data:
+        raise CorruptBatch("snappy: no data")
     blocks = _xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]

@@ -136,6 +136,8 @@ def records_of_batch(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES
 ) -> Iterator[PlainRecord]:
     """The records of one batch, control batches included. Raises CorruptBatch; does not check the CRC."""
+    if not header.records_count:
+        return
     section = bytes(records_section(buffer, header, max_bytes))
     position = 0
     try:
@@ -156,6 +158,8 @@ def records_of_batch(
 def _decode_record(section: bytes, position: int, end: int, header: BatchHeader) -> PlainRecord:
     timestamp_delta, position = _read_varint(section, position + 1)  # the attributes say nothing in v2
     offset_delta, position = _read_varint(section, position)
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptBatch(f"a record has offset delta {offset_delta}", base_offset=header.base_offset)
     key, position = _read_bytes(section, position)
     value, position = _read_bytes(section, position)
     count, position = _read_varint(section, position)
@@ -167,7 +171,7 @@ def _decode_record(section: bytes, position: int, end: int, header: BatchHeader)
         header_value, position = _read_bytes(section, position)
         if name is None:
             raise CorruptBatch("a record header has no key", base_offset=header.base_offset)
-        headers.append((name.decode(), header_value))
+        headers.append((name.decode("utf-8", "replace"), header_value))
     if position != end:
         raise CorruptBatch("a record is not as long as it says", base_offset=header.base_offset)
     timestamp = header.max_timestamp if header.has_append_time else header.base_timestamp + timestamp_delta
@@ -231,4 +235,5 @@ def _read_varint(section: bytes, position: int) -> tuple[int, int]:
         position += 1
         zigzag |= (byte & 0x7F) << shift
         shift += 7
+    zigzag &= 0xFFFF_FFFF_FFFF_FFFF
     return (zigzag >> 1) ^ -(zigzag & 1), position

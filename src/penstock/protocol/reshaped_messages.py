@@ -1,7 +1,7 @@
 """The messages that changed their shape between versions, each with its way up and down.
 
 Matching fields by name (`version_bridge`) serves all others. A function here either replaces that matching (`lifting`,
-`lowering`) or corrects what it made (`adjusting_lift`). Sources: Kafka's message definitions and the notes in them.
+`lowering`) or corrects what it made (`adjusting_*`). Sources: Kafka's message definitions and the notes in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.units import from_ms
 
-__all__ = ["adjusting_lift", "lifting", "lowering"]
+__all__ = ["adjusting_lift", "adjusting_lower", "lifting", "lowering"]
 
 Conversion = Callable[[Any], Any]
 Adjustment = Callable[[Any, Any], Any]
@@ -46,7 +46,13 @@ def lowering(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
 
 def adjusting_lift(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
     """The function (old message, lifted message) → corrected message, where names match but meanings differ."""
-    function: Adjustment | None = _up_to(_ADJUSTING, api_key, api_version, kind)
+    function: Adjustment | None = _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
+    return function
+
+
+def adjusting_lower(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
+    """The function (newest message, lowered message) → corrected message, where names match but meanings differ."""
+    function: Adjustment | None = _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
     return function
 
 
@@ -276,6 +282,10 @@ def _adjust_fetch_request(old: Any, lifted: Any) -> object:
     return dataclasses.replace(lifted, replica_state=m.fetch_request.ReplicaState(replica_id=old.replica_id))
 
 
+def _adjust_lowered_fetch_request(new: Any, lowered: Any) -> object:
+    return dataclasses.replace(lowered, replica_id=new.replica_state.replica_id)
+
+
 def _adjust_join_group_request(old: Any, lifted: Any) -> object:
     """Version 0 had one timeout for both."""
     return dataclasses.replace(lifted, rebalance_timeout=old.session_timeout)
@@ -284,6 +294,23 @@ def _adjust_join_group_request(old: Any, lifted: Any) -> object:
 def _adjust_metadata_request(old: Any, lifted: Any) -> object:
     """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
     return lifted if old.topics else dataclasses.replace(lifted, topics=None)
+
+
+def _adjust_update_features_request(old: Any, lifted: Any) -> object:
+    """Version 0 only said whether a downgrade is allowed; Kafka takes that for a safe one (KIP-778)."""
+    updates = tuple(
+        dataclasses.replace(new_update, upgrade_type=_SAFE_DOWNGRADE if old_update.allow_downgrade else _UPGRADE)
+        for old_update, new_update in zip(old.feature_updates, lifted.feature_updates, strict=True)
+    )
+    return dataclasses.replace(lifted, feature_updates=updates)
+
+
+def _adjust_lowered_update_features_request(new: Any, lowered: Any) -> object:
+    updates = tuple(
+        dataclasses.replace(old_update, allow_downgrade=new_update.upgrade_type != _UPGRADE)
+        for old_update, new_update in zip(lowered.feature_updates, new.feature_updates, strict=True)
+    )
+    return dataclasses.replace(lowered, feature_updates=updates)
 
 
 def _adjust_lowered_api_versions(response: Any) -> object:
@@ -303,6 +330,8 @@ def _throttle_time(old: Any) -> Any:
 
 
 _GROUP = i8(0)  # the only key type before version 1
+_UPGRADE = i8(1)
+_SAFE_DOWNGRADE = i8(2)
 _NOT_THROTTLED = from_ms(0)
 
 # (API, kind) → (last old version concerned, function), ascending by version.
@@ -329,8 +358,13 @@ _LOWERING: _Table = {
     (ApiKey.DELETE_TOPICS, "request"): [(5, _lower_delete_topics_request)],
     (ApiKey.API_VERSIONS, "response"): [(3, _adjust_lowered_api_versions)],
 }
-_ADJUSTING: _Table = {
+_ADJUSTING_LIFT: _Table = {
     (ApiKey.FETCH, "request"): [(14, _adjust_fetch_request)],
     (ApiKey.JOIN_GROUP, "request"): [(0, _adjust_join_group_request)],
     (ApiKey.METADATA, "request"): [(0, _adjust_metadata_request)],
+    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_update_features_request)],
+}
+_ADJUSTING_LOWER: _Table = {
+    (ApiKey.FETCH, "request"): [(14, _adjust_lowered_fetch_request)],
+    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_lowered_update_features_request)],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import cast
 
 from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 
@@ -31,7 +32,8 @@ def timestamp_from_ms(timestamp_ms: int | None) -> TZAware | None:
     """A timestamp field; None and -1 mean that there is none."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
-    return TZAware.parse(_UNIX_EPOCH + dt.timedelta(milliseconds=timestamp_ms))
+    # Not TZAware.parse: that refuses fractions of a second, which kio's writer carries well.
+    return cast("TZAware", _UNIX_EPOCH + dt.timedelta(milliseconds=timestamp_ms))
 
 
 def timestamp_to_ms(timestamp: dt.datetime | None) -> int:

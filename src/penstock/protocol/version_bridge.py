@@ -85,11 +85,7 @@ def _lift(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
     if reshaped is not None:
         return reshaped
     by_name = _by_name(message_class(api_key, api_version, kind), newest_class(api_key, kind), exact=True)
-    adjusted = reshaped_messages.adjusting_lift(api_key, api_version, kind)
-    if adjusted is None:
-        return by_name or _unchanged
-    convert = by_name or _unchanged
-    return lambda message: adjusted(message, convert(message))
+    return _adjusted(by_name or _unchanged, reshaped_messages.adjusting_lift(api_key, api_version, kind))
 
 
 @cache
@@ -100,7 +96,13 @@ def _lower(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
     if api_version == SUPPORTED[api_key].highest:
         return _unchanged
     by_name = _by_name(newest_class(api_key, kind), message_class(api_key, api_version, kind), exact=False)
-    return by_name or _unchanged
+    return _adjusted(by_name or _unchanged, reshaped_messages.adjusting_lower(api_key, api_version, kind))
+
+
+def _adjusted(convert: Conversion, adjust: reshaped_messages.Adjustment | None) -> Conversion:
+    if adjust is None:
+        return convert
+    return lambda message: adjust(message, convert(message))
 
 
 def _no_values(_message: Any) -> tuple[Any, ...]:

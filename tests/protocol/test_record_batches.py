@@ -1,0 +1,193 @@
+"""Record batches in plain Python: fields, checks, control batches, aborted transactions, hostile bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.batch_samples import NOW_MS, numbered, some_records
+
+from penstock.protocol.compression import CODECS
+from penstock.protocol.record_batches import (
+    AbortedTransaction,
+    CorruptBatch,
+    PlainRecord,
+    assign_offsets,
+    assign_producer,
+    build_batch,
+    check_crc,
+    control_batch,
+    control_type,
+    decode_records,
+    encode_batch,
+    iter_batch_headers,
+)
+
+
+def at_offsets(records: list[PlainRecord], base_offset: int) -> list[PlainRecord]:
+    return [dataclasses.replace(record, offset=base_offset + delta) for delta, record in enumerate(records)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(some_records, st.sampled_from(CODECS), st.integers(0, 2**40))
+def test_there_and_back(records: list[PlainRecord], codec: str, base_offset: int) -> None:
+    batch = encode_batch(records, compression=codec, base_offset=base_offset)
+    assert list(decode_records(batch)) == at_offsets(records, base_offset)
+    (header,) = iter_batch_headers(batch)
+    assert (header.compression, header.records_count) == (codec, len(records))
+    assert (header.base_offset, header.last_offset) == (base_offset, base_offset + len(records) - 1)
+    assert (header.size_bytes, header.end) == (len(batch), len(batch))
+    assert header.max_timestamp == max(record.timestamp_ms for record in records)
+
+
+def test_the_bytes_are_the_documented_ones() -> None:
+    batch = encode_batch([PlainRecord(key=b"k", value=None, timestamp_ms=5, headers=(("h", b""),))], base_offset=9)
+    assert batch[:17].hex() == "00000000000000090000003cffffffff02"
+    assert batch[21:61].hex() == ("00000000000000000000000000050000000000000005ffffffffffffffffffffffffffff00000001")
+    assert batch[61:].hex() == "16000000026b0102026800"
+
+
+def test_a_broker_numbers_a_batch_without_touching_its_crc() -> None:
+    batch = bytearray(encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)] * 3))
+    crc = bytes(batch[17:21])
+    assign_offsets(batch, 1000, 7)
+    (header,) = iter_batch_headers(batch)
+    check_crc(batch, header)
+    assert bytes(batch[17:21]) == crc
+    assert (header.base_offset, header.leader_epoch, header.next_offset) == (1000, 7, 1003)
+
+
+def test_log_append_time_counts_for_all_records() -> None:
+    batch = bytearray(encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS + i) for i in range(3)]))
+    assign_offsets(batch, 0, 0, append_time_ms=NOW_MS + 99)
+    assert [record.timestamp_ms for record in decode_records(bytes(batch))] == [NOW_MS + 99] * 3
+    written = encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)], append_time_ms=42)
+    assert [record.timestamp_ms for record in decode_records(written)] == [42]
+
+
+def test_a_producer_is_written_into_a_batch() -> None:
+    batch = bytearray(encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)] * 2))
+    assign_producer(batch, 77, 3, 2**31 - 1, transactional=True)
+    (header,) = iter_batch_headers(batch)
+    check_crc(batch, header)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 2**31 - 1)
+    assert header.last_sequence == 0
+    assert header.is_transactional
+
+
+def test_a_truncated_last_batch_is_ignored() -> None:
+    whole = numbered([encode_batch([PlainRecord(value=b"%d" % i, timestamp_ms=NOW_MS)]) for i in range(3)])
+    size = len(whole) // 3
+    for cut in range(2 * size, len(whole)):
+        assert [record.value for record in decode_records(whole[:cut])] == [b"0", b"1"]
+
+
+def test_an_offset_inside_a_batch() -> None:
+    log = numbered([encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)] * 4)] * 3)
+    assert [record.offset for record in decode_records(log, start_offset=6)] == list(range(6, 12))
+
+
+def test_an_empty_batch_has_an_end() -> None:
+    """Compaction leaves the header of a batch whose records are all gone."""
+    empty = build_batch(b"", records_count=0, last_offset_delta=4, base_timestamp=0, max_timestamp=0, base_offset=10)
+    log = empty + encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)], base_offset=15)
+    headers = list(iter_batch_headers(log))
+    assert [header.next_offset for header in headers] == [15, 16]
+    assert [record.offset for record in decode_records(log)] == [15]
+
+
+def test_control_batches_are_skipped_and_readable() -> None:
+    marker = control_batch("commit", producer_id=5, producer_epoch=1, timestamp_ms=NOW_MS, coordinator_epoch=3)
+    (header,) = iter_batch_headers(marker)
+    check_crc(marker, header)
+    assert header.is_control
+    assert control_type(marker, header) == "commit"
+    abort = control_batch("abort", producer_id=5, producer_epoch=1, timestamp_ms=NOW_MS)
+    assert control_type(abort, next(iter_batch_headers(abort))) == "abort"
+    log = numbered([encode_batch([PlainRecord(value=b"a", timestamp_ms=NOW_MS)]), marker, abort])
+    assert [record.value for record in decode_records(log)] == [b"a"]
+
+
+def transactional(value: bytes, producer_id: int) -> bytes:
+    return encode_batch(
+        [PlainRecord(value=value, timestamp_ms=NOW_MS)],
+        transactional=True,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+
+
+def test_aborted_batches_are_dropped_until_the_marker() -> None:
+    abort = control_batch("abort", producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS)
+    plain = encode_batch([PlainRecord(value=b"plain", timestamp_ms=NOW_MS)])
+    log = numbered(
+        [
+            transactional(b"before", 1),  # 0: another, committed transaction of the same producer
+            control_batch("commit", producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS),  # 1
+            transactional(b"aborted", 1),  # 2
+            plain,  # 3
+            transactional(b"other", 2),  # 4
+            transactional(b"aborted", 1),  # 5
+            abort,  # 6
+            transactional(b"after", 1),  # 7
+        ]
+    )
+    aborted = [AbortedTransaction(producer_id=1, first_offset=2)]
+    survivors = [record.value for record in decode_records(log, aborted_transactions=aborted)]
+    assert survivors == [b"before", b"plain", b"other", b"after"]
+    assert len(list(decode_records(log))) == 6
+
+
+def test_a_flipped_bit_fails_the_crc() -> None:
+    batch = encode_batch([PlainRecord(value=b"value", timestamp_ms=NOW_MS)], base_offset=12)
+    for position in range(21, len(batch)):
+        broken = bytearray(batch)
+        broken[position] ^= 0x10
+        with pytest.raises(CorruptBatch, match="at offset 12"):
+            list(decode_records(broken))
+
+
+@pytest.mark.parametrize(
+    ("position", "replacement", "why"),
+    [(8, b"\x00\x00\x00\x30", "length is 48"), (8, b"\xff\xff\xff\xff", "length is -1"), (16, b"\x01", "version 1")],
+)
+def test_what_cannot_be_a_batch(position: int, replacement: bytes, why: str) -> None:
+    batch = bytearray(encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)]))
+    batch[position : position + len(replacement)] = replacement
+    with pytest.raises(CorruptBatch, match=why):
+        list(iter_batch_headers(batch))
+
+
+def test_a_batch_without_records_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        encode_batch([])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 5), st.sampled_from([0, 1, 2, 3, 4, 5, 7]))
+def test_hostile_records_under_a_right_crc(section: bytes, count: int, codec: int) -> None:
+    """Who can compute a CRC can send any section: at worst it is a corrupt batch."""
+    batch = bytearray(build_batch(section, records_count=count, last_offset_delta=9, base_timestamp=0, max_timestamp=0))
+    batch[22] |= codec
+    assign_offsets(batch, 3, 0, append_time_ms=5)  # makes the CRC right
+    try:
+        found = len(list(decode_records(batch)))
+    except CorruptBatch:
+        found = count
+    assert found == count
+
+
+def test_many_random_cuts_never_raise_anything_else() -> None:
+    chance = random.Random(7)
+    log = numbered([encode_batch([PlainRecord(value=b"v" * i, timestamp_ms=NOW_MS)] * 3) for i in range(1, 9)])
+    for _ in range(500):
+        broken = bytearray(log[chance.randrange(20) : chance.randrange(30, len(log))])
+        broken[chance.randrange(len(broken))] = chance.randrange(256)
+        try:
+            list(decode_records(broken))
+        except CorruptBatch:
+            continue

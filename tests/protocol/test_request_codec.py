@@ -1,0 +1,195 @@
+"""Requests and responses of every API and version there and back, and bytes that are none."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_writer
+from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
+
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.request_codec import (
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from penstock.protocol.units import from_ms
+from penstock.protocol.version_bridge import message_class, newest_class
+from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+
+Message = tuple[ApiKey, int, str]
+
+# What the newest class cannot hold is gone after decoding; all other bytes come back as they were.
+LOSSY = {
+    *[(ApiKey.METADATA, version, kind) for version in (8, 9, 10) for kind in ("request", "response")],
+    *[(ApiKey.OFFSET_COMMIT, version, "request") for version in (2, 3, 4)],  # retention time
+    *[(ApiKey.UPDATE_FEATURES, version, "response") for version in (0, 1)],
+    *[(ApiKey.API_VERSIONS, 3, "response")],  # features that start at 0
+}
+
+
+def sender_of(message: Message, seed: int) -> tuple[bytes, Any]:
+    """The frame, without length, that a peer of exactly this version would send, and what it says."""
+    api_key, version, kind = message
+    schema = message_class(api_key, version, kind)
+    entity = sample(schema, random.Random(zlib.crc32(message_id(message).encode()) + seed))
+    header_is_flexible = bool(schema.__header_schema__.__flexible__)
+    buffer = io.BytesIO()
+    if kind == "request":
+        buffer.write(struct.pack(">hhih", api_key, version, 77, 2) + b"me")
+    else:
+        buffer.write(struct.pack(">i", 77))
+    if header_is_flexible:
+        buffer.write(b"\x00")
+    entity_writer(schema)(buffer, entity)
+    return buffer.getvalue(), entity
+
+
+def decode(message: Message, frame: bytes) -> Any:
+    api_key, version, kind = message
+    if kind == "request":
+        header, decoded = decode_request(frame)
+        assert header == RequestHeader(api_key=api_key, api_version=version, correlation_id=77, client_id="me")
+        return decoded
+    correlation_id, decoded = decode_response(api_key, version, frame)
+    assert correlation_id == 77
+    return decoded
+
+
+def encode(message: Message, decoded: Any) -> bytes:
+    api_key, version, kind = message
+    if kind == "request":
+        frame = encode_request(api_key, version, 77, "me", decoded)
+    else:
+        header = RequestHeader(api_key=api_key, api_version=version, correlation_id=77, client_id="me")
+        frame = encode_response(header, decoded)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    return frame[4:]
+
+
+@pytest.mark.parametrize("message", EVERY_MESSAGE, ids=message_id)
+def test_every_message_of_every_version_survives_the_newest_class(message: Message) -> None:
+    newest = newest_class(message[0], message[2])
+    for seed in range(4):
+        frame, _ = sender_of(message, seed)
+        decoded = decode(message, frame)
+        assert type(decoded) is newest
+        again = encode(message, decoded)
+        assert decode(message, again) == decoded
+        if message not in LOSSY:
+            assert again == frame
+
+
+def frames_of_everything() -> list[bytes]:
+    return [sender_of(message, 1)[0] for message in EVERY_MESSAGE if message[2] == "request"]
+
+
+REQUEST_FRAMES = frames_of_everything()
+HOSTILE = [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80", b"\xff", b"\x00", b"\xff" * 10]
+
+
+@st.composite
+def mutated_frames(draw: st.DrawFn) -> bytes:
+    frame = bytearray(draw(st.sampled_from(REQUEST_FRAMES)))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(8, max(8, len(frame) - 1)))
+        match draw(st.integers(0, 3)):
+            case 0:
+                del frame[at:]
+            case 1:
+                piece = draw(st.sampled_from(HOSTILE))
+                frame[at : at + len(piece)] = piece
+            case 2:
+                frame[at:at] = draw(st.binary(max_size=9))
+            case _:
+                frame[at : at + 1] = bytes([draw(st.integers(0, 255))])
+    return bytes(frame)
+
+
+@settings(max_examples=600, deadline=None)
+@given(mutated_frames())
+def test_mutated_requests_raise_nothing_else(frame: bytes) -> None:
+    try:
+        header, request = decode_request(frame)
+    except (MalformedRequest, UnsupportedVersion):
+        return
+    assert type(request) is newest_class(ApiKey(header.api_key), "request")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_raise_nothing_else(frame: bytes) -> None:
+    try:
+        decode_request(frame)
+    except (MalformedRequest, UnsupportedVersion):
+        return
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([m for m in EVERY_MESSAGE if m[2] == "response"]), st.binary(max_size=60))
+def test_arbitrary_bytes_are_at_worst_a_malformed_response(message: Message, frame: bytes) -> None:
+    try:
+        decode_response(message[0], message[1], frame)
+    except MalformedResponse:
+        return
+
+
+def test_a_cut_request_names_its_header() -> None:
+    frame, _ = sender_of((ApiKey.METADATA, 12, "request"), 0)
+    with pytest.raises(MalformedRequest, match="Metadata v12") as caught:
+        decode_request(frame[:13])
+    assert caught.value.header is not None
+    assert caught.value.header.correlation_id == 77
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x00" * 9, struct.pack(">hhih", 3, 1, 1, 9) + b"abc"])
+def test_without_a_header_there_is_none(frame: bytes) -> None:
+    with pytest.raises(MalformedRequest) as caught:
+        decode_request(frame)
+    assert caught.value.header is None
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(4, 0), (999, 3), (-1, 0), (0, 2), (1, 99), (18, 9)])
+def test_unknown_apis_and_versions_are_told_with_their_header(api_key: int, version: int) -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_request(struct.pack(">hhih", api_key, version, 5, -1))
+    assert caught.value.header == RequestHeader(api_key=api_key, api_version=version, correlation_id=5, client_id=None)
+
+
+def test_unknown_tagged_fields_in_a_header_are_skipped() -> None:
+    frame, _ = sender_of((ApiKey.LIST_GROUPS, 5, "request"), 2)
+    with_tags = frame[:12] + b"\x02" + b"\x00\x03abc" + b"\x09\x00" + frame[13:]
+    assert decode_request(with_tags) == decode_request(frame)
+
+
+def test_an_unknown_api_versions_version_is_answered_in_the_layout_of_version_0() -> None:
+    response = m.api_versions_response
+    answer = response.ApiVersionsResponse(
+        error_code=response.ErrorCode.unsupported_version,
+        api_keys=(response.ApiVersion(api_key=18, min_version=0, max_version=4),),
+        throttle_time=from_ms(0),
+    )
+    header = RequestHeader(api_key=18, api_version=99, correlation_id=3, client_id=None)
+    assert encode_response(header, answer)[4:] == struct.pack(">ihihhh", 3, 35, 1, 18, 0, 4)
+
+
+def test_the_api_versions_response_header_never_has_tagged_fields() -> None:
+    frame, _ = sender_of((ApiKey.API_VERSIONS, 4, "response"), 0)
+    decoded = decode((ApiKey.API_VERSIONS, 4, "response"), frame)
+    assert struct.unpack_from(">h", frame, 4)[0] == decoded.error_code
+
+
+def test_a_version_that_cannot_say_it_is_refused() -> None:
+    request = m.find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("a", "b"))
+    with pytest.raises(ValueError, match="asks for one key"):
+        encode_request(ApiKey.FIND_COORDINATOR, 3, 1, None, request)
