@@ -1,0 +1,320 @@
+"""Sends encoded record batches: per leader several requests on the way, one batch per partition in each.
+
+Rules it obeys: batches of a partition arrive in order. With a producer identity (idempotence) up to five are on the way
+and their sequence numbers keep the order; without one, one at a time. After a failure a partition waits until all its
+answers are in, then goes on from the first batch that was not stored. Batches that were stored but whose answer was
+lost are recognised by the broker (DUPLICATE_SEQUENCE_NUMBER) with an identity, and written twice without.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kio.schema.types import ProducerId, TopicName
+from kio.static.primitive import Records, i16, i32
+
+from penstock.client.broker_errors import STALE_METADATA, refusal
+from penstock.client.cluster_metadata import ClusterMetadata
+from penstock.client.connection import ConnectionLost, PendingReply
+from penstock.client.deadline import Backoff, Deadline
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, CannotConnect, ConfigError
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode, is_retriable
+from penstock.protocol.record_batches import assign_producer, iter_batch_headers
+from penstock.protocol.units import from_ms
+
+__all__ = ["ProduceQueue", "ProducerIdentity"]
+
+TopicPartition = tuple[str, int]
+
+MAX_REQUEST_BYTES: Final = 8 << 20
+BUFFER_BYTES: Final = 32 << 20
+SEND_FROM_BYTES: Final = 1 << 20
+REQUESTS_PER_NODE: Final = 5
+BATCHES_PER_PARTITION: Final = 5
+DELIVERY_TIMEOUT_MS: Final = 120_000
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """What InitProducerId gave: who writes, and which incarnation of him."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    data: bytes
+    records: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    """Mutable: the batches of one partition."""
+
+    waiting: deque[_Batch] = field(default_factory=deque)
+    on_the_way: int = 0
+    next_sequence: int = 0
+    next_number: int = 0
+    recovering: bool = False
+    last_offset: int | None = None
+
+
+@dataclass(slots=True)
+class _Exchange:
+    node: int
+    reply: PendingReply
+    batches: dict[TopicPartition, _Batch]
+    cluster: ClusterMetadata
+
+
+class ProduceQueue:
+    """Mutable: what is to be sent, what is on the way. Uses the client alone between `add` and `flush`."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        *,
+        acks: int = -1,
+        enable_idempotence: bool | None = None,
+        identity: ProducerIdentity | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+    ) -> None:
+        if acks not in {-1, 1}:
+            raise ConfigError("bad-value", f"acks={acks} is not supported", "use acks=-1 (all) or acks=1")
+        if acks == 1 and (enable_idempotence or identity):
+            raise ConfigError("bad-value", "idempotence needs acks=-1", "leave acks alone, or switch idempotence off")
+        self._client = client
+        self._acks = acks
+        self._identity = identity
+        self._wants_identity = identity is None and acks == -1 and enable_idempotence is not False
+        self._identity_required = enable_idempotence is True
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._exchanges: deque[_Exchange] = deque()
+        self._waiting_bytes = 0
+        self._errors: dict[TopicPartition, BrokerError] = {}
+        self._stale = False
+        self._backoff = Backoff()
+        self._deadline = Deadline.after_ms(delivery_timeout_ms)
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Who writes; None without idempotence, or before the first batch."""
+        return self._identity
+
+    def add(self, topic: str, partition: int, batch: bytes) -> None:
+        """Takes one record batch. Sends when enough has come together, waits when too much has."""
+        self._raise_errors()
+        if self._wants_identity:
+            self._wants_identity = False
+            self._identity = self._init_producer_id()
+        header = next(iter_batch_headers(batch))
+        state = self._partitions.setdefault((topic, partition), _Partition())
+        if self._identity is not None:
+            stamped = bytearray(batch)
+            assign_producer(stamped, self._identity.producer_id, self._identity.producer_epoch, state.next_sequence)
+            batch = bytes(stamped)
+            state.next_sequence = (state.next_sequence + header.records_count) & _SEQUENCE_MASK
+        state.waiting.append(_Batch(batch, header.records_count, state.next_number))
+        state.next_number += 1
+        if not self._exchanges and not self._waiting_bytes:
+            self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
+        self._waiting_bytes += len(batch)
+        if self._waiting_bytes >= SEND_FROM_BYTES:
+            self._send_ready()
+        while self._waiting_bytes > self._buffer_bytes:
+            self._step()
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """Waits until everything is stored; the last offset of each partition written since the last flush.
+
+        Raises the first error of a partition; `facts["partitions"]` lists all that failed.
+        """
+        while self._exchanges or self._waiting_bytes:
+            self._step()
+        self._raise_errors()
+        written: dict[TopicPartition, int] = {}
+        for key in sorted(self._partitions):
+            state = self._partitions[key]
+            if state.last_offset is not None:
+                written[key] = state.last_offset
+                state.last_offset = None
+        return written
+
+    # One step: send what may be sent, then take the oldest answer.
+
+    def _step(self) -> None:
+        self._send_ready()
+        if self._exchanges:
+            self._receive(self._exchanges.popleft())
+
+    def _send_ready(self) -> None:
+        ready = [key for key, state in self._partitions.items() if self._may_send(state)]
+        while ready:
+            leaders = self._client.leaders(ready, refresh=self._stale)
+            self._stale = False
+            by_node: dict[int, list[TopicPartition]] = {}
+            for key in ready:
+                by_node.setdefault(leaders[key], []).append(key)
+            sent = [self._send_to(node, keys) for node, keys in by_node.items() if self._has_room(node)]
+            if not any(sent):
+                return
+            ready = [key for key, state in self._partitions.items() if self._may_send(state)]
+
+    def _may_send(self, state: _Partition) -> bool:
+        if state.recovering and not state.on_the_way:
+            state.recovering = False
+        window = BATCHES_PER_PARTITION if self._identity is not None else 1
+        return bool(state.waiting) and not state.recovering and state.on_the_way < window
+
+    def _has_room(self, node: int) -> bool:
+        return sum(1 for exchange in self._exchanges if exchange.node == node) < REQUESTS_PER_NODE
+
+    def _send_to(self, node: int, keys: Iterable[TopicPartition]) -> bool:
+        taken: dict[TopicPartition, _Batch] = {}
+        size = 0
+        for key in keys:
+            batch = self._partitions[key].waiting[0]
+            if taken and size + len(batch.data) > MAX_REQUEST_BYTES:
+                continue
+            taken[key] = self._partitions[key].waiting.popleft()
+            self._partitions[key].on_the_way += 1
+            size += len(batch.data)
+        self._waiting_bytes -= size
+        cluster = self._client.metadata({topic for topic, _ in taken})
+        try:
+            reply = self._client.start(self._request(taken, cluster), node=node)
+        except ConnectionLost as error:
+            self._unanswered(taken, error)
+            return False
+        self._exchanges.append(_Exchange(node, reply, taken, cluster))
+        return True
+
+    def _receive(self, exchange: _Exchange) -> None:
+        try:
+            response = exchange.reply.result()
+        except ConnectionLost as error:
+            self._unanswered(exchange.batches, error)
+            return
+        failed = False
+        for topic in response.responses:
+            name = topic.name or exchange.cluster.topic_name(topic.topic_id) or ""
+            for entry in topic.partition_responses:
+                key = (name, int(entry.index))
+                failed |= not self._settle(key, exchange.batches[key], entry)
+        if failed:
+            self._backoff.pause(self._deadline)
+        else:
+            self._backoff = Backoff()
+            self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
+
+    def _settle(self, key: TopicPartition, batch: _Batch, entry: Any) -> bool:
+        """False when the batch has to be sent again."""
+        state = self._partitions[key]
+        state.on_the_way -= 1
+        code = entry.error_code
+        if code == ErrorCode.none:
+            state.last_offset = int(entry.base_offset) + batch.records - 1
+            return True
+        if code == ErrorCode.duplicate_sequence_number:
+            state.last_offset = max(int(entry.base_offset) + batch.records - 1, state.last_offset or -1)
+            return True
+        if key in self._errors:
+            return True
+        behind_a_gap = code == ErrorCode.out_of_order_sequence_number and state.recovering
+        again = behind_a_gap or code in STALE_METADATA or is_retriable(code)
+        if again and not self._deadline.passed:
+            self._put_back(state, batch)
+            self._stale |= code in STALE_METADATA
+            return False
+        self._give_up(key, code, entry.error_message)
+        return True
+
+    def _put_back(self, state: _Partition, batch: _Batch) -> None:
+        state.recovering = True
+        self._waiting_bytes += len(batch.data)
+        state.waiting.append(batch)
+        state.waiting = deque(sorted(state.waiting, key=lambda waiting: waiting.number))
+
+    def _give_up(self, key: TopicPartition, code: ErrorCode, message: str | None) -> None:
+        topic, partition = key
+        state = self._partitions[key]
+        self._waiting_bytes -= sum(len(batch.data) for batch in state.waiting)
+        state.waiting.clear()
+        self._errors[key] = refusal(
+            code, f"to write to {topic}-{partition}", api="Produce", message=message, topic=topic, partition=partition
+        )
+
+    def _unanswered(self, batches: dict[TopicPartition, _Batch], error: ConnectionLost) -> None:
+        if self._deadline.passed:
+            raise CannotConnect(
+                "broker-unreachable",
+                f"the broker at {error.address} does not answer Produce requests ({error.why})",
+                "check that the broker runs; records that were not flushed are lost",
+                why=error.why,
+            ) from error
+        for key, batch in batches.items():
+            self._partitions[key].on_the_way -= 1
+            self._put_back(self._partitions[key], batch)
+        self._stale = True
+        self._backoff.pause(self._deadline)
+
+    def _raise_errors(self) -> None:
+        if self._errors:
+            first = next(iter(self._errors.values()))
+            first.facts["partitions"] = sorted(self._errors)
+            raise first
+
+    def _request(self, batches: dict[TopicPartition, _Batch], cluster: ClusterMetadata) -> object:
+        request = m.produce_request
+        by_topic: dict[str, list[tuple[int, bytes]]] = {}
+        for (topic, partition), batch in batches.items():
+            by_topic.setdefault(topic, []).append((partition, batch.data))
+        return request.ProduceRequest(
+            transactional_id=None,
+            acks=i16(self._acks),
+            timeout=from_ms(self._client.request_timeout_ms),
+            topic_data=tuple(
+                request.TopicProduceData(
+                    name=TopicName(topic),
+                    topic_id=cluster.topics[topic].topic_id,
+                    partition_data=tuple(
+                        request.PartitionProduceData(index=i32(partition), records=Records(data))
+                        for partition, data in entries
+                    ),
+                )
+                for topic, entries in by_topic.items()
+            ),
+        )
+
+    def _init_producer_id(self) -> ProducerIdentity | None:
+        if not self._identity_required and self._client.supported_range(ApiKey.INIT_PRODUCER_ID) is None:
+            return None
+        request = m.init_producer_id_request.InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout=from_ms(60_000),
+            producer_id=ProducerId(-1),
+            producer_epoch=i16(-1),
+        )
+        deadline = Deadline.after_ms(self._client.api_timeout_ms)
+        backoff = Backoff()
+        while True:
+            response = self._client.call(request)
+            if response.error_code == ErrorCode.none:
+                return ProducerIdentity(
+                    producer_id=int(response.producer_id), producer_epoch=int(response.producer_epoch)
+                )
+            if not is_retriable(response.error_code) or deadline.passed:
+                raise refusal(response.error_code, "to hand out a producer id", api="InitProducerId")
+            backoff.pause(deadline)
