@@ -1,0 +1,1 @@
+"""The command line: thin. Parse, call, print; the other rooms do the work."""

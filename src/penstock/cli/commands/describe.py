@@ -1,0 +1,35 @@
+"""`penstock describe APP`: what an application reads, keeps and writes. Connects to nothing."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.options import application_argument
+from penstock.cli.terminal import data
+
+__all__ = ["command"]
+
+
+@click.command("describe")
+@application_argument
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "mermaid", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def command(application: str, format_: str, as_json: bool) -> None:
+    """Print the topology of an application: subtopologies, topics, state, sinks. Needs Spark, no broker.
+
+    APP is flights.py or package.module:app.
+    """
+    from penstock.cli.application import load_application
+    from penstock.cli.spark_silence import spark_quietly
+
+    with spark_quietly():
+        app = load_application(application)
+        text = app.describe(format="json" if as_json else format_)  # type: ignore[arg-type]
+    data(text.rstrip())

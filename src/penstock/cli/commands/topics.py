@@ -1,0 +1,204 @@
+"""`penstock topics`: as kafka-topics prints and understands it."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.near_names import topic_missing
+from penstock.cli.options import bootstrap_option, exactly_one, json_option, key_value_pairs
+from penstock.cli.terminal import data, print_json, talk
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.cluster_metadata import TopicMetadata
+
+__all__ = ["command"]
+
+_DEFAULT_SOURCE = 5
+
+
+@click.command("topics")
+@click.option("--create", is_flag=True, help="Create a topic.")
+@click.option("--delete", is_flag=True, help="Delete a topic.")
+@click.option("--list", "list_", is_flag=True, help="List all topics.")
+@click.option("--describe", is_flag=True, help="Describe one topic, or all.")
+@click.option("--alter", is_flag=True, help="Give a topic more --partitions, or other --config.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="The topic; may be repeated.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), metavar="N", help="Number of partitions.  [default: the broker's]"
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Replicas of each partition.  [default: the broker's]",
+)
+@click.option(
+    "--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; may be repeated."
+)
+@click.option("--if-not-exists", is_flag=True, help="With --create: do nothing for a topic that is there.")
+@click.option("--if-exists", is_flag=True, help="With --delete, --describe, --alter: do nothing for one that is not.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out topics such as __consumer_offsets.")
+@bootstrap_option
+@json_option
+def command(
+    create: bool,
+    delete: bool,
+    list_: bool,
+    describe: bool,
+    alter: bool,
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    if_exists: bool,
+    exclude_internal: bool,
+    bootstrap_servers: str,
+    as_json: bool,
+) -> None:
+    """Create, delete, list, describe and alter topics, with kafka-topics' flags and output.
+
+    \b
+      penstock topics --create --topic flights --partitions 8
+      penstock topics --describe --topic flights
+    """
+    action = exactly_one(
+        {"--create": create, "--delete": delete, "--list": list_, "--describe": describe, "--alter": alter}
+    )
+    if action in ("--create", "--delete", "--alter") and not topics:
+        raise click.UsageError(f"{action} needs --topic NAME.")
+    from penstock.client.admin import Admin
+
+    with Admin(bootstrap_servers, client_id="penstock-topics") as admin:
+        if action == "--create":
+            _create(admin, topics, partitions, replication_factor, key_value_pairs(configs, "--config"), if_not_exists)
+        elif action == "--delete":
+            _delete(admin, topics, if_exists)
+        elif action == "--alter":
+            _alter(admin, topics, partitions, key_value_pairs(configs, "--config"), if_exists)
+        else:
+            known = admin.list_topics(include_internal=not exclude_internal)
+            chosen = _chosen(known, topics, if_exists, bootstrap_servers)
+            if action == "--list":
+                _list(chosen, as_json)
+            else:
+                _describe(admin, chosen, as_json)
+
+
+def _create(
+    admin: Admin,
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: dict[str, str],
+    if_not_exists: bool,
+) -> None:
+    existing = set(admin.describe_topics(topics)) if if_not_exists else set()
+    for topic in topics:
+        if topic in existing:
+            talk(f"Topic {topic} exists already.")
+            continue
+        if "." in topic or "_" in topic:
+            talk("note: '.' and '_' in a topic's name collide in Kafka's metrics; better use only one of them.")
+        admin.create_topics(
+            {topic: -1 if partitions is None else partitions},
+            replication_factor=-1 if replication_factor is None else replication_factor,
+            configs={topic: configs},
+            exist_ok=if_not_exists,
+        )
+        data(f"Created topic {topic}.")
+
+
+def _delete(admin: Admin, topics: tuple[str, ...], if_exists: bool) -> None:
+    known = admin.list_topics(include_internal=True)
+    chosen = _chosen(known, topics, if_exists, admin.client.bootstrap_servers)
+    if chosen:
+        admin.delete_topics(chosen)
+    for topic in chosen:
+        talk(f"Deleted topic {topic}.")
+
+
+def _alter(
+    admin: Admin, topics: tuple[str, ...], partitions: int | None, configs: dict[str, str], if_exists: bool
+) -> None:
+    if partitions is None and not configs:
+        raise click.UsageError("--alter needs --partitions N or --config NAME=VALUE.")
+    chosen = _chosen(admin.list_topics(include_internal=True), topics, if_exists, admin.client.bootstrap_servers)
+    if partitions is not None and chosen:
+        admin.create_partitions(dict.fromkeys(chosen, partitions))
+    for topic in chosen:
+        if configs:
+            admin.alter_configs("topic", topic, dict(configs))
+        talk(f"Altered topic {topic}.")
+
+
+def _chosen(
+    known: dict[str, TopicMetadata], topics: tuple[str, ...], if_exists: bool, bootstrap_servers: str
+) -> dict[str, TopicMetadata]:
+    if not topics:
+        return known
+    missing = [topic for topic in topics if topic not in known]
+    if missing and not if_exists:
+        raise topic_missing(missing[0], known, bootstrap_servers)
+    return {topic: known[topic] for topic in topics if topic in known}
+
+
+def _list(topics: dict[str, TopicMetadata], as_json: bool) -> None:
+    if as_json:
+        print_json(sorted(topics))
+        return
+    for name in sorted(topics):
+        data(name)
+
+
+def _describe(admin: Admin, topics: dict[str, TopicMetadata], as_json: bool) -> None:
+    described = admin.describe_configs([("topic", name) for name in topics]) if topics else {}
+    configs = {
+        name: {e.name: e.value for e in entries.values() if e.source != _DEFAULT_SOURCE}
+        for (_, name), entries in described.items()
+    }
+    if as_json:
+        print_json([_document(topic, configs.get(name, {})) for name, topic in sorted(topics.items())])
+        return
+    for name, topic in sorted(topics.items()):
+        for line in _described(topic, configs.get(name, {})):
+            data(line)
+
+
+def _described(topic: TopicMetadata, configs: dict[str, str | None]) -> list[str]:
+    """kafka-topics' own lines: one for the topic, one for each partition, fields behind tabs."""
+    shown = ",".join(f"{name}={value}" for name, value in sorted(configs.items()))
+    factor = len(next(iter(topic.replicas.values()), ()))
+    head = f"Topic: {topic.name}\tTopicId: {_topic_id(topic)}\tPartitionCount: {len(topic.partitions)}"
+    lines = [f"{head}\tReplicationFactor: {factor}\tConfigs: {shown}"]
+    for partition, leader in sorted(topic.partitions.items()):
+        replicas = ",".join(str(node) for node in topic.replicas.get(partition, ()))
+        lines.append(
+            f"\tTopic: {topic.name}\tPartition: {partition}\tLeader: {'none' if leader < 0 else leader}"
+            f"\tReplicas: {replicas}\tIsr: {replicas}\tElr: N/A\tLastKnownElr: N/A"
+        )
+    return lines
+
+
+def _topic_id(topic: TopicMetadata) -> str:
+    """Kafka's text form of an id: url-safe base64 without padding."""
+    if topic.topic_id is None:
+        return "AAAAAAAAAAAAAAAAAAAAAA"
+    return base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("=")
+
+
+def _document(topic: TopicMetadata, configs: dict[str, str | None]) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": _topic_id(topic),
+        "internal": topic.internal,
+        "configs": configs,
+        "partitions": [
+            {"partition": partition, "leader": leader, "replicas": list(topic.replicas.get(partition, ()))}
+            for partition, leader in sorted(topic.partitions.items())
+        ],
+    }

@@ -1,0 +1,208 @@
+"""One streams group as an operator sees it: who owns which tasks, how far they are, and what it waits for.
+
+Everything comes over Kafka's protocol, so it works against any broker with streams groups and without the application.
+Time is an argument: rates come from two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.cli.readiness import Obstacle, obstacles
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.admin_results import StreamsGroupDescription, StreamsMemberDescription
+    from penstock.client.membership.topology import Topology
+
+__all__ = ["GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
+
+TopicPartition = tuple[str, int]
+Tasks = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """Positions of one input partition; `committed` None until something was committed. Offsets, not records."""
+
+    start: int
+    end: int
+    committed: int | None = None
+
+    @property
+    def records(self) -> int:
+        """What is not yet done: from the committed position, else from the log's start, to the end."""
+        return max(0, self.end - (self.start if self.committed is None else max(self.committed, self.start)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One member: `active` is what it has, `target` what it is to have."""
+
+    member_id: str
+    client_id: str
+    process_id: str
+    member_epoch: int
+    active: Tasks
+    standby: Tasks
+    target: Tasks
+    lag: int
+    records_per_s: float | None  # of the source topics; None at the first look
+
+    @property
+    def tasks(self) -> int:
+        return sum(len(partitions) for partitions in self.active.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """The group at one moment. `done` and `known` count positions of the source topics."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    topology_epoch: int | None
+    members: tuple[MemberView, ...]
+    tasks: int
+    lag: int
+    done: int
+    known: int
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def assigned(self) -> int:
+        """How many tasks somebody owns."""
+        return sum(member.tasks for member in self.members)
+
+    @property
+    def settled(self) -> bool:
+        """Stable, and every task has its owner."""
+        return self.state == "Stable" and self.tasks > 0 and self.assigned == self.tasks
+
+
+class GroupWatch:
+    """Looks at one group again and again. Mutable: it remembers the last positions, for the rates."""
+
+    def __init__(self, admin: Admin, group_id: str) -> None:
+        self._admin = admin
+        self.group_id = group_id
+        self._last: tuple[int, dict[TopicPartition, int]] | None = None
+        self._rates: dict[TopicPartition, float] = {}
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def look(self, *, now_ms: int) -> GroupView:
+        """The group now. Raises BrokerError `group-missing`, CannotConnect."""
+        group = self._admin.describe_streams_groups([self.group_id])[self.group_id]
+        lags = lag_by_partition(self._admin, group)
+        sources = _source_topics(group.topology)
+        self._note(
+            {key: lag.committed for key, lag in lags.items() if key[0] in sources and lag.committed is not None}, now_ms
+        )
+        members = tuple(self._member(member, group.topology, lags) for member in group.members)
+        own = [lag for (topic, _), lag in lags.items() if topic in sources]
+        not_ready = group.state == "NotReady" or group.topology is None
+        return GroupView(
+            group_id=group.group_id,
+            state=group.state,
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            topology_epoch=None if group.topology is None else group.topology.epoch,
+            members=members,
+            tasks=_task_count(group.topology, lags),
+            lag=sum(lag.records for lag in lags.values()),
+            done=sum((lag.committed or lag.start) for lag in own),
+            known=sum(lag.end for lag in own),
+            obstacles=obstacles(group.topology, self._admin.list_topics(include_internal=True)) if not_ready else (),
+        )
+
+    def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
+        if self._last is not None and now_ms > self._last[0]:
+            elapsed_s = (now_ms - self._last[0]) / 1000
+            self._rates = {
+                key: max(0, offset - self._last[1].get(key, 0)) / elapsed_s for key, offset in committed.items()
+            }
+        self._last = (now_ms, committed)
+
+    def _member(
+        self, member: StreamsMemberDescription, topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]
+    ) -> MemberView:
+        owned = task_partitions(topology, member.assignment.active)
+        known = [key for key in owned if key in self._rates]
+        return MemberView(
+            member_id=member.member_id,
+            client_id=member.client_id,
+            process_id=member.process_id,
+            member_epoch=member.member_epoch,
+            active=member.assignment.active,
+            standby=member.assignment.standby,
+            target=member.target_assignment.active,
+            lag=sum(lags[key].records for key in owned if key in lags),
+            records_per_s=sum(self._rates[key] for key in known) if known else None,
+        )
+
+
+def task_partitions(topology: Topology | None, tasks: Tasks) -> list[TopicPartition]:
+    """The input partitions of tasks: partition p of every source and repartition topic of the subtopology."""
+    if topology is None:
+        return []
+    inputs = {s.subtopology_id: _inputs(s) for s in topology.subtopologies}
+    return sorted(
+        {
+            (topic, partition)
+            for name, numbers in tasks.items()
+            for topic in inputs.get(name, ())
+            for partition in numbers
+        }
+    )
+
+
+def lag_by_partition(admin: Admin, group: StreamsGroupDescription) -> dict[TopicPartition, PartitionLag]:
+    """Positions of every input partition of the group's topology; topics that do not exist are left out."""
+    if group.topology is None:
+        return {}
+    wanted = sorted({topic for subtopology in group.topology.subtopologies for topic in _inputs(subtopology)})
+    topics = admin.describe_topics(wanted)
+    partitions = [
+        (name, partition)
+        for name, topic in topics.items()
+        for partition, leader in topic.partitions.items()
+        if leader >= 0
+    ]
+    if not partitions:
+        return {}
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+    starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
+    committed = admin.committed_offsets(group.group_id)
+    return {
+        key: PartitionLag(start=starts[key].offset, end=ends[key].offset, committed=committed.get(key))
+        for key in partitions
+    }
+
+
+def _inputs(subtopology: object) -> tuple[str, ...]:
+    from penstock.client.membership.topology import Subtopology
+
+    assert isinstance(subtopology, Subtopology)
+    return (*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics))
+
+
+def _source_topics(topology: Topology | None) -> frozenset[str]:
+    if topology is None:
+        return frozenset()
+    internal = {topic.name for s in topology.subtopologies for topic in s.repartition_source_topics}
+    return frozenset(topic for s in topology.subtopologies for topic in s.source_topics if topic not in internal)
+
+
+def _task_count(topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]) -> int:
+    """Tasks of the whole topology: for each subtopology as many as its widest input topic has partitions."""
+    if topology is None:
+        return 0
+    widths: dict[str, int] = {}
+    for topic, _ in lags:
+        widths[topic] = widths.get(topic, 0) + 1
+    return sum(max((widths.get(topic, 0) for topic in _inputs(s)), default=0) for s in topology.subtopologies)

@@ -1,0 +1,98 @@
+"""One application instance, as `penstock run` and `penstock demo` start it: a process of its own.
+
+`python -m penstock.cli.instance APP …` loads the application, says through `--report FILE` where its state lies (there
+`status.json` is found) or why it failed, and runs. Standard input is the parent's lifeline: at its end the parent is
+gone, however it went, and the instance stops gracefully.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import click
+
+from penstock.cli.application import configure, load_application
+from penstock.cli.options import read_properties
+from penstock.errors import CannotConnect, PenstockError
+
+__all__ = ["command"]
+
+
+@click.command()
+@click.argument("application")
+@click.option("--name", required=True)
+@click.option("--report", type=click.Path(path_type=Path), required=True)
+@click.option("--own-state-dir", is_flag=True)
+@click.option("--state-dir", type=click.Path(path_type=Path))
+@click.option("--bootstrap-server", "bootstrap_servers")
+@click.option("--config", "config_file", type=click.Path(path_type=Path))
+@click.option("--until", type=click.Choice(["stopped", "caught-up"]), default="stopped")
+def command(
+    application: str,
+    name: str,
+    report: Path,
+    own_state_dir: bool,
+    state_dir: Path | None,
+    bootstrap_servers: str | None,
+    config_file: Path | None,
+    until: str,
+) -> None:
+    """One instance of an application; started by `penstock run` and `penstock demo`."""
+    threading.Thread(target=_end_with_the_parent, name="lifeline", daemon=True).start()
+    try:
+        settings = read_properties(config_file) if config_file is not None else {}
+        app = load_application(application)
+        configure(app, bootstrap_servers=bootstrap_servers, settings=settings)
+        if state_dir is not None:
+            app.state_dir = state_dir
+        elif own_state_dir:
+            app.state_dir = app.state_dir / name
+        if own_state_dir and not app.config.get("client.id"):
+            app.config["client.id"] = f"{app.name}-{name}"
+        _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
+        app.run(until="caught-up" if until == "caught-up" else "stopped")
+    except PenstockError as error:
+        traceback.print_exc()
+        kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
+        _tell(report, {"error": error.render(), "code": error.code, "kind": kind})
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - reported to the parent, which shows it
+        traceback.print_exc()
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        _tell(
+            report,
+            {
+                "error": "",
+                "code": "unexpected",
+                "kind": "failed",
+                "text": f"{type(error).__name__}: {error}",
+                "missing": missing,
+            },
+        )
+        sys.exit(1)
+
+
+def _tell(report: Path, document: dict[str, object]) -> None:
+    """Adds to the report, which is replaced as a whole."""
+    known: dict[str, object] = json.loads(report.read_text()) if report.exists() else {}
+    aside = report.with_suffix(".new")
+    aside.write_text(json.dumps(known | document))
+    aside.replace(report)
+
+
+def _end_with_the_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    command(prog_name="penstock-instance")

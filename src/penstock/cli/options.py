@@ -1,0 +1,88 @@
+"""Options that several commands share, in Kafka's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from penstock.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_BOOTSTRAP_SERVERS",
+    "application_argument",
+    "bootstrap_option",
+    "exactly_one",
+    "json_option",
+    "key_value_pairs",
+    "read_properties",
+]
+
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def bootstrap_option(function: Function) -> Function:
+    """`--bootstrap-server`, which may be left out: environment, else localhost:9092."""
+    return click.option(
+        "--bootstrap-server",
+        "bootstrap_servers",
+        metavar="HOST:PORT[,…]",
+        envvar="PENSTOCK_BOOTSTRAP_SERVERS",
+        default=DEFAULT_BOOTSTRAP_SERVERS,
+        show_default="$PENSTOCK_BOOTSTRAP_SERVERS, else localhost:9092",
+        help="The broker or brokers to connect to.",
+    )(function)
+
+
+def json_option(function: Function) -> Function:
+    """`--json`: one document on stdout."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")(function)
+
+
+def application_argument(function: Function) -> Function:
+    """`APP`: a file or a module."""
+    return click.argument("application", metavar="APP")(function)
+
+
+def exactly_one(given: dict[str, bool]) -> str:
+    """The one option that was given; wrong usage otherwise."""
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) != 1:
+        raise click.UsageError(f"Give exactly one of {', '.join(given)}.")
+    return chosen[0]
+
+
+def key_value_pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """`("a=1", "b=2")` → {"a": "1", "b": "2"}."""
+    pairs = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A file in Kafka's properties format: NAME=VALUE lines, `#` and `!` comments, `\\` at a line's end goes on."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "bad-value",
+            f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
+            "name a file of NAME=VALUE lines",
+        ) from None
+    settings = {}
+    for line in text.replace("\\\n", "").splitlines():
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, separator, value = stripped.partition("=")
+        if not separator:
+            raise ConfigError("bad-value", f"{path} has a line without '=': {stripped}", "write NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
