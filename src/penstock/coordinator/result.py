@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRecord:
-    """One record of `__consumer_offsets`: a key and a value of `coordinator.records.schemas`; value None = tombstone."""
+    """A record of `__consumer_offsets`: a key and a value of `coordinator.records.schemas`; value None = tombstone."""
 
     key: object
     value: object | None

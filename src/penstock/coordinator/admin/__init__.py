@@ -1,0 +1,1 @@
+"""Looking at groups and deleting them."""

@@ -1,0 +1,32 @@
+"""DeleteGroups (API 42): the tombstones that take an empty group out, offsets first."""
+
+from __future__ import annotations
+
+from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.group_registry import Group
+from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.records.builders import (
+    group_metadata_tombstone,
+    offset_commit_tombstone,
+    streams_group_tombstones,
+)
+from penstock.coordinator.result import CoordinatorRecord
+from penstock.protocol.error_codes import ErrorCode
+
+__all__ = ["delete_group"]
+
+
+def delete_group(group: Group | None, group_id: str, offsets: CommittedOffsets) -> tuple[CoordinatorRecord, ...]:
+    """Raises CoordinatorError(GROUP_ID_NOT_FOUND) or (NON_EMPTY_GROUP)."""
+    if group is None:
+        raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+    is_empty = group.is_empty if isinstance(group, ClassicGroup) else not group.members
+    if not is_empty:
+        raise CoordinatorError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
+    tombstones = [
+        offset_commit_tombstone(group_id, topic, partition) for (topic, partition), _ in offsets.of_group(group_id)
+    ]
+    if isinstance(group, ClassicGroup):
+        return (*tombstones, group_metadata_tombstone(group_id))
+    return (*tombstones, *streams_group_tombstones(group_id))

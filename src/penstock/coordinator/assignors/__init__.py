@@ -1,0 +1,1 @@
+"""Who gets which task: pure computations behind one protocol."""

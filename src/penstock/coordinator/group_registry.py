@@ -1,0 +1,140 @@
+"""All groups of a shard by id, which type may replace which, and the dispatch of records: the writer of hard state.
+
+Compaction may have left any subset of a group's records: each creates what it needs; a tombstone for what is not there
+is nothing. A *simple* classic group (offsets only) gives way to a streams group (KAFKA-20254); another type is corrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.errors import CoordinatorError, CorruptRecord
+from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.records import schemas as s
+from penstock.coordinator.records.builders import group_metadata_tombstone
+from penstock.coordinator.result import CoordinatorRecord
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.protocol.error_codes import ErrorCode
+
+__all__ = ["Group", "GroupRegistry"]
+
+Group: TypeAlias = StreamsGroup | ClassicGroup
+
+
+class GroupRegistry:
+    """Hard state of a shard: groups and their committed offsets."""
+
+    __slots__ = ("_groups", "offsets")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self.offsets = CommittedOffsets()
+
+    def get(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def all(self) -> list[Group]:
+        """In order of group ids."""
+        return [self._groups[group_id] for group_id in sorted(self._groups)]
+
+    def streams_groups(self) -> list[StreamsGroup]:
+        return [group for group in self.all() if isinstance(group, StreamsGroup)]
+
+    def streams_group(self, group_id: str) -> StreamsGroup:
+        """Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise CoordinatorError(ErrorCode.group_id_not_found, f"Streams group {group_id} not found.")
+        if not isinstance(group, StreamsGroup):
+            raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group.")
+        return group
+
+    def streams_group_to_join(self, group_id: str) -> tuple[StreamsGroup, tuple[CoordinatorRecord, ...]]:
+        """The group a member may join, a new one if need be, and the records that must come before it: an empty
+        classic group is converted. Raises CoordinatorError(GROUP_ID_NOT_FOUND) for any other type."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return StreamsGroup.new(group_id), ()
+        if isinstance(group, ClassicGroup) and group.is_empty:
+            return StreamsGroup.new(group_id), (group_metadata_tombstone(group_id),)
+        return self.streams_group(group_id), ()
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        key: Any = record.key
+        value: Any = record.value
+        if isinstance(key, s.OffsetCommitKey):
+            self._replay_offset(key, value)
+        elif isinstance(key, s.GroupMetadataKey):
+            self._replay_classic(key.group, value)
+        elif value is None and key.group_id not in self._groups:
+            return
+        elif value is None and isinstance(key, s.StreamsGroupMetadataKey):
+            self._remove_streams_group(key.group_id)
+        else:
+            group = self._streams_group_for_replay(key.group_id, creates=value is not None)
+            if group is not None:
+                _replay_streams(group, key, value)
+
+    def hard_state(self) -> Iterator[CoordinatorRecord]:
+        """The records that rebuild everything, by group."""
+        for group in self.all():
+            yield from group.hard_state()
+        yield from self.offsets.hard_state()
+
+    def _replay_offset(self, key: s.OffsetCommitKey, value: s.OffsetCommitValue | None) -> None:
+        self.offsets.replay(key, value)
+        if value is not None:
+            self._groups.setdefault(key.group, ClassicGroup(group_id=key.group))
+        elif not self.offsets.has_offsets(key.group):
+            group = self._groups.get(key.group)
+            if isinstance(group, ClassicGroup) and group.metadata is None:
+                del self._groups[key.group]
+
+    def _replay_classic(self, group_id: str, value: s.GroupMetadataValue | None) -> None:
+        group = self._groups.get(group_id)
+        if value is not None:
+            if group is not None and not isinstance(group, ClassicGroup):
+                raise CorruptRecord(f"a classic group's record for {group_id}, which is a streams group")
+            self._groups[group_id] = ClassicGroup(group_id=group_id, metadata=value)
+        elif isinstance(group, ClassicGroup):
+            del self._groups[group_id]
+            if self.offsets.has_offsets(group_id):
+                self._groups[group_id] = ClassicGroup(group_id=group_id)
+
+    def _remove_streams_group(self, group_id: str) -> None:
+        if isinstance(self._groups.get(group_id), StreamsGroup):
+            del self._groups[group_id]
+            if self.offsets.has_offsets(group_id):
+                self._groups[group_id] = ClassicGroup(group_id=group_id)
+
+    def _streams_group_for_replay(self, group_id: str, *, creates: bool) -> StreamsGroup | None:
+        group = self._groups.get(group_id)
+        if isinstance(group, StreamsGroup):
+            return group
+        if not creates:
+            return None
+        if isinstance(group, ClassicGroup) and not group.is_simple:
+            raise CorruptRecord(f"a streams group's record for {group_id}, which is a classic group")
+        created = StreamsGroup.new(group_id)
+        self._groups[group_id] = created
+        return created
+
+
+def _replay_streams(group: StreamsGroup, key: Any, value: Any) -> None:
+    if isinstance(key, s.StreamsGroupMetadataKey):
+        group.replay_metadata(value)
+    elif isinstance(key, s.StreamsGroupMemberMetadataKey):
+        group.replay_member(key.member_id, value)
+    elif isinstance(key, s.StreamsGroupTargetAssignmentMetadataKey):
+        group.replay_target_metadata(value)
+    elif isinstance(key, s.StreamsGroupTargetAssignmentMemberKey):
+        group.replay_target(key.member_id, value)
+    elif isinstance(key, s.StreamsGroupCurrentMemberAssignmentKey):
+        group.replay_current(key.member_id, value)
+    elif isinstance(key, s.StreamsGroupTopologyKey):
+        group.replay_topology(value)
+    else:
+        raise TypeError(f"{type(key).__name__} is no key of a group")

@@ -1,0 +1,1 @@
+"""Committed offsets: hard state and its rules."""

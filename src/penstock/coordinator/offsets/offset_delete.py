@@ -1,0 +1,50 @@
+"""OffsetDelete (API 47): offsets of topics that the group does not read."""
+
+from __future__ import annotations
+
+from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.offsets.member_ownership import subscribed_topics
+from penstock.coordinator.records.builders import offset_commit_tombstone
+from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult, Reply
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.messages import offset_delete_request as req
+from penstock.protocol.messages import offset_delete_response as res
+from penstock.protocol.units import from_ms
+
+__all__ = ["offset_delete"]
+
+
+def offset_delete(
+    offsets: CommittedOffsets,
+    group: StreamsGroup | ClassicGroup | None,
+    request: req.OffsetDeleteRequest,
+    context: RequestContext,
+) -> CoordinatorResult:
+    """A topic the group's members read is GROUP_SUBSCRIBED_TO_TOPIC; the others are deleted, there or not.
+
+    Raises CoordinatorError(GROUP_ID_NOT_FOUND), and NON_EMPTY_GROUP for a classic group with members.
+    """
+    if group is None:
+        raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
+    if isinstance(group, ClassicGroup) and not group.is_empty:
+        raise CoordinatorError(ErrorCode.non_empty_group, f"Group {group.group_id} has members.")
+    subscribed = subscribed_topics(group.topology) if isinstance(group, StreamsGroup) and group.members else frozenset()
+    records: list[CoordinatorRecord] = []
+    topics = []
+    for topic in request.topics:
+        code = ErrorCode.group_subscribed_to_topic if topic.name in subscribed else ErrorCode.none
+        partitions = []
+        for partition in topic.partitions:
+            index = int(partition.partition_index)
+            if code is ErrorCode.none and offsets.get(request.group_id, topic.name, index) is not None:
+                records.append(offset_commit_tombstone(request.group_id, topic.name, index))
+            partitions.append(
+                res.OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=code)
+            )
+        topics.append(res.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    response = res.OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=from_ms(0), topics=tuple(topics))
+    return CoordinatorResult(records=tuple(records), replies=(Reply(token=context.token, response=response),))

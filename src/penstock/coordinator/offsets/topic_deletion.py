@@ -1,0 +1,29 @@
+"""Offsets of deleted topics go with them."""
+
+from __future__ import annotations
+
+from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.records.builders import offset_commit_tombstone
+from penstock.coordinator.result import CoordinatorRecord
+
+__all__ = ["deleted_topic_tombstones"]
+
+
+def deleted_topic_tombstones(
+    offsets: CommittedOffsets, before: MetadataImage, after: MetadataImage
+) -> tuple[CoordinatorRecord, ...]:
+    """Tombstones for offsets of topics that are gone or were created anew, unless the offset names the new id."""
+    gone = {
+        name: topic.topic_id
+        for name, topic in before.topics.items()
+        if name not in after.topics or after.topics[name].topic_id != topic.topic_id
+    }
+    if not gone:
+        return ()
+    return tuple(
+        offset_commit_tombstone(group_id, topic, partition)
+        for group_id in offsets.group_ids()
+        for (topic, partition), value in offsets.of_group(group_id)
+        if topic in gone and value.topic_id in (None, gone[topic])
+    )

@@ -1,0 +1,1 @@
+"""The records of `__consumer_offsets`, byte for byte Kafka's."""

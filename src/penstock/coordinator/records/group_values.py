@@ -1,0 +1,123 @@
+"""The values of OffsetCommit and GroupMetadata: versions 0-3 in the older form, 4 flexible."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from penstock.coordinator.records.fields import (
+    Cursor,
+    write_compact_string,
+    write_int32,
+    write_int64,
+    write_string,
+    write_tags,
+)
+from penstock.coordinator.records.schemas import GroupMember, GroupMetadataValue, OffsetCommitValue
+
+__all__ = ["read_group", "read_offset", "write_group", "write_offset"]
+
+_FLEXIBLE = 4
+
+
+def write_offset(value: OffsetCommitValue) -> tuple[int, bytes]:
+    """Version 4; version 1 when there is an expire timestamp, the only one that has it."""
+    out = bytearray()
+    write_int64(out, value.offset)
+    if value.expire_timestamp >= 0:
+        write_string(out, value.metadata)
+        write_int64(out, value.commit_timestamp)
+        write_int64(out, value.expire_timestamp)
+        return 1, bytes(out)
+    write_int32(out, value.leader_epoch)
+    write_compact_string(out, value.metadata)
+    write_int64(out, value.commit_timestamp)
+    write_tags(out, *([] if value.topic_id is None else [(0, value.topic_id.bytes)]))
+    return _FLEXIBLE, bytes(out)
+
+
+def read_offset(cursor: Cursor, version: int) -> OffsetCommitValue:
+    offset = cursor.int64()
+    leader_epoch = cursor.int32() if version >= 3 else -1
+    metadata = cursor.compact_string() if version >= _FLEXIBLE else cursor.string()
+    commit_timestamp = cursor.int64()
+    expire_timestamp = cursor.int64() if version == 1 else -1
+    tags = cursor.tags() if version >= _FLEXIBLE else {}
+    topic_id = UUID(bytes=tags[0].take(16)) if 0 in tags else None
+    return OffsetCommitValue(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp=commit_timestamp,
+        expire_timestamp=expire_timestamp,
+        topic_id=topic_id,
+    )
+
+
+def write_group(value: GroupMetadataValue) -> tuple[int, bytes]:
+    out = bytearray()
+    write_string(out, value.protocol_type)
+    write_int32(out, value.generation)
+    write_string(out, value.protocol)
+    write_string(out, value.leader)
+    write_int64(out, value.current_state_timestamp)
+    write_int32(out, len(value.members))
+    for member in value.members:
+        write_string(out, member.member_id)
+        write_string(out, member.group_instance_id)
+        write_string(out, member.client_id)
+        write_string(out, member.client_host)
+        write_int32(out, member.rebalance_timeout_ms)
+        write_int32(out, member.session_timeout_ms)
+        for data in (member.subscription, member.assignment):
+            write_int32(out, len(data))
+            out += data
+    return 3, bytes(out)
+
+
+def read_group(cursor: Cursor, version: int) -> GroupMetadataValue:
+    flexible = version >= _FLEXIBLE
+    nullable = Cursor.nullable_compact_string if flexible else Cursor.nullable_string
+    protocol_type = cursor.compact_string() if flexible else cursor.string()
+    generation = cursor.int32()
+    protocol, leader = nullable(cursor), nullable(cursor)
+    timestamp = cursor.int64() if version >= 2 else -1
+
+    def read(members: Cursor) -> GroupMember:
+        return _read_member(members, version)
+
+    members = cursor.compact_array(read) if flexible else cursor.array(read)
+    if flexible:
+        cursor.tags()
+    return GroupMetadataValue(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        current_state_timestamp=timestamp,
+        members=members,
+    )
+
+
+def _read_member(cursor: Cursor, version: int) -> GroupMember:
+    flexible = version >= _FLEXIBLE
+    text = Cursor.compact_string if flexible else Cursor.string
+    nullable = Cursor.nullable_compact_string if flexible else Cursor.nullable_string
+    data = Cursor.compact_bytes if flexible else Cursor.bytes_field
+    member_id = text(cursor)
+    instance_id = nullable(cursor) if version >= 3 else None
+    client_id, client_host = text(cursor), text(cursor)
+    rebalance_timeout_ms = cursor.int32() if version >= 1 else -1
+    session_timeout_ms = cursor.int32()
+    subscription, assignment = data(cursor), data(cursor)
+    if flexible:
+        cursor.tags()
+    return GroupMember(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=subscription,
+        assignment=assignment,
+    )

@@ -1,0 +1,315 @@
+"""GroupCoordinatorShard, the door of the rules: one method per request, timers and metadata in, results out.
+
+A write returns a `CoordinatorResult` and changes no hard state: the runner appends the records, calls `replay` for
+each, then `apply_timers`, and sends the replies. A refused request raises `CoordinatorError`; nothing was changed then.
+Reads return parts of wire messages. `on_timers` and `on_metadata_image` are lazy: the runner applies each result before
+it asks for the next, which is computed on the state that the last one left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import cast
+
+from kio.schema.types import GroupId
+
+from penstock.coordinator.admin.delete_groups import delete_group
+from penstock.coordinator.admin.describe_groups import describe_group
+from penstock.coordinator.admin.list_groups import list_groups
+from penstock.coordinator.admin.streams_group_describe import described_group, undescribed_group
+from penstock.coordinator.assignors.assignor import TaskAssignor
+from penstock.coordinator.assignors.sticky_tasks import StickyTaskAssignor
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.group_registry import GroupRegistry
+from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.offsets.offset_commit import offset_commit
+from penstock.coordinator.offsets.offset_delete import offset_delete
+from penstock.coordinator.offsets.offset_fetch import offset_fetch
+from penstock.coordinator.offsets.topic_deletion import deleted_topic_tombstones
+from penstock.coordinator.records.serde import encode_key, encode_value
+from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    SetTimer,
+    TimerKey,
+)
+from penstock.coordinator.streams.circumstances import Circumstances
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.coordinator.streams.group_timers import (
+    assignment_due,
+    loaded_group_timers,
+    rebalance_timed_out,
+    session_timed_out,
+    topics_changed,
+)
+from penstock.coordinator.streams.membership_end import streams_group_leave
+from penstock.coordinator.streams.request_validation import JOIN_EPOCH, validate_request
+from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
+from penstock.coordinator.streams.streams_group_heartbeat import streams_group_heartbeat
+from penstock.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
+from penstock.coordinator.timers import TimerQueue
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.messages import (
+    delete_groups_response,
+    describe_groups_response,
+    list_groups_response,
+    offset_commit_request,
+    offset_delete_request,
+    offset_fetch_request,
+    offset_fetch_response,
+    streams_group_describe_response,
+    streams_group_heartbeat_request,
+)
+from penstock.protocol.units import from_ms
+
+__all__ = ["GroupCoordinatorShard"]
+
+_SECONDS_IN_INT32 = 2**31
+
+
+class GroupCoordinatorShard:
+    """The groups of one partition of `__consumer_offsets`. Mutable: `replay` writes hard state, and only it does."""
+
+    def __init__(
+        self,
+        partition: int,
+        configuration: GroupCoordinatorConfiguration,
+        image: MetadataImage,
+        *,
+        assignor: TaskAssignor | None = None,
+    ) -> None:
+        self.partition = partition
+        self._configuration = configuration
+        self._image = image
+        self._assignor: TaskAssignor = assignor or StickyTaskAssignor()
+        self._registry = GroupRegistry()
+        self._soft: dict[str, StreamsGroupSoftState] = {}
+        self._timers = TimerQueue()
+        self._first_endpoint_epoch = 0
+
+    # --- writes ---
+
+    def streams_group_heartbeat(
+        self,
+        request: streams_group_heartbeat_request.StreamsGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,
+    ) -> CoordinatorResult:
+        """API 88. Raises CoordinatorError."""
+        validate_request(request)
+        group_id = request.group_id
+        circumstances = self._circumstances(group_id, now_ms)
+        soft = self._soft_state(group_id)
+        if request.member_epoch < JOIN_EPOCH:
+            group = self._registry.streams_group(group_id)
+            return streams_group_leave(group, soft, request, context, circumstances)
+        if request.member_epoch > JOIN_EPOCH:
+            group = self._registry.streams_group(group_id)
+            return streams_group_heartbeat(group, soft, request, context, circumstances)
+        group, conversion = self._registry.streams_group_to_join(group_id)
+        result = streams_group_heartbeat(group, soft, request, context, circumstances)
+        self._soft[group_id] = soft
+        return replace(result, records=(*conversion, *result.records)) if conversion else result
+
+    def offset_commit(
+        self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 8. Raises CoordinatorError when the whole request is refused."""
+        return offset_commit(
+            self._registry.get(request.group_id),
+            request,
+            context,
+            image=self._image,
+            metadata_max_bytes=self._configuration.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+
+    def offset_delete(
+        self,
+        request: offset_delete_request.OffsetDeleteRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,  # noqa: ARG002 - every write has it
+    ) -> CoordinatorResult:
+        """API 47. Raises CoordinatorError when the whole request is refused."""
+        return offset_delete(self._registry.offsets, self._registry.get(request.group_id), request, context)
+
+    def delete_groups(
+        self,
+        group_ids: Iterable[str],
+        context: RequestContext,
+        *,
+        now_ms: int,  # noqa: ARG002 - every write has it
+    ) -> CoordinatorResult:
+        """API 42 for those groups that live here; an error code per group. The reply is a DeleteGroupsResponse."""
+        records: list[CoordinatorRecord] = []
+        timers: list[CancelTimer] = []
+        results = []
+        for group_id in dict.fromkeys(group_ids):
+            code = ErrorCode.none
+            try:
+                records.extend(delete_group(self._registry.get(group_id), group_id, self._registry.offsets))
+                timers.append(CancelTimer(key=initial_delay_timer(group_id)))
+                timers.append(CancelTimer(key=interval_timer(group_id)))
+            except CoordinatorError as error:
+                code = error.code
+            results.append(delete_groups_response.DeletableGroupResult(group_id=_group_id(group_id), error_code=code))
+        response = delete_groups_response.DeleteGroupsResponse(throttle_time=from_ms(0), results=tuple(results))
+        return CoordinatorResult(
+            records=tuple(records),
+            timers=tuple(timers),
+            replies=(Reply(token=context.token, response=response),),
+        )
+
+    # --- reads ---
+
+    def streams_group_describe(
+        self,
+        group_ids: Iterable[str],
+        context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
+    ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
+        """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        return tuple(self._described(group_id) for group_id in group_ids)
+
+    def describe_groups(
+        self, group_ids: Iterable[str], context: RequestContext
+    ) -> tuple[describe_groups_response.DescribedGroup, ...]:
+        """API 15."""
+        return tuple(describe_group(self._registry.get(each), each, context.api_version) for each in group_ids)
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> tuple[list_groups_response.ListedGroup, ...]:
+        """API 16."""
+        return list_groups(self._registry.all(), states, types)
+
+    def offset_fetch(
+        self,
+        group: offset_fetch_request.OffsetFetchRequestGroup,
+        context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
+        *,
+        require_stable: bool = False,  # noqa: ARG002 - pending transactional offsets come with TxnOffsetCommit
+    ) -> offset_fetch_response.OffsetFetchResponseGroup:
+        """API 9, one group. Raises CoordinatorError when the whole group is refused."""
+        return offset_fetch(self._registry.offsets, self._registry.get(group.group_id), group, image=self._image)
+
+    # --- what happens by itself ---
+
+    def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Fires due timers, each once; results without anything to do are left out."""
+        while (key := self._timers.pop_due(now_ms)) is not None:
+            result = self._fire(key, now_ms)
+            if result is not None:
+                yield result
+
+    def on_metadata_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Takes the new image, then moves every group on that it concerns; offsets of deleted topics go.
+
+        The image counts from the call on, also when the iterator is not drained.
+        """
+        before, self._image = self._image, image
+        return self._follow_image(before, now_ms)
+
+    def on_configuration(self, configuration: GroupCoordinatorConfiguration) -> None:
+        """New settings; a group notices at its next heartbeat, as in Kafka."""
+        self._configuration = configuration
+
+    def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
+        """After the log was replayed: the timers that a fresh shard needs."""
+        self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
+        timers: list[SetTimer | CancelTimer] = []
+        for group in self._registry.streams_groups():
+            group.rebuild_holders()
+            timers.extend(loaded_group_timers(group, self._circumstances(group.group_id, now_ms)))
+        return CoordinatorResult(timers=tuple(timers))
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_timers` has something to do, None = nothing is set."""
+        return self._timers.next_deadline_ms()
+
+    def apply_timers(self, timers: Iterable[SetTimer | CancelTimer]) -> None:
+        self._timers.apply(timers)
+
+    # --- hard state ---
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        self._registry.replay(record)
+        group_id = getattr(record.key, "group_id", None)
+        if record.value is None and group_id is not None and self._registry.get(group_id) is None:
+            self._soft.pop(group_id, None)
+
+    def digest(self) -> str:
+        """A hash of the hard state; equal states have equal digests, however they came about."""
+        encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in self._registry.hard_state())
+        content = hashlib.sha256()
+        for part in (part for pair in encoded for part in pair):
+            content.update(len(part).to_bytes(4, "big") + part)
+        return content.hexdigest()
+
+    def hard_state(self) -> Iterator[CoordinatorRecord]:
+        """The records that rebuild this shard: what a compacted log holds."""
+        return self._registry.hard_state()
+
+    # --- parts ---
+
+    def _circumstances(self, group_id: str, now_ms: int) -> Circumstances:
+        return Circumstances(
+            configuration=self._configuration.for_streams_group(group_id),
+            image=self._image,
+            assignor=self._assignor,
+            now_ms=now_ms,
+            initial_delay_runs=self._timers.deadline_ms(initial_delay_timer(group_id)) is not None,
+            interval_timer_runs=self._timers.deadline_ms(interval_timer(group_id)) is not None,
+        )
+
+    def _soft_state(self, group_id: str) -> StreamsGroupSoftState:
+        """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
+        known = self._soft.get(group_id)
+        if known is None:
+            known = StreamsGroupSoftState(endpoint_epoch=self._first_endpoint_epoch)
+            if isinstance(self._registry.get(group_id), StreamsGroup):
+                self._soft[group_id] = known
+        return known
+
+    def _fire(self, key: TimerKey, now_ms: int) -> CoordinatorResult | None:
+        group = self._registry.get(key.group_id)
+        if not isinstance(group, StreamsGroup):
+            return None
+        soft, circumstances = self._soft_state(key.group_id), self._circumstances(key.group_id, now_ms)
+        if key.kind == "session":
+            return session_timed_out(group, soft, key.member_id, circumstances)
+        if key.kind == "rebalance":
+            return rebalance_timed_out(group, soft, key.member_id, circumstances)
+        return assignment_due(group, soft, circumstances)
+
+    def _follow_image(self, before: MetadataImage, now_ms: int) -> Iterator[CoordinatorResult]:
+        tombstones = deleted_topic_tombstones(self._registry.offsets, before, self._image)
+        if tombstones:
+            yield CoordinatorResult(records=tombstones)
+        for group in self._registry.streams_groups():
+            soft, circumstances = self._soft_state(group.group_id), self._circumstances(group.group_id, now_ms)
+            result = topics_changed(group, soft, circumstances)
+            if result is not None:
+                yield result
+
+    def _described(self, group_id: str) -> streams_group_describe_response.DescribedGroup:
+        try:
+            group = self._registry.streams_group(group_id)
+        except CoordinatorError as error:
+            return undescribed_group(group_id, error.code, error.message)
+        if group.topology is None:
+            return described_group(group, None)
+        configured = self._soft_state(group_id).configured_topology(group.topology, self._image)
+        return described_group(group, configured)
+
+
+def _group_id(group_id: str) -> GroupId:
+    return cast("GroupId", group_id)

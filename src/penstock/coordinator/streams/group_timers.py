@@ -1,0 +1,144 @@
+"""What happens to a streams group without a request: timers fire, topics change, the coordinator has loaded it."""
+
+from __future__ import annotations
+
+from penstock.coordinator.records import builders
+from penstock.coordinator.records.schemas import StreamsGroupMetadataValue
+from penstock.coordinator.result import (
+    CancelTimer,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+)
+from penstock.coordinator.streams.circumstances import Circumstances
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.coordinator.streams.member import MemberState
+from penstock.coordinator.streams.membership_end import member_removed
+from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
+from penstock.coordinator.streams.streams_group_heartbeat import rebalance_timer, session_timer
+from penstock.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
+from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
+
+__all__ = [
+    "assignment_due",
+    "loaded_group_timers",
+    "rebalance_timed_out",
+    "session_timed_out",
+    "topics_changed",
+]
+
+
+def session_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """No heartbeat within the session: the member is fenced."""
+    if member_id not in group.members:
+        return None
+    return member_removed(
+        group, soft, member_id, circumstances, event="MemberFenced", reason="the member session expired"
+    )
+
+
+def rebalance_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """The member was told to revoke tasks and has not within its rebalance timeout: it is fenced."""
+    member = group.members.get(member_id)
+    if member is None or member.state is not MemberState.UNREVOKED_TASKS:
+        return None
+    return member_removed(
+        group, soft, member_id, circumstances, event="MemberFenced", reason="the rebalance timeout expired"
+    )
+
+
+def assignment_due(
+    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """The initial delay or the assignment interval is over: the target is computed now."""
+    if group.topology is None or not group.members or group.group_epoch <= group.assignment_epoch:
+        return None
+    configured = soft.configured_topology(group.topology, circumstances.image)
+    return _computed(group, group.metadata, configured, circumstances, bump=None)
+
+
+def topics_changed(
+    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """A new image: when it changes what the topology needs, the group moves on by itself, no heartbeat needed.
+
+    Topics to create are left to heartbeats, which carry somebody's right to create them.
+    """
+    if group.topology is None or not group.members:
+        return None
+    configured = soft.configured_topology(group.topology, circumstances.image)
+    metadata = group.metadata
+    if (
+        configured.metadata_hash == metadata.metadata_hash
+        and configured.validated_epoch == metadata.validated_topology_epoch
+    ):
+        return None
+    bumped = StreamsGroupMetadataValue(
+        epoch=metadata.epoch + 1,
+        metadata_hash=configured.metadata_hash,
+        validated_topology_epoch=configured.validated_epoch,
+        last_assignment_configs=metadata.last_assignment_configs,
+    )
+    record = builders.streams_group_metadata_record(group.group_id, bumped)
+    if circumstances.initial_delay_runs:
+        return CoordinatorResult(records=(record,), events=(_epoch_event(group, bumped.epoch),))
+    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+    if end_ms is not None:
+        timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
+        return CoordinatorResult(records=(record,), timers=(timer,), events=(_epoch_event(group, bumped.epoch),))
+    return _computed(group, bumped, configured, circumstances, bump=record)
+
+
+def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> list[SetTimer | CancelTimer]:
+    """After a replay: sessions start anew, open revocations and due assignments are taken up."""
+    now_ms = circumstances.now_ms
+    timers: list[SetTimer | CancelTimer] = []
+    for member_id in sorted(group.members):
+        member = group.members[member_id]
+        session_ms = circumstances.configuration.session_timeout_ms
+        timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
+        if member.state is MemberState.UNREVOKED_TASKS:
+            due_ms = now_ms + member.metadata.rebalance_timeout_ms
+            timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
+    if group.members and group.group_epoch > group.assignment_epoch:
+        end_ms = interval_end_ms(group, circumstances.configuration, now_ms)
+        due_ms = now_ms if end_ms is None else end_ms
+        timers.append(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms))
+    return timers
+
+
+def _computed(
+    group: StreamsGroup,
+    metadata: StreamsGroupMetadataValue,
+    configured: ConfiguredTopology,
+    circumstances: Circumstances,
+    *,
+    bump: CoordinatorRecord | None,
+) -> CoordinatorResult:
+    configs = dict(metadata.last_assignment_configs)
+    computed = compute_target(
+        group,
+        epoch=metadata.epoch,
+        configured=configured,
+        num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
+        assignor=circumstances.assignor,
+        now_ms=circumstances.now_ms,
+    )
+    events = [] if bump is None else [_epoch_event(group, metadata.epoch)]
+    events.append(
+        CoordinatorEvent(
+            name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
+        )
+    )
+    timers = (CancelTimer(key=interval_timer(group.group_id)),) if circumstances.interval_timer_runs else ()
+    records = computed.records if bump is None else (bump, *computed.records)
+    return CoordinatorResult(records=records, timers=timers, events=tuple(events))
+
+
+def _epoch_event(group: StreamsGroup, epoch: int) -> CoordinatorEvent:
+    return CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=(("epoch", str(epoch)),))

@@ -1,0 +1,79 @@
+"""Step 1 of a streams heartbeat: is the request well-formed? The first rule that is broken answers. KIP-1071.
+
+As Kafka 4.3: instance ids, task offsets and warm-up tasks are refused; a later issue takes them (heartbeat v1).
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from penstock.coordinator.errors import CoordinatorError
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.messages import streams_group_heartbeat_request as m
+from penstock.protocol.units import to_ms
+
+__all__ = ["validate_request"]
+
+JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
+_UNCHANGED_TIMEOUT_MS = -1
+
+
+def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
+    """Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count."""
+    _check_identity(request)
+    if request.member_epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif request.member_epoch < STATIC_LEAVE_EPOCH:
+        _refuse(f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.")
+    lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if any(tasks is None for tasks in lists) and any(tasks is not None for tasks in lists):
+        _refuse("If one task-type is non-null, all must be non-null.")
+    if request.member_epoch != JOIN_EPOCH and request.topology is not None:
+        _refuse("Topology can only be provided when (re-)joining.")
+    _check_unsupported(request)
+
+
+def _check_identity(request: m.StreamsGroupHeartbeatRequest) -> None:
+    for name, value in (("MemberId", request.member_id), ("GroupId", request.group_id)):
+        if not value.strip():
+            _refuse(f"{name} can't be empty.")
+    for name, given in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
+        if given is not None and not given.strip():
+            _refuse(f"{name} can't be empty.")
+
+
+def _check_join(request: m.StreamsGroupHeartbeatRequest) -> None:
+    if to_ms(request.rebalance_timeout) == _UNCHANGED_TIMEOUT_MS:
+        _refuse("RebalanceTimeoutMs must be provided in first request.")
+    lists = (("Active", request.active_tasks), ("Standby", request.standby_tasks), ("Warmup", request.warmup_tasks))
+    for name, tasks in lists:
+        if tasks is None or tasks:
+            _refuse(f"{name}Tasks must be empty when (re-)joining.")
+    if request.topology is None:
+        _refuse("Topology must be non-null when (re-)joining.")
+    for subtopology in request.topology.subtopologies:
+        for topic in subtopology.state_changelog_topics:
+            if topic.partitions != 0:
+                raise CoordinatorError(
+                    ErrorCode.streams_invalid_topology,
+                    f"Changelog topic {topic.name} must have an undefined partition count, but it is set to "
+                    f"{topic.partitions}.",
+                )
+
+
+def _check_unsupported(request: m.StreamsGroupHeartbeatRequest) -> None:
+    if request.instance_id is not None or request.member_epoch == STATIC_LEAVE_EPOCH:
+        _refuse("Static membership is not yet supported.")
+    if request.task_offsets is not None:
+        _refuse("TaskOffsets are not supported yet.")
+    if request.task_end_offsets is not None:
+        _refuse("TaskEndOffsets are not supported yet.")
+    if request.warmup_tasks:
+        _refuse("WarmupTasks are not supported yet.")
+    subtopologies = request.topology.subtopologies if request.topology is not None else ()
+    if any(subtopology.source_topic_regex for subtopology in subtopologies):
+        _refuse("Regular expressions for source topics are not supported yet.")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise CoordinatorError(ErrorCode.invalid_request, message)

@@ -1,0 +1,428 @@
+"""StreamsGroupHeartbeat (API 88, v0; KIP-1071, assignment interval KIP-1263): a member joins, lives, leaves.
+
+Steps of a heartbeat, one function each:
+  1 validate the request            request_validation
+  2 find or create the member       fencing by epoch; a lost reply is forgiven
+  3 update the member               what the request says anew
+  4 initialize the topology         the first one stays; another is refused
+  5 configure the topics            ready, or a status for everybody
+  6 bump the group epoch            when anything above changed what the assignor sees
+  7 target assignment               now, or by a named timer
+  8 current assignment              current_assignment: revoke first, then assign
+  9 reply                           heartbeat_reply
+
+Where we differ from Kafka 4.3.1, on purpose:
+- the initial delay and the assignment interval have timers that compute the target when they fire;
+- topology, shutdown request and endpoint epoch of the very first heartbeat are kept;
+- an endpoint without configured topics gets empty lists instead of an error;
+- a known member that joins again does not count against the maximum group size (as Kafka 4.4);
+- the reply repeats the tasks when the member's epoch or its owned tasks show that it has not heard of them;
+- an owned task that the topics no longer have is forgiven as long as the member was assigned it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.records import builders
+from penstock.coordinator.records.schemas import (
+    Endpoint,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataValue,
+    StreamsGroupTopologyValue,
+)
+from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.result import (
+    CancelTimer,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    SetTimer,
+    TimerKey,
+)
+from penstock.coordinator.streams.circumstances import Circumstances
+from penstock.coordinator.streams.current_assignment import reconcile
+from penstock.coordinator.streams.endpoint_partitions import partitions_by_user_endpoint
+from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
+from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
+from penstock.coordinator.streams.member import MemberState, StreamsGroupMember
+from penstock.coordinator.streams.request_topology import owned_tasks, topology_of
+from penstock.coordinator.streams.request_validation import JOIN_EPOCH
+from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
+from penstock.coordinator.streams.target_assignment import (
+    compute_target,
+    initial_delay_timer,
+    interval_end_ms,
+    interval_timer,
+)
+from penstock.coordinator.streams.tasks import Task, TasksTuple
+from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.messages import streams_group_heartbeat_request as m
+from penstock.protocol.units import to_ms
+
+__all__ = ["rebalance_timer", "session_timer", "streams_group_heartbeat"]
+
+_ABANDON = "The member must abandon all its tasks and rejoin."
+_DELAYED_INITIALLY = TopicStatus(
+    code=StatusCode.ASSIGNMENT_DELAYED,
+    detail="Assignment delayed due to the configured initial rebalance delay.",
+)
+_DELAYED_BY_INTERVAL = TopicStatus(
+    code=StatusCode.ASSIGNMENT_DELAYED,
+    detail="Assignment delayed due to the configured assignment interval.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Step 7's answer for this member, and what comes with it."""
+
+    epoch: int
+    tasks: TasksTuple
+    records: tuple[CoordinatorRecord, ...] = ()
+    timers: tuple[SetTimer | CancelTimer, ...] = ()
+    delay: TopicStatus | None = None
+
+
+def session_timer(group_id: str, member_id: str) -> TimerKey:
+    return TimerKey(kind="session", group_id=group_id, member_id=member_id)
+
+
+def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
+    return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
+
+
+def streams_group_heartbeat(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+) -> CoordinatorResult:
+    """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
+
+    `group` is a new one when the group does not exist yet. Raises CoordinatorError.
+    """
+    owned = owned_tasks(request)
+    member = find_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    updated = update_member(member, request, context)
+    topology = initialize_topology(group, request)
+    configured = configure_topics(soft, topology, circumstances)
+    check_owned_tasks(member, owned, configured)
+    metadata = bump_group_epoch(group, circumstances, configured, member_changed=updated != member)
+    target = target_assignment(group, updated, metadata, configured, circumstances)
+    reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
+
+    records: list[CoordinatorRecord] = []
+    if updated.metadata != member.metadata:
+        records.append(builders.streams_group_member_record(group.group_id, updated))
+    if topology is not group.topology:
+        records.append(builders.streams_group_topology_record(group.group_id, topology))
+    if metadata is not group.metadata:
+        records.append(builders.streams_group_metadata_record(group.group_id, metadata))
+    records.extend(target.records)
+    if reconciled is not updated:
+        records.append(builders.streams_group_current_assignment_record(group.group_id, reconciled))
+
+    _note_soft_changes(soft, request, member, reconciled)
+    response = _reply(group, soft, request, reconciled, owned, topology, configured, target, circumstances, member)
+    return CoordinatorResult(
+        records=tuple(records),
+        replies=(Reply(token=context.token, response=response),),
+        timers=(*_member_timers(group, member, reconciled, circumstances), *target.timers),
+        topics_to_create=configured.topics_to_create,
+        events=_events(group, member, metadata, target),
+    )
+
+
+def find_member(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
+) -> StreamsGroupMember:
+    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH or
+    GROUP_MAX_SIZE_REACHED."""
+    member = group.members.get(request.member_id)
+    if request.member_epoch == JOIN_EPOCH:
+        if member is None and len(group.members) >= max_size:
+            raise CoordinatorError(
+                ErrorCode.group_max_size_reached,
+                f"The streams group has reached its maximum capacity of {max_size} members.",
+            )
+        return member or StreamsGroupMember(member_id=request.member_id)
+    if member is None:
+        raise CoordinatorError(
+            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
+        )
+    _check_epoch(member, request.member_epoch, owned)
+    return member
+
+
+def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
+    """The current epoch passes; the previous one does when the member owns nothing that is not its own: it has not
+    heard the last reply."""
+    if received == member.member_epoch:
+        return
+    if received > member.member_epoch:
+        relation = "greater"
+    elif received == member.previous_member_epoch and owned is not None and member.assigned.contains_all(owned):
+        return
+    else:
+        relation = "smaller"
+    raise CoordinatorError(
+        ErrorCode.fenced_member_epoch,
+        f"The streams group member has a {relation} member epoch ({received}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). {_ABANDON}",
+    )
+
+
+def update_member(
+    member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
+) -> StreamsGroupMember:
+    """Step 3: null means unchanged; client id and host are always those of the request. The same object if nothing
+    differs."""
+    known = member.metadata
+    timeout_ms = to_ms(request.rebalance_timeout)
+    endpoint, tags = request.user_endpoint, request.client_tags
+    metadata = StreamsGroupMemberMetadataValue(
+        instance_id=known.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
+        topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=known.process_id if request.process_id is None else request.process_id,
+        user_endpoint=known.user_endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
+
+
+def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:
+    """Step 4: the group's topology; the first member's becomes it. One with a lower epoch is stale and passes, any
+    other that differs is INVALID_REQUEST."""
+    given = None if request.topology is None else topology_of(request.topology)
+    if group.topology is None:
+        if given is None:
+            raise CoordinatorError(
+                ErrorCode.invalid_request, f"Group {group.group_id} has no topology; the member must rejoin with one."
+            )
+        return given
+    if given is not None and given.epoch >= group.topology.epoch and given != group.topology:
+        raise CoordinatorError(ErrorCode.invalid_request, "Topology updates are not supported yet.")
+    return group.topology
+
+
+def configure_topics(
+    soft: StreamsGroupSoftState, topology: StreamsGroupTopologyValue, circumstances: Circumstances
+) -> ConfiguredTopology:
+    """Step 5. Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could satisfy."""
+    configured = soft.configured_topology(topology, circumstances.image)
+    if configured.invalid is not None:
+        raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
+    return configured
+
+
+def check_owned_tasks(member: StreamsGroupMember, owned: TasksTuple | None, configured: ConfiguredTopology) -> None:
+    """An owned task must exist, or be one that the member still has to give up. Raises INVALID_REQUEST."""
+    if owned is None or not configured.is_ready:
+        return
+    for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
+        subtopology = configured.subtopologies.get(subtopology_id)
+        if subtopology is None:
+            raise CoordinatorError(ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist.")
+        if not 0 <= partition < subtopology.tasks:
+            raise CoordinatorError(
+                ErrorCode.invalid_request,
+                f"Task {partition} for subtopology {subtopology_id} is invalid. "
+                f"Number of tasks for this subtopology: {subtopology.tasks}",
+            )
+
+
+def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:
+    known = {
+        task
+        for tasks in (member.assigned, member.pending_revocation)
+        for task in (*tasks.active, *tasks.standby, *tasks.warmup)
+    }
+    return [task for task in owned if task not in known]
+
+
+def bump_group_epoch(
+    group: StreamsGroup, circumstances: Circumstances, configured: ConfiguredTopology, *, member_changed: bool
+) -> StreamsGroupMetadataValue:
+    """Step 6: the group's metadata, one epoch on when the assignor would see something new; else the same object."""
+    configs = circumstances.configuration.assignment_configs
+    unchanged = (
+        not member_changed
+        and configured.metadata_hash == group.metadata.metadata_hash
+        and configured.validated_epoch == group.metadata.validated_topology_epoch
+        and configs == group.metadata.last_assignment_configs
+    )
+    if unchanged:
+        return group.metadata
+    return StreamsGroupMetadataValue(
+        epoch=group.group_epoch + 1,
+        metadata_hash=configured.metadata_hash,
+        validated_topology_epoch=configured.validated_epoch,
+        last_assignment_configs=configs,
+    )
+
+
+def target_assignment(
+    group: StreamsGroup,
+    member: StreamsGroupMember,
+    metadata: StreamsGroupMetadataValue,
+    configured: ConfiguredTopology,
+    circumstances: Circumstances,
+) -> _Target:
+    """Step 7: during the initial delay nobody has a target; then the stored one, a new one, or the stored one while
+    the assignment interval lasts."""
+    configuration, now_ms = circumstances.configuration, circumstances.now_ms
+    starts_delay = not group.members and configuration.initial_rebalance_delay_ms > 0
+    if circumstances.initial_delay_runs or starts_delay:
+        timers: tuple[SetTimer, ...] = ()
+        if not circumstances.initial_delay_runs:
+            end_ms = now_ms + configuration.initial_rebalance_delay_ms
+            timers = (SetTimer(key=initial_delay_timer(group.group_id), deadline_ms=end_ms),)
+        return _Target(epoch=group.assignment_epoch, tasks=NO_TASKS, timers=timers, delay=_DELAYED_INITIALLY)
+    stored = _Target(epoch=group.assignment_epoch, tasks=group.target_of(member.member_id))
+    if group.assignment_epoch >= metadata.epoch:
+        return stored
+    end_of_interval_ms = interval_end_ms(group, configuration, now_ms)
+    key = interval_timer(group.group_id)
+    if end_of_interval_ms is not None:
+        due = () if circumstances.interval_timer_runs else (SetTimer(key=key, deadline_ms=end_of_interval_ms),)
+        return replace(stored, timers=due, delay=_DELAYED_BY_INTERVAL)
+    computed = compute_target(
+        group,
+        epoch=metadata.epoch,
+        configured=configured,
+        num_standby_replicas=configuration.num_standby_replicas,
+        assignor=circumstances.assignor,
+        now_ms=now_ms,
+        joining=member,
+    )
+    return _Target(
+        epoch=computed.epoch,
+        tasks=computed.target_of(member.member_id),
+        records=computed.records,
+        timers=(CancelTimer(key=key),) if circumstances.interval_timer_runs else (),
+    )
+
+
+def _note_soft_changes(
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    before: StreamsGroupMember,
+    after: StreamsGroupMember,
+) -> None:
+    if request.shutdown_application:
+        soft.shutdown_requested_by = after.member_id
+    endpoint = after.metadata.user_endpoint
+    if endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after)):
+        soft.endpoint_epoch += 1
+
+
+def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
+    return before.assigned is not after.assigned and (
+        before.assigned.without_epochs() != after.assigned.without_epochs()
+    )
+
+
+def _reply(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    member: StreamsGroupMember,
+    owned: TasksTuple | None,
+    topology: StreamsGroupTopologyValue,
+    configured: ConfiguredTopology,
+    target: _Target,
+    circumstances: Circumstances,
+    before: StreamsGroupMember,
+) -> object:
+    """Step 9."""
+    assigned = member.assigned.without_epochs()
+    has_not_heard = request.member_epoch != before.member_epoch or (owned is not None and owned != assigned)
+    tells_tasks = request.member_epoch == JOIN_EPOCH or has_not_heard or _tasks_changed(before, member)
+    endpoints = None
+    if soft.endpoint_epoch != request.endpoint_information_epoch:
+        others = (each for each in group.members.values() if each.member_id != member.member_id)
+        endpoints = partitions_by_user_endpoint((*others, member), configured)
+    return heartbeat_reply(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
+        statuses=_statuses(soft, member, topology, configured, target),
+        tasks=assigned if tells_tasks else None,
+        endpoint_epoch=soft.endpoint_epoch,
+        endpoints=endpoints,
+    )
+
+
+def _statuses(
+    soft: StreamsGroupSoftState,
+    member: StreamsGroupMember,
+    topology: StreamsGroupTopologyValue,
+    configured: ConfiguredTopology,
+    target: _Target,
+) -> list[TopicStatus]:
+    statuses = []
+    if member.metadata.topology_epoch < topology.epoch:
+        detail = (
+            f"The member's topology epoch {member.metadata.topology_epoch} is behind the group's topology epoch "
+            f"{topology.epoch}."
+        )
+        statuses.append(TopicStatus(code=StatusCode.STALE_TOPOLOGY, detail=detail))
+    statuses.extend(status for status in (target.delay, configured.status) if status is not None)
+    if soft.shutdown_requested_by is not None:
+        detail = (
+            f"Streams group member {soft.shutdown_requested_by} encountered a fatal error and requested a shutdown "
+            "for the entire application."
+        )
+        statuses.append(TopicStatus(code=StatusCode.SHUTDOWN_APPLICATION, detail=detail))
+    return statuses
+
+
+def _member_timers(
+    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, circumstances: Circumstances
+) -> list[SetTimer | CancelTimer]:
+    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
+    now_ms = circumstances.now_ms
+    session_ms = circumstances.configuration.session_timeout_ms
+    timers: list[SetTimer | CancelTimer] = [
+        SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
+    ]
+    key = rebalance_timer(group.group_id, after.member_id)
+    if after.state is MemberState.UNREVOKED_TASKS:
+        told_before = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
+        if not (told_before and before.pending_revocation == after.pending_revocation):
+            timers.append(SetTimer(key=key, deadline_ms=now_ms + after.metadata.rebalance_timeout_ms))
+    elif before.state is MemberState.UNREVOKED_TASKS:
+        timers.append(CancelTimer(key=key))
+    return timers
+
+
+def _events(
+    group: StreamsGroup, before: StreamsGroupMember, metadata: StreamsGroupMetadataValue, target: _Target
+) -> tuple[CoordinatorEvent, ...]:
+    events = []
+    if before.member_id not in group.members:
+        events.append(_event("MemberJoined", group, member_id=before.member_id))
+    if metadata is not group.metadata:
+        events.append(_event("GroupEpochBumped", group, epoch=metadata.epoch))
+    if target.records:
+        events.append(_event("TargetAssignmentComputed", group, epoch=target.epoch))
+    return tuple(events)
+
+
+def _event(name: str, group: StreamsGroup, **details: object) -> CoordinatorEvent:
+    return CoordinatorEvent(
+        name=name,
+        group_id=group.group_id,
+        details=tuple((key, str(value)) for key, value in sorted(details.items())),
+    )

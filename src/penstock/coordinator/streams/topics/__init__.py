@@ -1,0 +1,1 @@
+"""What a topology needs from the cluster's topics, and what is missing."""

@@ -1,0 +1,50 @@
+"""Internal topics against the topics there are: which to create, and which exist with a wrong partition count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.records.schemas import TopicInfo
+from penstock.coordinator.result import CreatableTopic
+from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicProblem, TopicStatus
+
+__all__ = ["configured_internal_topic", "missing_internal_topics", "missing_status"]
+
+_NAMED = 3
+_BROKER_DEFAULT = -1
+
+
+def configured_internal_topic(topic: TopicInfo, partitions: int) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        partitions=partitions,
+        replication_factor=topic.replication_factor or _BROKER_DEFAULT,
+        configs=topic.topic_configs,
+    )
+
+
+def missing_internal_topics(topics: Iterable[CreatableTopic], image: MetadataImage) -> tuple[CreatableTopic, ...]:
+    """Those that do not exist, by name. Raises TopicProblem for one that exists with another partition count."""
+    missing: dict[str, CreatableTopic] = {}
+    for topic in topics:
+        existing = image.topics.get(topic.name)
+        if existing is None:
+            missing[topic.name] = topic
+        elif existing.partitions != topic.partitions:
+            raise TopicProblem(
+                StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+                f"Existing topic {topic.name} has different number of partitions: "
+                f"expected {topic.partitions}, found {existing.partitions}",
+            )
+    return tuple(missing[name] for name in sorted(missing))
+
+
+def missing_status(missing: tuple[CreatableTopic, ...]) -> TopicStatus | None:
+    """Three names and how many more; None when nothing is missing."""
+    if not missing:
+        return None
+    detail = "Internal topics are missing: " + ", ".join(topic.name for topic in missing[:_NAMED])
+    if len(missing) > _NAMED:
+        detail += f" and {len(missing) - _NAMED} additional topics"
+    return TopicStatus(code=StatusCode.MISSING_INTERNAL_TOPICS, detail=detail)

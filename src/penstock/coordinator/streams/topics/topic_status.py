@@ -1,0 +1,37 @@
+"""Why a topology cannot run on the topics there are: a status that members are told, or an error in the topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["InvalidTopology", "StatusCode", "TopicProblem", "TopicStatus"]
+
+
+class StatusCode(IntEnum):
+    """Numbers of StreamsGroupHeartbeat's status list, in the order they are listed."""
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    code: StatusCode
+    detail: str
+
+
+class TopicProblem(Exception):  # noqa: N818 - becomes a status, not an error
+    """The topics do not fit the topology, which may change without the members doing anything."""
+
+    def __init__(self, code: StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.status = TopicStatus(code=code, detail=detail)
+
+
+class InvalidTopology(Exception):  # noqa: N818 - becomes STREAMS_INVALID_TOPOLOGY
+    """The topology cannot be configured whatever topics there are."""
