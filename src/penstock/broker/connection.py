@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from penstock.broker.call import Call
-from penstock.protocol.framing import FrameBuffer, FrameTooLarge
+from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
     MalformedRequest,
     RequestHeader,
@@ -22,6 +22,7 @@ from penstock.protocol.request_codec import (
     decode_request,
     encode_response,
 )
+from penstock.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
     from penstock.broker.server import Server

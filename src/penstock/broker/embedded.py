@@ -168,6 +168,11 @@ class EmbeddedBroker:
     def running(self) -> bool:
         return self._running is not None
 
+    @property
+    def connection_count(self) -> int:
+        """Clients connected now."""
+        return self._running.server.connection_count if self._running is not None else 0
+
     def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
         """Creates what does not exist yet. Raises BrokerError where Kafka would refuse."""
 

@@ -109,6 +109,10 @@ class Server:
         if not self._connections and self._everybody_left is not None:
             self._everybody_left.set()
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
     def next_token(self) -> int:
         return next(self._tokens)
 

@@ -50,7 +50,8 @@ def _resource(
     request: m.describe_configs_request.DescribeConfigsRequest,
     broker: Services,
 ) -> m.describe_configs_response.DescribeConfigsResult:
-    code, message, configs = ErrorCode.none, None, ()
+    code, message = ErrorCode.none, None
+    configs: tuple[m.describe_configs_response.DescribeConfigsResourceResult, ...] = ()
     try:
         entries = _DESCRIBERS.get(asked.resource_type, _unknown_type)(asked.resource_name, broker)
         wanted = set(asked.configuration_keys or ())

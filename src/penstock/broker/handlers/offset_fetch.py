@@ -37,7 +37,9 @@ def _group(group: Group, call: Call, broker: Services, *, require_stable: bool) 
     by_id = call.api_version >= 10
     resolved, unknown = _resolve(group, broker) if by_id else (group, [])
     try:
-        answer = broker.coordinator.shard_of(group.group_id).offset_fetch(resolved, call.context, require_stable)
+        answer: ResponseGroup = broker.coordinator.shard_of(group.group_id).offset_fetch(
+            resolved, call.context, require_stable
+        )
     except CoordinatorError as error:
         return m.offset_fetch_response.OffsetFetchResponseGroup(
             group_id=group.group_id, topics=(), error_code=error.code
