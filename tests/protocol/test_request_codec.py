@@ -16,6 +16,7 @@ from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
 
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.array_bounds import array_walk
 from penstock.protocol.request_codec import (
     RequestHeader,
     decode_request,
@@ -23,6 +24,7 @@ from penstock.protocol.request_codec import (
     encode_request,
     encode_response,
 )
+from penstock.protocol.supported_versions import SUPPORTED
 from penstock.protocol.units import from_ms
 from penstock.protocol.version_bridge import message_class, newest_class
 from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
@@ -142,6 +144,25 @@ def test_arbitrary_bytes_are_at_worst_a_malformed_response(message: Message, fra
         decode_response(message[0], message[1], frame)
     except MalformedResponse:
         return
+
+
+@pytest.mark.parametrize("message", [m for m in EVERY_MESSAGE if m[1] == SUPPORTED[m[0]].highest], ids=message_id)
+def test_the_walk_over_arrays_ends_where_the_message_ends(message: Message) -> None:
+    schema = message_class(*message)
+    walk = array_walk(schema)
+    for seed in range(4):
+        entity = sample(schema, random.Random(seed))
+        buffer = io.BytesIO()
+        entity_writer(schema)(buffer, entity)
+        assert walk is None or walk(buffer.getvalue(), 0) == len(buffer.getvalue())
+
+
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x09"])
+def test_an_array_may_not_claim_more_items_than_bytes_are_left(length: bytes) -> None:
+    """kio would reserve room for them all, which aborts the process."""
+    frame = struct.pack(">hhih", ApiKey.METADATA, 12, 77, -1) + b"\x00" + length + bytes(5)
+    with pytest.raises(MalformedRequest, match="an array of"):
+        decode_request(frame)
 
 
 def test_a_cut_request_names_its_header() -> None:

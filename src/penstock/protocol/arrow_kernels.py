@@ -67,8 +67,8 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
 ) -> tuple[int, int]:
     """Parses every record of every batch and keeps those within [start_offset, end_offset).
 
-    `batches` has a row per batch: section start, section end, count, base offset, base timestamp, the timestamp of
-    all records or -1 (log append time), last offset delta. `*_at` receive positions in `source`; `*_offsets` are Arrow offsets.
+    `batches` has a row per batch: section start, section end, count, base offset, base timestamp, the timestamp of all
+    records or -1 (log append time), last offset delta. `*_at` receive positions in `source`, `*_offsets` Arrow's.
     Returns (records kept, index of the first malformed batch or -1).
     """
     row = 0

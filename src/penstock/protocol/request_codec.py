@@ -16,7 +16,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from penstock.protocol import version_bridge
+from penstock.protocol import array_bounds, version_bridge
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.supported_versions import SUPPORTED
 from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
@@ -54,6 +54,7 @@ class _Codec:
 
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[io.BytesIO, Any], None]
+    walk_arrays: array_bounds.Walk | None
     tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
 
 
@@ -64,6 +65,7 @@ def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
     return _Codec(
         read=entity_reader(schema),
         write=entity_writer(schema),
+        walk_arrays=array_bounds.array_walk(schema),
         tagged_header=bool(header.__flexible__),
     )
 
@@ -85,6 +87,8 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, object]:
     try:
         if codec.tagged_header:
             position = _skip_tagged_fields(frame, position)
+        if codec.walk_arrays is not None:
+            codec.walk_arrays(frame, position)
         message, _ = codec.read(frame, position)
         return header, version_bridge.lift_request(api_key, header.api_version, message)
     except Exception as error:
@@ -136,6 +140,8 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
         position = _CORRELATION_ID.size
         if codec.tagged_header:
             position = _skip_tagged_fields(frame, position)
+        if codec.walk_arrays is not None:
+            codec.walk_arrays(frame, position)
         message, _ = codec.read(frame, position)
         return correlation_id, version_bridge.lift_response(api_key, api_version, message)
     except Exception as error:

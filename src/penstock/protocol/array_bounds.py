@@ -1,0 +1,196 @@
+"""Refuses messages whose arrays claim more items than bytes are left, before kio sees them.
+
+kio's native reader reserves memory for as many items as an array's length says. A request of 20 bytes can say 2³² of
+them; the allocation fails and Rust aborts the whole process. So the lengths are walked first: fields are only skipped,
+nothing is built. Messages without arrays need no walk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+__all__ = ["array_walk"]
+
+Walk = Callable[[bytes, int], int]
+"""(frame, position of an entity) → position behind it. Raises ValueError, IndexError or struct.error."""
+
+Step = int | Walk  # a number of bytes to skip, or how to find the end
+
+_FIXED_BYTES: Mapping[str, int] = {
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+def array_walk(schema: Any) -> Walk | None:
+    """The walk over a kio class, None for a class that holds no arrays."""
+    return _entity(schema) if _has_arrays(schema) else None
+
+
+@cache
+def _has_arrays(schema: Any) -> bool:
+    return any(
+        is_array or (_is_entity(kind) and _has_arrays(kind))
+        for kind, is_array, _ in (_shape(hint) for _, hint, _ in _fields(schema))
+    )
+
+
+@cache
+def _entity(schema: Any) -> Walk:
+    flexible = bool(schema.__flexible__)
+    steps: list[Step] = []
+    tagged: dict[int, Step] = {}
+    for field, hint, tag in _fields(schema):
+        step = _field_step(field, hint, flexible=flexible, tagged=tag is not None)
+        if tag is not None:
+            tagged[tag] = step
+        elif isinstance(step, int) and steps and isinstance(steps[-1], int):
+            steps[-1] += step  # fixed fields side by side are one skip
+        else:
+            steps.append(step)
+
+    def walk(frame: bytes, position: int) -> int:
+        for step in steps:
+            position = position + step if isinstance(step, int) else step(frame, position)
+        return _walk_tagged(frame, position, tagged) if flexible else position
+
+    return walk
+
+
+def _fields(schema: Any) -> list[tuple[dataclasses.Field[Any], Any, int | None]]:
+    hints = typing.get_type_hints(schema)
+    return [(field, hints[field.name], field.metadata.get("tag")) for field in dataclasses.fields(schema)]
+
+
+def _shape(hint: Any) -> tuple[Any, bool, bool]:
+    """(type or item type, is it an array, may it be null)."""
+    nullable = False
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        nullable = True
+        hint = next(argument for argument in typing.get_args(hint) if argument is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True, nullable
+    return hint, False, nullable
+
+
+def _is_entity(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _field_step(field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tagged: bool) -> Step:
+    kind, is_array, nullable = _shape(hint)
+    step: Step
+    if _is_entity(kind):
+        step = _entity(kind)
+        if nullable and not is_array and not tagged:
+            step = _nullable_entity(step)
+    else:
+        step = _primitive(field.metadata["kafka_type"], flexible=flexible)
+    if not is_array:
+        return step
+    return _array(step, _compact_length if flexible else _int32_length)
+
+
+def _primitive(kafka_type: str, *, flexible: bool) -> Step:
+    fixed = _FIXED_BYTES.get(kafka_type)
+    if fixed is not None:
+        return fixed
+    if flexible:
+        return _sized(_compact_length)
+    return _sized(_int16_length if kafka_type == "string" else _int32_length)
+
+
+def _sized(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        length, position = read_length(frame, position)
+        return position + length if length > 0 else position
+
+    return walk
+
+
+def _nullable_entity(entity: Walk) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1)
+
+    return walk
+
+
+def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        length, position = read_length(frame, position)
+        if length > len(frame) - position:  # an item takes a byte at least
+            raise ValueError(f"an array of {length} items in {len(frame) - position} bytes")
+        if isinstance(item, int):
+            return position + max(length, 0) * item
+        for _ in range(length):
+            position = item(frame, position)
+        return position
+
+    return walk
+
+
+def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step]) -> int:
+    count = frame[position]
+    position += 1
+    if not count:
+        return position
+    count, position = _unsigned_varint(frame, position - 1)
+    for _ in range(count):
+        tag, position = _unsigned_varint(frame, position)
+        size, position = _unsigned_varint(frame, position)
+        step = known.get(tag)
+        if step is not None and not isinstance(step, int):
+            step(frame, position)
+        position += size
+        if position > len(frame):
+            raise ValueError("a tagged field ends behind the frame")
+    return position
+
+
+def _int16_length(frame: bytes, position: int) -> tuple[int, int]:
+    return _INT16.unpack_from(frame, position)[0], position + 2
+
+
+def _int32_length(frame: bytes, position: int) -> tuple[int, int]:
+    return _INT32.unpack_from(frame, position)[0], position + 4
+
+
+def _compact_length(frame: bytes, position: int) -> tuple[int, int]:
+    """Compact lengths are one more than they are; 0 means null."""
+    byte = frame[position]
+    if byte < 0x80:
+        return byte - 1, position + 1
+    length, position = _unsigned_varint(frame, position)
+    return length - 1, position
+
+
+def _unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a varint of more than five bytes")
