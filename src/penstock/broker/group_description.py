@@ -24,7 +24,7 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
     asked = m.offset_fetch_request.OffsetFetchRequestGroup(
         group_id=GroupId(group_id), member_id=None, member_epoch=i32(-1), topics=None
     )
-    fetched = shard.offset_fetch(asked, _OURSELVES, False)
+    fetched = shard.offset_fetch(asked, _OURSELVES)
     (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
     is_streams = described.error_code is ErrorCode.none
     return {

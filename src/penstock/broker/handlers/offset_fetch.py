@@ -38,7 +38,7 @@ def _group(group: Group, call: Call, broker: Services, *, require_stable: bool) 
     resolved, unknown = _resolve(group, broker) if by_id else (group, [])
     try:
         answer: ResponseGroup = broker.coordinator.shard_of(group.group_id).offset_fetch(
-            resolved, call.context, require_stable
+            resolved, call.context, require_stable=require_stable
         )
     except CoordinatorError as error:
         return m.offset_fetch_response.OffsetFetchResponseGroup(
