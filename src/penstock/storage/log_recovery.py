@@ -70,9 +70,6 @@ def open_log(
     bytes_cut = 0
     if recovered:
         segments, bytes_cut = _recover(segments, recovery_point, note_epochs)
-    elif segments and epochs.latest < 0:
-        for header in _headers(segments, segments[0].base_offset):
-            note_epochs(header)
     end = segments[-1].next_offset() if recovered else (clean.log_end_offset if segments and clean else 0)
     if not segments or end < log_start_offset:
         for segment in reversed(segments):
@@ -80,7 +77,13 @@ def open_log(
         end = max(log_start_offset, 0)
         segments = [LogSegment.create(directory, end, config, file_system)]
     start = max(log_start_offset, segments[0].base_offset)
-    if epochs.keep_before(end) | epochs.keep_from(start):
+    changed = epochs.keep_before(end)
+    if start < end and epochs.epoch_for(start) < 0:
+        # The file is lost, or tells of a log start that a crash has undone.
+        epochs.clear()
+        for header in _headers(segments, start):
+            changed |= note_epochs(header)
+    if epochs.keep_from(start) or changed or (recovered and epochs.latest >= 0):
         epochs.save()
     load_producers(directory, file_system, producers, segments, end, now_ms)
     return OpenedLog(
@@ -106,21 +109,21 @@ def _is_clean(segments: list[LogSegment], clean: CleanShutdown | None) -> bool:
     return clean is not None and (last.base_offset, last.size_bytes) == (clean.base_offset, clean.size_bytes)
 
 
-def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], None]:
+def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], bool]:
     try:
         epochs.load()
     except CheckpointCorrupt as corrupt:
         _log.warning("taking the leader epochs from the batches: %s", corrupt)
         epochs.clear()
 
-    def note(header: BatchHeader) -> None:
-        epochs.note(header.leader_epoch, header.base_offset)
+    def note(header: BatchHeader) -> bool:
+        return epochs.note(header.leader_epoch, header.base_offset)
 
     return note
 
 
 def _recover(
-    segments: list[LogSegment], recovery_point: int, note: Callable[[BatchHeader], None]
+    segments: list[LogSegment], recovery_point: int, note: Callable[[BatchHeader], bool]
 ) -> tuple[list[LogSegment], int]:
     """Scan from the recovery point on; what is left, and how many bytes were cut."""
     first = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)

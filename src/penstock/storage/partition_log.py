@@ -392,6 +392,7 @@ class PartitionLog:
             end = active.next_offset() if span is None else span.base_offset
             if span is not None:
                 active.cut(span.position, end)
+                active.sync()  # rare, and what was cut must not come back
             self._log_end_offset = end
             self._log_start_offset = min(self._log_start_offset, end)
             with self._flush_lock:
