@@ -52,6 +52,9 @@ def _ms(name: str, default: int, lowest: int = 0) -> Setting:
     return Setting(name=name, kind="int", default=default, lowest=lowest)
 
 
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+_GUARANTEES: Final = ("at_least_once", "exactly_once_v2")
+
 SETTINGS: Final = _table(
     Setting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
     Setting(name="client.id", kind="string", default="penstock"),
@@ -59,7 +62,7 @@ SETTINGS: Final = _table(
     _ms("request.timeout.ms", 30_000, 1),
     _ms("default.api.timeout.ms", 60_000, 1),
     _ms("max.poll.interval.ms", 300_000, 1),
-    Setting(name="isolation.level", kind="string", default="read_committed", choices=("read_committed", "read_uncommitted")),
+    Setting(name="isolation.level", kind="string", default="read_committed", choices=_ISOLATION_LEVELS),
     Setting(name="auto.offset.reset", kind="string", default="earliest", choices=("earliest", "latest", "none")),
     Setting(name="fetch.max.bytes", kind="int", default=16 << 20, lowest=1),
     Setting(name="max.partition.fetch.bytes", kind="int", default=8 << 20, lowest=1),
@@ -68,13 +71,13 @@ SETTINGS: Final = _table(
     Setting(name="compression.type", kind="string", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")),
     Setting(name="enable.idempotence", kind="boolean", default=True),
     Setting(name="application.id", kind="string", default=""),
-    Setting(name="processing.guarantee", kind="string", default="at_least_once", choices=("at_least_once", "exactly_once_v2")),
+    Setting(name="processing.guarantee", kind="string", default="at_least_once", choices=_GUARANTEES),
     Setting(name="replication.factor", kind="int", default=-1),
     Setting(name="state.dir", kind="string", default=""),
     _ms("penstock.heartbeat.max.interval.ms", 500, 1),
     _ms("penstock.trigger.interval.ms", 0),
     Setting(name="penstock.max.records.per.trigger", kind="int", default=1_000_000, lowest=1),
-)  # fmt: skip
+)
 
 _MEANINGLESS_HERE: Final = frozenset(
     {
