@@ -47,7 +47,7 @@ def test_the_bytes_are_the_documented_ones() -> None:
     batch = encode_batch([PlainRecord(key=b"k", value=None, timestamp_ms=5, headers=(("h", b""),))], base_offset=9)
     assert batch[:17].hex() == "00000000000000090000003cffffffff02"
     assert batch[21:61].hex() == ("00000000000000000000000000050000000000000005ffffffffffffffffffffffffffff00000001")
-    assert batch[61:].hex() == "16000000026b0102026800"
+    assert batch[61:].hex() == "14000000026b0102026800"
 
 
 def test_a_broker_numbers_a_batch_without_touching_its_crc() -> None:

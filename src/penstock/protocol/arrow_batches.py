@@ -36,6 +36,7 @@ __all__ = [
     "decode_to_arrow",
     "encode_from_arrow",
     "murmur2_partitions",
+    "warm_up",
 ]
 
 HEADERS_TYPE: Final = pa.list_(
@@ -262,3 +263,12 @@ def _header_names(raw: pa.Array) -> pa.Array:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([name.decode("utf-8", "replace") for name in raw.to_pylist()], pa.string())
+
+
+def warm_up() -> None:
+    """Loads every kernel, or compiles it where no cache is yet (seconds): before the first batch that is awaited."""
+    headers = pa.array([[{"key": "k", "value": b"v"}]], HEADERS_TYPE)
+    key = pa.array([b"k"], pa.binary())
+    (batch,) = encode_from_arrow(key, key, timestamps_ms=0, headers=headers)
+    decode_to_arrow(batch)
+    murmur2_partitions(key, 1)
