@@ -36,7 +36,9 @@ def produced(sequence: int, *values: str, producer_id: int = 7, epoch: int = 0, 
     return batch(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how)
 
 
-def opened(directory: Path, *, clock: ManualClock | None = None, file_system: FileSystem = REAL, **how: Any) -> PartitionLog:
+def opened(
+    directory: Path, *, clock: ManualClock | None = None, file_system: FileSystem = REAL, **how: Any
+) -> PartitionLog:
     """A log of flights-0; what is no argument of `open` is a setting."""
     arguments = {name: how.pop(name) for name in ("clean", "recovery_point", "log_start_offset") if name in how}
     return PartitionLog.open(

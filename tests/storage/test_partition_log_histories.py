@@ -10,13 +10,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.storage.faulty_file_system import FaultyFileSystem
+from tests.storage.log_samples import NOW_MS, ManualClock
 
 from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 from penstock.storage.errors import OffsetOutOfRange, StorageFull
 from penstock.storage.log_config import LogConfig
 from penstock.storage.partition_log import PartitionLog
-from tests.storage.faulty_file_system import FaultyFileSystem
-from tests.storage.log_samples import NOW_MS, ManualClock
 
 DIRECTORY = Path("/logs/flights-0")
 

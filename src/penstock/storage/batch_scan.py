@@ -24,6 +24,7 @@ _LAST_OFFSET_DELTA = struct.Struct(">i")
 LOG_OVERHEAD = _SPAN.size
 _CRC_FROM = 21
 _DELTA_AT = 23
+_MAX_RELATIVE_OFFSET = 2**31 - 1
 _WALK_BLOCK = 8192
 _SCAN_BLOCK = 4 * 1024**2
 
@@ -74,12 +75,13 @@ def walk(file: File, position: int, end: int) -> Iterator[Span]:
         position = behind
 
 
-def scan(file: File, position: int, end: int, *, next_offset: int) -> Iterator[BatchHeader]:
-    """Checked headers of the batches from `position` to `end`; offsets begin at or behind `next_offset` and grow.
+def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[BatchHeader]:
+    """Checked headers of the batches from `position` to `end` of the segment that begins at `base_offset`.
 
     Raises TornLog at the first byte that does not belong to a whole, sound batch.
     """
     block, block_at = memoryview(b""), position
+    next_offset = base_offset
     while position < end:
         if position + HEADER_BYTES > end:
             raise TornLog(position, "a torn batch header")
@@ -89,7 +91,7 @@ def scan(file: File, position: int, end: int, *, next_offset: int) -> Iterator[B
         if at + HEADER_BYTES > len(block):
             raise TornLog(position, "the file is shorter than it was")
         header = parse_header(block, at, position)
-        if (why := _unsound(header, end, next_offset)) is not None:
+        if (why := _unsound(header, end, next_offset, base_offset)) is not None:
             raise TornLog(position, why)
         if at + header.size_bytes > len(block):
             size = min(max(_SCAN_BLOCK, header.size_bytes), end - position)
@@ -98,10 +100,10 @@ def scan(file: File, position: int, end: int, *, next_offset: int) -> Iterator[B
             raise TornLog(position, f"a wrong CRC in the batch of offset {header.base_offset}")
         yield header
         position += header.size_bytes
-        next_offset = header.last_offset + 1
+        next_offset = header.next_offset
 
 
-def _unsound(header: BatchHeader, end: int, next_offset: int) -> str | None:
+def _unsound(header: BatchHeader, end: int, next_offset: int, base_offset: int) -> str | None:
     if header.size_bytes < HEADER_BYTES or header.magic != 2:
         return "no record batch"
     if header.position + header.size_bytes > end:
@@ -110,4 +112,6 @@ def _unsound(header: BatchHeader, end: int, next_offset: int) -> str | None:
         return "a batch with a negative count"
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} where {next_offset} or more was due"
+    if header.last_offset - base_offset > _MAX_RELATIVE_OFFSET:
+        return f"offset {header.last_offset}, too far from its segment's"
     return None

@@ -119,7 +119,7 @@ class LogSegment:
         self.max_timestamp_ms, self._offset_of_max_timestamp = -1, self.base_offset
         self._bytes_since_index_entry = 0
         self._first_timestamp_ms = None
-        for header in scan_batches(self.file, 0, self.size_bytes, next_offset=self.base_offset):
+        for header in scan_batches(self.file, 0, self.size_bytes, base_offset=self.base_offset):
             self._index(header, header.position)
             yield header
         self.close_time_index()
