@@ -1,4 +1,7 @@
-"""One Spark session for the tests of this room, built as applications build theirs."""
+"""One Spark session for the tests of this room, built as applications build theirs; a broker per test."""
+
+import contextlib
+import json
 
 import pytest
 
@@ -10,3 +13,70 @@ def spark():
     built = session("penstock-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
     yield built
     built.stop()
+
+
+@pytest.fixture
+def broker():
+    from penstock.broker.embedded import EmbeddedBroker
+
+    with EmbeddedBroker({"flights": 4}, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+def make_app(spark, broker, tmp_path):
+    from penstock.spark.streams_app import StreamsApp
+
+    def make(name="flight-counts", *, instance="a", **settings):
+        return StreamsApp(
+            name, spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / instance, **settings
+        )
+
+    return make
+
+
+@pytest.fixture
+def running():
+    """`start(app)`, stopped at the end whatever happened."""
+    with contextlib.ExitStack() as stack:
+        yield lambda app: stack.enter_context(app.start())
+
+
+class Flights:
+    """Records that are easy to count, and what comes out of counting them."""
+
+    ORIGINS = ("EWR", "JFK", "LGA")
+    SCHEMA = "origin string, dep_delay double, n bigint"
+
+    @staticmethod
+    def flight(number):
+        delay = None if number % 10 == 0 else float(number % 60)
+        return {"origin": Flights.ORIGINS[number % 3], "dep_delay": delay, "n": number}
+
+    @staticmethod
+    def send(broker, numbers, topic="flights"):
+        broker.produce(topic, [json.dumps(Flights.flight(number)) for number in numbers])
+
+    @staticmethod
+    def newest(broker, topic):
+        """The last value of each key, as a compacted topic would keep them."""
+        return {record.key.decode(): json.loads(record.value) for record in broker.records(topic)}
+
+    @staticmethod
+    def count_by_origin(app, **settings):
+        from pyspark.sql import functions as F
+
+        flights = app.stream("flights", schema=Flights.SCHEMA, **settings)
+        counts = flights.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"))
+        counts.to_topic("by-origin", partitions=2)
+        return app
+
+    @staticmethod
+    def counted(numbers):
+        mine = {origin: [n for n in numbers if Flights.flight(n)["origin"] == origin] for origin in Flights.ORIGINS}
+        return {o: {"origin": o, "flights": len(ns), "total": sum(ns)} for o, ns in mine.items() if ns}
+
+
+@pytest.fixture
+def flights():
+    return Flights

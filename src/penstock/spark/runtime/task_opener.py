@@ -68,6 +68,7 @@ class TaskOpener:
     def close(self) -> None:
         self._requests.put(None)
         self._thread.join(10)
+        self._client.close()
 
     def _loop(self) -> None:
         while (request := self._requests.get()) is not None:
