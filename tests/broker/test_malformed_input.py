@@ -20,9 +20,7 @@ from penstock.protocol.supported_versions import SUPPORTED, advertised_range
 
 Connect = Callable[[EmbeddedBroker], Any]
 
-API_VERSIONS = m.api_versions_request.ApiVersionsRequest(
-    client_software_name="test", client_software_version="1.0"
-)
+API_VERSIONS = m.api_versions_request.ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 LIST_TOPICS = m.metadata_request.MetadataRequest(
     topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )

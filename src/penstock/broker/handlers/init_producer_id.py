@@ -2,7 +2,7 @@
 
 Version notes: v2 flexible; v3 lets a producer pass its id and epoch to get the next epoch (KIP-360). Ids are never
 given out twice, also after a crash. A transactional id is refused with UNSUPPORTED_VERSION: there are no transactions
-here, the transaction APIs are not advertised, and this error makes clients stop and say so instead of trying again.
+here, the transaction APIs are not advertised, and "API version not supported" is what a client then tells its user.
 """
 
 from __future__ import annotations

@@ -1,0 +1,271 @@
+"""A streams group over the wire: join, tasks, offsets, describe, a restart of the broker in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.units import from_ms
+
+Connect = Callable[[EmbeddedBroker], Any]
+
+FAST = {
+    "group.streams.initial.rebalance.delay.ms": 0,
+    "group.streams.assignment.interval.ms": 0,
+    "group.streams.heartbeat.interval.ms": 100,
+    "group.streams.min.heartbeat.interval.ms": 100,
+}
+h = m.streams_group_heartbeat_request
+
+
+def topology(repartition: str | None = None) -> Any:
+    subtopologies = [
+        h.Subtopology(
+            subtopology_id="0",
+            source_topics=("flights",),
+            state_changelog_topics=(),
+            repartition_sink_topics=(repartition,) if repartition else (),
+            repartition_source_topics=(),
+            copartition_groups=(),
+        )
+    ]
+    if repartition:
+        info = h.TopicInfo(name=repartition, partitions=3, replication_factor=-1, topic_configs=())
+        subtopologies.append(
+            h.Subtopology(
+                subtopology_id="1",
+                source_topics=(),
+                state_changelog_topics=(),
+                repartition_sink_topics=(),
+                repartition_source_topics=(info,),
+                copartition_groups=(),
+            )
+        )
+    return h.Topology(epoch=0, subtopologies=tuple(subtopologies))
+
+
+def heartbeat(member_id: str, epoch: int, **fields: Any) -> Any:
+    joining = epoch == 0
+    return h.StreamsGroupHeartbeatRequest(
+        group_id="delays",
+        member_id=member_id,
+        member_epoch=epoch,
+        endpoint_information_epoch=-1,
+        rebalance_timeout=from_ms(60_000 if joining else -1),
+        topology=fields.get("topology"),
+        active_tasks=fields.get("active_tasks", () if joining else None),
+        standby_tasks=() if joining or "active_tasks" in fields else None,
+        warmup_tasks=() if joining or "active_tasks" in fields else None,
+        process_id="process-of-" + member_id if joining else None,
+        user_endpoint=None,
+        client_tags=None,
+        task_offsets=None,
+        task_end_offsets=None,
+    )
+
+
+def tasks_of(answer: Any) -> dict[str, tuple[int, ...]]:
+    return {task.subtopology_id: tuple(task.partitions) for task in answer.active_tasks or ()}
+
+
+def settle(client: Any, member_id: str, answer: Any, wanted: int) -> Any:
+    """Beats until the member has so many tasks."""
+    tasks = tasks_of(answer)
+    for _ in range(200):
+        if sum(map(len, tasks.values())) == wanted:
+            return answer
+        owned = tuple(h.TaskIds(subtopology_id=name, partitions=numbers) for name, numbers in tasks.items())
+        answer = client.call(
+            ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat(member_id, answer.member_epoch, active_tasks=owned)
+        )
+        assert answer.error_code is ErrorCode.none, answer.error_message
+        if answer.active_tasks is not None:
+            tasks = tasks_of(answer)
+    raise AssertionError(f"{member_id} has {tasks}")
+
+
+def commit(member_id: str, epoch: int, offset: int, topic_id: Any, name: str = "flights") -> Any:
+    c = m.offset_commit_request
+    part = c.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="note")
+    return c.OffsetCommitRequest(
+        group_id="delays",
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        topics=(c.OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=(part,)),),
+    )
+
+
+def fetch(topic_id: Any) -> Any:
+    f = m.offset_fetch_request
+    group = f.OffsetFetchRequestGroup(
+        group_id="delays",
+        topics=(f.OffsetFetchRequestTopics(name="flights", topic_id=topic_id, partition_indexes=(0, 1)),),
+    )
+    return f.OffsetFetchRequest(groups=(group,))
+
+
+def topic_id(client: Any, name: str) -> Any:
+    asked = m.metadata_request.MetadataRequestTopic(topic_id=None, name=name)
+    answer = client.call(
+        ApiKey.METADATA,
+        m.metadata_request.MetadataRequest(
+            topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        ),
+    )
+    return answer.topics[0].topic_id
+
+
+def describe(client: Any) -> Any:
+    request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
+        group_ids=("delays",), include_authorized_operations=False
+    )
+    return client.call(ApiKey.STREAMS_GROUP_DESCRIBE, request).groups[0]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_group_lives_through_a_restart_of_the_broker(end: str, tmp_path: Path, connect: Connect) -> None:
+    broker = EmbeddedBroker(topics={"flights": 2}, data_dir=tmp_path / "data", config=FAST)
+    with broker:
+        client = connect(broker)
+        flights = topic_id(client, "flights")
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology()))
+        assert answer.error_code is ErrorCode.none, answer.error_message
+        answer = settle(client, "a", answer, 2)
+        epoch = answer.member_epoch
+
+        described = describe(client)
+        assert described.group_state == "Stable"
+        assert [member.member_id for member in described.members] == ["a"]
+        assert [tuple(task.partitions) for task in described.members[0].assignment.active_tasks] == [(0, 1)]
+
+        committed = client.call(ApiKey.OFFSET_COMMIT, commit("a", epoch, 42, flights))
+        assert [part.error_code for part in committed.topics[0].partitions] == [ErrorCode.none]
+        stale = client.call(ApiKey.OFFSET_COMMIT, commit("a", epoch + 7, 43, flights))
+        assert [part.error_code for part in stale.topics[0].partitions] == [ErrorCode.stale_member_epoch]
+
+        if end == "kill":
+            broker.kill()
+        broker.restart()
+        client = connect(broker)
+        fetched = client.call(ApiKey.OFFSET_FETCH, fetch(flights)).groups[0]
+        assert fetched.topics[0].topic_id == flights
+        assert [part.committed_offset for part in fetched.topics[0].partitions] == [42, -1]
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", epoch))
+        assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, epoch)
+        assert broker.group("delays").members == {"a": {"0": (0, 1)}}
+        assert broker.group("delays").offsets == {("flights", 0): 42}
+
+
+def test_two_members_share_and_one_leaves(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 4}, config=FAST) as broker:
+        one, two = connect(broker), connect(broker)
+        first = settle(one, "a", one.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology())), 4)
+        second = two.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("b", 0, topology=topology()))
+        first = settle(one, "a", one.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", first.member_epoch)), 2)
+        owned = tuple(h.TaskIds(subtopology_id=name, partitions=parts) for name, parts in tasks_of(first).items())
+        first = one.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", first.member_epoch, active_tasks=owned))
+        second = settle(two, "b", second, 2)
+        assert set(tasks_of(second)["0"]).isdisjoint(owned[0].partitions)
+        left = one.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", -1))
+        assert (left.error_code, left.member_epoch) == (ErrorCode.none, -1)
+        settle(two, "b", two.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("b", second.member_epoch)), 4)
+        assert set(broker.group("delays").members) == {"b"}
+
+
+def test_internal_topics_are_created_and_the_group_goes_on(
+    connect: Connect, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
+    with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
+        client = connect(broker)
+        answer = client.call(
+            ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology("delays-by-origin-repartition"))
+        )
+        assert answer.error_code is ErrorCode.none
+        assert [status.status_code for status in answer.status] == [3]
+        eventually(lambda: topic_id(client, "delays-by-origin-repartition"))
+        answer = settle(client, "a", answer, 5)
+        assert tasks_of(answer)["1"] == (0, 1, 2)
+
+
+def test_session_timeout_takes_the_tasks_away(connect: Connect, eventually: Callable[[Callable[[], Any]], Any]) -> None:
+    short = {**FAST, "group.streams.session.timeout.ms": 300, "group.streams.min.session.timeout.ms": 300}
+    with EmbeddedBroker(topics={"flights": 2}, config=short) as broker:
+        client = connect(broker)
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology()))
+        assert answer.error_code is ErrorCode.none
+        eventually(lambda: broker.group("delays").state == "Empty")
+        fenced = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", answer.member_epoch))
+        assert fenced.error_code is ErrorCode.unknown_member_id
+
+
+def test_refusals_are_the_apis_own_answers(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
+        client = connect(broker)
+        unknown = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 5))
+        assert unknown.error_code is ErrorCode.group_id_not_found
+        internal = client.call(
+            ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology("__consumer_offsets"))
+        )
+        assert internal.error_code is ErrorCode.streams_invalid_topology
+        illegal = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology("a b")))
+        assert illegal.error_code is ErrorCode.streams_invalid_topology
+        assert describe(client).error_code is ErrorCode.group_id_not_found
+        assert broker.group("delays").state == "Dead"
+
+
+def test_simple_commits_of_clients_that_are_no_members(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}) as broker:
+        client = connect(broker)
+        flights = topic_id(client, "flights")
+        for version in (2, 5, 8, 9, 10):
+            answer = client.call(ApiKey.OFFSET_COMMIT, commit("", -1, version, flights), version)
+            assert [part.error_code for part in answer.topics[0].partitions] == [ErrorCode.none]
+            fetched = client.call(ApiKey.OFFSET_FETCH, fetch(flights), version).groups[0]
+            assert [part.committed_offset for part in fetched.topics[0].partitions] == [version, -1]
+        groups = client.call(ApiKey.LIST_GROUPS, m.list_groups_request.ListGroupsRequest()).groups
+        assert [(group.group_id, group.group_state) for group in groups] == [("delays", "Empty")]
+        missing = client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 1, None, name="missing"), 9)
+        assert [part.error_code for part in missing.topics[0].partitions] == [ErrorCode.unknown_topic_or_partition]
+
+
+def test_offsets_and_groups_are_deleted(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}) as broker:
+        client = connect(broker)
+        flights = topic_id(client, "flights")
+        client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 5, flights))
+        d = m.offset_delete_request
+        request = d.OffsetDeleteRequest(
+            group_id="delays",
+            topics=tuple(
+                d.OffsetDeleteRequestTopic(name=name, partitions=(d.OffsetDeleteRequestPartition(partition_index=0),))
+                for name in ("flights", "missing")
+            ),
+        )
+        answer = client.call(ApiKey.OFFSET_DELETE, request)
+        codes = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+        assert codes == {"flights": ErrorCode.none, "missing": ErrorCode.unknown_topic_or_partition}
+        client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 6, flights))
+        deleted = client.call(
+            ApiKey.DELETE_GROUPS, m.delete_groups_request.DeleteGroupsRequest(groups_names=("delays", "nobody"))
+        )
+        codes = {result.group_id: result.error_code for result in deleted.results}
+        assert codes == {"delays": ErrorCode.none, "nobody": ErrorCode.group_id_not_found}
+        assert broker.group("delays").offsets == {}
+
+
+def test_offsets_of_a_deleted_topic_go_with_it(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}) as broker:
+        client = connect(broker)
+        client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 5, topic_id(client, "flights")))
+        state = m.delete_topics_request.DeleteTopicState(name="flights", topic_id=None)
+        client.call(
+            ApiKey.DELETE_TOPICS, m.delete_topics_request.DeleteTopicsRequest(topics=(state,), timeout=from_ms(1000))
+        )
+        assert broker.group("delays").offsets == {}
