@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
+
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.spark.running_app import RunningApp
@@ -28,14 +31,20 @@ def run_in_foreground(start: Callable[[], RunningApp], until: Literal["stopped",
 
 
 def _wait(running: RunningApp, until: str, asked: threading.Event) -> None:
-    while not asked.is_set() and running.isActive:
-        if until == "caught-up":
-            try:
-                running.wait_until("caught-up", timeout=_LOOK_S)
-            except TimeoutError:
-                continue
-            return
+    caught_up = threading.Event()
+    if until == "caught-up":
+        threading.Thread(
+            target=_wait_for_ends, args=(running, caught_up), name="penstock-caught-up", daemon=True
+        ).start()
+    while not asked.is_set() and not caught_up.is_set() and running.isActive:
         running.awaitTermination(_LOOK_S)
+
+
+def _wait_for_ends(running: RunningApp, caught_up: threading.Event) -> None:
+    # Raises when the application ends first; the main thread sees that by itself.
+    with contextlib.suppress(PenstockError, TimeoutError):
+        running.wait_until("caught-up")
+        caught_up.set()
 
 
 @contextmanager

@@ -1,0 +1,231 @@
+"""`verify` against a real broker whose sinks were written by hand: right, with repeats, with losses, wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from pyspark.sql import functions as F
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
+from penstock.spark.streams_app import StreamsApp
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "origin string, dep_delay double, distance int"
+ORIGINS = ("EWR", "JFK", "LGA")
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedBroker({"flights": 3}) as running:
+        running.produce("flights", _flights(), key="origin")
+        yield running
+
+
+def _flights() -> list[dict]:
+    chance = random.Random(7)
+    return [
+        {"origin": chance.choice(ORIGINS), "distance": chance.randrange(100, 3000)}
+        | ({"dep_delay": round(chance.uniform(-20, 300), 2)} if chance.random() > 0.1 else {})
+        for _ in range(500)
+    ]
+
+
+def delays(flights):
+    return (
+        flights.where("distance > 150")
+        .groupBy("origin")
+        .agg(
+            F.count("*").alias("flights"),
+            F.round(F.avg("dep_delay"), 3).alias("mean_delay"),
+            F.max("dep_delay").alias("worst"),
+            F.sum("distance").alias("miles"),
+            (F.sum("dep_delay") / F.count("dep_delay")).alias("ratio"),
+        )
+    )
+
+
+@pytest.fixture
+def app(spark, broker, request):
+    """An application whose group has committed everything."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    application = StreamsApp(name, spark=spark, bootstrap_servers=broker.bootstrap_servers)
+    commit(broker, name)
+    return application
+
+
+def commit(broker, group: str) -> None:
+    with Admin(broker.bootstrap_servers) as admin:
+        ends = admin.list_offsets({("flights", partition): "latest" for partition in range(3)})
+        admin.alter_offsets(group, {place: end.offset for place, end in ends.items()})
+
+
+def expected_rows(spark, flights=None) -> list[dict]:
+    rows = delays(spark.createDataFrame([_row(f) for f in flights or _flights()], SCHEMA)).collect()
+    return [row.asDict() for row in rows]
+
+
+def _row(flight: dict) -> tuple:
+    return flight["origin"], flight.get("dep_delay"), flight["distance"]
+
+
+def sink(app, broker, rows: list[dict]) -> str:
+    topic = f"{app.name}-out"
+    delays(app.stream("flights", schema=SCHEMA)).to_topic(topic, partitions=3)
+    broker.create_topics({topic: 3})
+    broker.produce(topic, rows, key="origin")
+    return topic
+
+
+def test_equal(app, broker, spark):
+    rows = expected_rows(spark)
+    rows[0]["miles"] += 5
+    topic = sink(app, broker, rows)
+    rows[0]["miles"] -= 5
+    broker.produce(topic, rows, key="origin")  # only the newest record of a key counts
+    verdict = app.verify()
+    assert (verdict.status, verdict.exit_code, verdict.records) == ("equal", 0, 500)
+    assert verdict.sinks[0].equal == verdict.sinks[0].expected == 3
+    assert verdict.cannot_claim == ()
+
+
+def test_the_order_of_a_sum_is_no_difference(app, broker, spark):
+    rows = expected_rows(spark)
+    for row in rows:
+        row["ratio"] *= 1 + 1e-13
+    sink(app, broker, rows)
+    assert app.verify().status == "equal"
+
+
+def test_repeats_are_counted_and_not_hidden(app, broker, spark):
+    flights = _flights()
+    again = [flight for flight in flights if flight["origin"] == "JFK" and flight["distance"] > 150][:4]
+    sink(app, broker, expected_rows(spark, flights + again))
+    verdict = app.verify()
+    assert (verdict.status, verdict.exit_code) == ("repeated", 0)
+    assert verdict.sinks[0].repeated == 4
+    assert (verdict.sinks[0].equal, verdict.sinks[0].differ, verdict.sinks[0].lost) == (2, 0, 0)
+    assert "4 counted again" in verdict.sinks[0].examples[0]
+
+
+def test_a_loss_fails(app, broker, spark):
+    flights = _flights()
+    first = next(i for i, flight in enumerate(flights) if flight["origin"] == "LGA" and flight["distance"] > 150)
+    sink(app, broker, expected_rows(spark, flights[:first] + flights[first + 1 :]))
+    verdict = app.verify()
+    assert (verdict.status, verdict.exit_code, verdict.sinks[0].lost) == ("differs", 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [("worst", 1.0), ("miles", 1), ("mean_delay", 0.5), ("ratio", 1e-6), ("miles", -1)],
+)
+def test_a_wrong_value_fails(app, broker, spark, column, change):
+    rows = expected_rows(spark)
+    rows[1][column] += change
+    sink(app, broker, rows)
+    verdict = app.verify()
+    assert (verdict.status, verdict.sinks[0].differ) == ("differs", 1)
+
+
+def test_repeats_explain_no_other_extreme(app, broker, spark):
+    rows = expected_rows(spark)
+    rows[1]["flights"] += 2
+    rows[1]["worst"] += 1
+    sink(app, broker, rows)
+    assert app.verify().status == "differs"
+
+
+def test_repeats_explain_a_sum_only_within_their_extremes(app, broker, spark):
+    rows = expected_rows(spark)
+    rows[1]["flights"] += 2
+    rows[1]["miles"] += 2 * 3000 + 1
+    sink(app, broker, rows)
+    assert app.verify().status == "differs"
+
+
+def test_missing_and_extra_keys_fail(app, broker, spark):
+    rows = expected_rows(spark)
+    rows[0]["origin"] = "XXX"
+    sink(app, broker, rows)
+    verdict = app.verify()
+    assert verdict.status == "differs"
+    assert (verdict.sinks[0].missing, verdict.sinks[0].extra) == (1, 1)
+
+
+def test_an_unreadable_record_fails(app, broker, spark):
+    topic = sink(app, broker, expected_rows(spark))
+    broker.produce(topic, ["no JSON"], key="JFK")
+    assert app.verify().status == "differs"
+
+
+def test_without_a_count_repeats_and_errors_look_alike(app, broker, spark):
+    rows = expected_rows(spark)
+    topic = f"{app.name}-out"
+    grouped = app.stream("flights", schema=SCHEMA).where("distance > 150").groupBy("origin")
+    grouped.agg(F.sum("distance").alias("miles")).to_topic(topic, partitions=3)
+    broker.produce(topic, [{"origin": row["origin"], "miles": row["miles"] + 1} for row in rows], key="origin")
+    verdict = app.verify()
+    assert (verdict.status, verdict.exit_code) == ("cannot-tell", 5)
+
+
+def test_nothing_committed_is_no_proof(spark, broker):
+    app = StreamsApp("never-ran", spark=spark, bootstrap_servers=broker.bootstrap_servers)
+    sink(app, broker, expected_rows(spark))
+    verdict = app.verify()
+    assert verdict.status == "cannot-tell"
+    assert "committed nothing" in verdict.undecided
+
+
+def test_stateless_records_are_a_multiset(app, broker, spark):
+    topic = f"{app.name}-out"
+    long = app.stream("flights", schema=SCHEMA).where("distance > 2000")
+    long.select("origin", "_kafka.partition", (F.col("distance") * 1.5).alias("km")).to_topic(topic)
+    broker.create_topics({topic: 2})
+    with Admin(broker.bootstrap_servers):
+        records = broker.records("flights")
+    rows = []
+    for record in records:
+        flight = json.loads(record.value)
+        if flight["distance"] > 2000:
+            rows.append({"origin": flight["origin"], "partition": record.partition, "km": flight["distance"] * 1.5})
+    broker.produce(topic, rows, key="origin")
+    assert app.verify().status == "equal"
+    broker.produce(topic, rows[:3], key="origin")
+    verdict = app.verify()
+    assert (verdict.status, verdict.sinks[0].repeated) == ("repeated", 3)
+    broker.produce(topic, [{"origin": "XXX"}], key="origin")
+    assert app.verify().sinks[0].extra == 1
+
+
+def test_a_lost_stateless_record_fails(app, broker, spark):
+    topic = f"{app.name}-out"
+    app.stream("flights", schema=SCHEMA).where("distance > 2900").select("distance").to_topic(topic, value="string")
+    broker.create_topics({topic: 1})
+    rows = [f for f in _flights() if f["distance"] > 2900]
+    for flight in rows[1:]:
+        broker.produce(topic, [str(flight["distance"])], key=flight["origin"])
+    verdict = app.verify()
+    assert (verdict.status, verdict.sinks[0].lost) == ("differs", 1)
+
+
+def test_volatile_columns_are_named(app, broker, spark):
+    topic = f"{app.name}-out"
+    app.stream("flights", schema=SCHEMA).select("origin", "distance").withColumn("id", F.expr("uuid()")).to_topic(topic)
+    broker.create_topics({topic: 1})
+    broker.produce(topic, [{"origin": f["origin"], "distance": f["distance"], "id": "x"} for f in _flights()], key="origin")
+    verdict = app.verify()
+    assert verdict.status == "equal"
+    assert verdict.cannot_claim == (f"{topic}.id is not compared: it is computed anew each time",)
+
+
+def test_rows_that_depend_on_chance_are_not_judged(app, broker, spark):
+    topic = f"{app.name}-out"
+    app.stream("flights", schema=SCHEMA).where(F.rand() > 0.5).select("origin").to_topic(topic)
+    broker.create_topics({topic: 1})
+    verdict = app.verify()
+    assert verdict.status == "cannot-tell"
+    assert "rand" in verdict.sinks[0].undecided
