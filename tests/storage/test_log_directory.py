@@ -1,0 +1,247 @@
+"""LogDirectory: whose it is, what lies in it, how it starts and ends."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.storage.faulty_file_system import FaultyFileSystem, error
+from tests.storage.log_samples import append, contents
+
+from penstock.errors import ConfigError
+from penstock.storage.errors import (
+    DirectoryLocked,
+    DirectoryUnusable,
+    InvalidTopic,
+    StorageFull,
+    UnknownTopic,
+)
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_directory import LogDirectory
+from penstock.storage.topic_catalog import TopicEntry
+
+ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+
+def names(path: Path) -> set[str]:
+    return {p.name for p in path.iterdir()}
+
+
+def test_the_layout_is_kafkas_where_kafka_looks_and_ours_elsewhere(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path, cluster_id="cluster-1") as directory:
+        directory.create_topic("flights", ID, 2, {"segment.bytes": "2000"})
+        append(directory.log("flights", 1), "a")
+    assert names(tmp_path) == {
+        ".lock", "penstock.properties", "penstock-topics.json", "penstock-clean-shutdown",
+        "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "flights-0", "flights-1",
+    }  # fmt: skip
+    stem = f"{0:020d}"
+    assert names(tmp_path / "flights-0") == {f"{stem}.log", f"{stem}.index", f"{stem}.timeindex", "partition.metadata"}
+    assert names(tmp_path / "flights-1") >= {"leader-epoch-checkpoint"}
+    spelled = base64.urlsafe_b64encode(ID.bytes).decode().rstrip("=")
+    assert (tmp_path / "flights-0" / "partition.metadata").read_text() == f"version: 0\ntopic_id: {spelled}"
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\nflights 0 0\nflights 1 1\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path, cluster_id="cluster-1") as directory:
+        directory.create_topic("flights", ID, 2, {"retention.ms": "5"})
+        append(directory.log("flights", 1), "a", "b")
+        directory.log("flights", 1).delete_records_before(1)
+    with LogDirectory(tmp_path) as directory:
+        assert (directory.cluster_id, directory.broker_epoch) == ("cluster-1", 2)
+        entry = TopicEntry(name="flights", topic_id=ID, partitions=2, configs={"retention.ms": "5"})
+        assert directory.topics == {"flights": entry}
+        log = directory.log("flights", 1)
+        assert (log.recovered, log.log_start_offset, contents(log)) == (False, 1, [(1, "b")])
+        assert log.config.retention_ms == 5
+
+
+def test_a_log_that_nobody_opened_stays_clean_through_a_crash(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.create_topic("flights", ID, 2)
+        append(directory.log("flights", 0), "a")
+        append(directory.log("flights", 1), "a")
+    with LogDirectory(tmp_path) as directory:
+        directory.log("flights", 0)
+    directory = LogDirectory(tmp_path)
+    assert not directory.log("flights", 1).recovered
+    directory.abandon()
+    directory = LogDirectory(tmp_path)
+    assert directory.log("flights", 0).recovered
+    assert contents(directory.log("flights", 0)) == [(0, "a")]
+    directory.close()
+
+
+def test_lazy_topics_touch_the_disk_when_first_written(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.create_topic("__consumer_offsets", ID, 50, {"cleanup.policy": "compact"}, lazy=True)
+        assert directory.existing_log("__consumer_offsets", 7) is None
+        assert not list(tmp_path.glob("__consumer_offsets-*"))
+        append(directory.log("__consumer_offsets", 7), "a")
+        assert [p.name for p in tmp_path.glob("__consumer_offsets-*")] == ["__consumer_offsets-7"]
+    with LogDirectory(tmp_path) as directory:
+        assert directory.partitions_on_disk() == [("__consumer_offsets", 7)]
+        log = directory.existing_log("__consumer_offsets", 7)
+        assert log is not None
+        assert contents(log) == [(0, "a")]
+
+
+def test_one_directory_one_broker(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path), pytest.raises(DirectoryLocked) as raised:
+        LogDirectory(tmp_path)
+    assert raised.value.code == "state-locked"
+    open_it = "import sys; from penstock.storage.log_directory import LogDirectory as L; L(sys.argv[1]).close()"
+    command = [sys.executable, "-c", open_it, str(tmp_path)]
+    with LogDirectory(tmp_path):
+        out = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "DirectoryLocked" in out.stderr
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_killed_one_lets_the_next_in(tmp_path: Path) -> None:
+    LogDirectory(tmp_path).abandon()
+    LogDirectory(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("meta.properties", "version=1\n"),
+        ("penstock.properties", "format.version=99\n"),
+        ("penstock.properties", "format.version=1\ncluster.id=x\n"),
+        ("penstock-topics.json", "{"),
+        ("penstock-topics.json", '{"format": 2}'),
+    ],
+)
+def test_somebody_elses_directory_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DirectoryUnusable):
+        LogDirectory(tmp_path)
+    assert (tmp_path / name).read_text() == text
+    (tmp_path / name).unlink()
+    LogDirectory(tmp_path).close()  # and the lock was given back
+
+
+def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
+    LogDirectory(tmp_path, cluster_id="mine").close()
+    with pytest.raises(DirectoryUnusable):
+        LogDirectory(tmp_path, cluster_id="yours")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "ü", "x" * 250, "a b"])
+def test_illegal_names_never_reach_the_disk(tmp_path: Path, name: str) -> None:
+    with LogDirectory(tmp_path) as directory:
+        with pytest.raises(InvalidTopic):
+            directory.create_topic(name, ID, 1)
+        assert not directory.topics
+
+
+def test_topics_are_created_all_or_none(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        good = TopicEntry(name="a", topic_id=ID, partitions=1)
+        for bad in (good, TopicEntry(name="b", topic_id=ID, partitions=1, configs={"segment.bytes": "many"})):
+            with pytest.raises((InvalidTopic, ConfigError)):
+                directory.create_topics([good, bad])
+        assert not directory.topics
+
+
+def test_a_deleted_topic_is_gone_and_may_come_again(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.create_topic("flights", ID, 2)
+        append(directory.log("flights", 0), "old")
+        directory.delete("flights", remove=False)
+        aside = [p.name for p in tmp_path.glob("*-delete")]
+        assert sorted(name.partition(".")[0] for name in aside) == ["flights-0", "flights-1"]
+        with pytest.raises(UnknownTopic):
+            directory.log("flights", 0)
+        directory.create_topic("flights", uuid.UUID(int=2), 1)
+        assert contents(directory.log("flights", 0)) == []
+    with LogDirectory(tmp_path):
+        assert not list(tmp_path.glob("*-delete"))
+
+
+def test_a_crash_between_forgetting_and_renaming_brings_nothing_back(tmp_path: Path) -> None:
+    disk = FaultyFileSystem()
+    directory = LogDirectory(tmp_path, file_system=disk)
+    directory.create_topic("flights", ID, 1)
+    append(directory.log("flights", 0), "old")
+    disk.failures = lambda operation, path: error(errno.EIO, path) if operation == "rename" else None
+    with pytest.raises(OSError, match="Input/output"):
+        directory.delete("flights")
+    directory.abandon()
+    disk.failures = lambda _operation, _path: None
+    directory = LogDirectory(tmp_path, file_system=disk)
+    directory.create_topic("flights", uuid.UUID(int=2), 1)
+    assert contents(directory.log("flights", 0)) == []
+    assert [p for p in disk.directories if p.name.endswith("-stray")]
+
+
+def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.create_topic("flights", ID, 1)
+        append(directory.log("flights", 0), "old")
+    catalog = tmp_path / "penstock-topics.json"
+    other = base64.urlsafe_b64encode(uuid.UUID(int=2).bytes).decode().rstrip("=")
+    mine = base64.urlsafe_b64encode(ID.bytes).decode().rstrip("=")
+    catalog.write_text(catalog.read_text().replace(mine, other))
+    with LogDirectory(tmp_path) as directory:
+        assert contents(directory.log("flights", 0)) == []
+        (stray,) = tmp_path.glob("*-stray")
+        assert (stray / f"{0:020d}.log").stat().st_size > 0
+
+
+def test_partitions_and_settings_change(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path, defaults=LogConfig(retention_ms=9)) as directory:
+        directory.create_topic("flights", ID, 1)
+        log = directory.log("flights", 0)
+        directory.add_partitions("flights", 3)
+        directory.alter_configs("flights", {"max.message.bytes": "70"})
+        assert (log.config.retention_ms, log.config.max_message_bytes) == (9, 70)
+        assert (tmp_path / "flights-2").is_dir()
+        with pytest.raises(UnknownTopic):
+            directory.log("flights", 3)
+        with pytest.raises(ConfigError):
+            directory.alter_configs("flights", {"message.timestamp.type": "Never"})
+
+
+def test_producer_ids_are_never_given_out_twice(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path)
+    assert directory.reserve_producer_ids(10) == range(10)
+    assert directory.reserve_producer_ids(10) == range(10, 20)
+    directory.abandon()
+    with LogDirectory(tmp_path) as directory:
+        assert directory.reserve_producer_ids(5) == range(20, 25)
+
+
+def test_flushing_what_is_due_and_checkpointing(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, defaults=LogConfig(flush_ms=0))
+    directory.create_topic("flights", ID, 2)
+    from tests.storage.log_samples import batch
+
+    directory.log("flights", 0).append(batch("a"), leader_epoch=1, flush_now=False)
+    assert directory.flush_due() == 1
+    assert directory.flush_due() == 0
+    directory.checkpoint()
+    assert "flights 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    directory.abandon()
+
+
+def test_a_full_disk_refuses_topics_and_keeps_the_old_ones() -> None:
+    disk = FaultyFileSystem()
+    directory = LogDirectory("/data", file_system=disk)
+    directory.create_topic("flights", ID, 1)
+    disk.capacity_bytes = disk.used()
+    with pytest.raises(StorageFull):
+        directory.create_topic("more", uuid.UUID(int=2), 1)
+    assert set(directory.topics) == {"flights"}
+    disk.capacity_bytes = None
+    directory.create_topic("more", uuid.UUID(int=2), 1)
+    directory.abandon()
+    assert set(LogDirectory("/data", file_system=disk).topics) == {"flights", "more"}
