@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 __all__ = [
     "copy_slices",
@@ -22,6 +24,21 @@ __all__ = [
 ]
 
 BAD = -1  # a position that says: malformed
+
+
+@intrinsic
+def _copy(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
+    """memcpy of `length` bytes between two byte arrays. A loop over bytes takes 17 times as long for 100 of them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target_type, _, source_type, _, _ = signature.args
+        to, to_index, start, start_index, count = arguments
+        to_data = context.make_array(target_type)(context, builder, to).data
+        start_data = context.make_array(source_type)(context, builder, start).data
+        cgutils.raw_memcpy(builder, builder.gep(to_data, [to_index]), builder.gep(start_data, [start_index]), count, 1)
+        return context.get_dummy_value()
+
+    return types.void(target, target_at, source, source_at, length), generate
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -182,10 +199,7 @@ def scan_headers(
 def copy_slices(source: Any, at: Any, offsets: Any, target: Any) -> None:
     """Packs the slices of `source` that start at `at` and are as long as `offsets` say, one behind the other."""
     for row in range(at.shape[0]):
-        start = at[row]
-        written = offsets[row]
-        for index in range(offsets[row + 1] - written):
-            target[written + index] = source[start + index]
+        _copy(target, np.int64(offsets[row]), source, at[row], np.int64(offsets[row + 1] - offsets[row]))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -299,9 +313,10 @@ def measure_batches(
 def _write_slice(target: Any, position: Any, data: Any, start: Any, length: Any) -> Any:
     """A length and its bytes; a negative length (null) writes none."""
     position = _write_varint(target, position, length)
-    for index in range(length):
-        target[position + index] = data[start + index]
-    return position + max(length, 0)
+    if length <= 0:
+        return position
+    _copy(target, np.int64(position), data, np.int64(start), np.int64(length))
+    return position + length
 
 
 @njit(cache=True, nogil=True)
