@@ -146,6 +146,7 @@ def write_target_member(value: StreamsGroupTargetAssignmentMemberValue) -> tuple
 
 def read_target_member(cursor: Cursor, _version: int) -> StreamsGroupTargetAssignmentMemberValue:
     active, standby, warmup = (cursor.compact_array(_read_task_ids) for _ in range(3))
+    cursor.tags()
     return StreamsGroupTargetAssignmentMemberValue(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
 
 
@@ -170,6 +171,7 @@ def write_current(value: StreamsGroupCurrentMemberAssignmentValue) -> tuple[int,
 def read_current(cursor: Cursor, _version: int) -> StreamsGroupCurrentMemberAssignmentValue:
     member_epoch, previous_member_epoch, state = cursor.int32(), cursor.int32(), cursor.int8()
     lists = [cursor.compact_array(_read_current_task_ids) for _ in range(6)]
+    cursor.tags()
     return StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=member_epoch,
         previous_member_epoch=previous_member_epoch,
@@ -192,7 +194,9 @@ def write_topology(value: StreamsGroupTopologyValue) -> tuple[int, bytes]:
 
 
 def read_topology(cursor: Cursor, _version: int) -> StreamsGroupTopologyValue:
-    return StreamsGroupTopologyValue(epoch=cursor.int32(), subtopologies=cursor.compact_array(_read_subtopology))
+    epoch, subtopologies = cursor.int32(), cursor.compact_array(_read_subtopology)
+    cursor.tags()
+    return StreamsGroupTopologyValue(epoch=epoch, subtopologies=subtopologies)
 
 
 def _write_subtopology(out: bytearray, value: Subtopology) -> None:
