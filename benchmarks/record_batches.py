@@ -2,10 +2,10 @@
 
     python benchmarks/record_batches.py [--records 500000] [--value-bytes 100] [--runs 5] [--json]
 
-Each figure is the median of several runs. Records come and go in pieces as in a pipeline: eight batches of up to 1 MB to
-a Fetch answer, 65,536 rows to an Arrow batch. Decoding starts from the bytes of a Fetch answer and ends with keys, values,
-offsets and timestamps: as Arrow columns here, as one object per record there. Encoding is the way back. Both check or
-compute the CRC.
+Each figure is the median of several runs. Records come and go in pieces as in a pipeline: eight batches of up to 1 MB
+to a Fetch answer, 65,536 rows to an Arrow batch. Decoding starts from the bytes of a Fetch answer and ends with keys,
+values, offsets and timestamps: as Arrow columns here, as one object per record there. Encoding is the way back. Both
+check or compute the CRC.
 """
 
 from __future__ import annotations

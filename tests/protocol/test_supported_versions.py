@@ -89,3 +89,12 @@ def test_a_message_is_imported_when_first_used() -> None:
         "assert not set(sys.modules) & {'numpy', 'pyarrow', 'numba'}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_hypothesis_is_not_loaded_by_us_and_still_there_afterwards() -> None:
+    code = (
+        "import sys, penstock.protocol.request_codec\n"
+        "assert 'hypothesis' not in sys.modules\n"
+        "import hypothesis.strategies\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
