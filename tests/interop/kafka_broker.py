@@ -1,0 +1,191 @@
+"""A real Apache Kafka: one process, KRaft in combined mode, loopback ports, a temporary directory.
+
+`with KafkaBroker() as kafka: …`. It starts in about 8 s and answers before `__enter__` returns. The bounds of streams
+groups are lowered so that tests may use short sessions; any property can be set on top.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
+
+__all__ = ["KafkaBroker", "run_tool"]
+
+START_TIMEOUT_S = 90
+_API_VERSIONS, _METADATA = 18, 3
+
+
+def run_tool(main_class: str, arguments: Sequence[str], *, check: bool = True, timeout_s: float = 120) -> str:
+    """Run one of Kafka's own tools; its standard output. A failure shows what the tool said."""
+    command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars(TOOLS_VERSION)}/*", main_class]
+    out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
+    if check and out.returncode != 0:
+        raise AssertionError(
+            f"{main_class} {' '.join(arguments)} ended with {out.returncode}:\n{out.stdout}{out.stderr}"
+        )
+    return out.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on right now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class KafkaBroker:
+    """Mutable: started by entering it, stopped by leaving it. `kill` and `start` in between simulate a crash."""
+
+    def __init__(self, version: str = "4.3.1", properties: Mapping[str, object] | None = None) -> None:
+        self.version = version
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+        self.log_directory = self.directory / "data"
+        self.port, controller = free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._jars = kafka_jars(version)
+        self._properties = self.directory / "server.properties"
+        settings = {**_defaults(self.port, controller, self.log_directory), **(properties or {})}
+        self._properties.write_text("".join(f"{name}={_spelled(value)}\n" for name, value in settings.items()))
+        self.output = self.directory / "kafka.out"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        try:
+            self._format()
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill() if kind is not None else self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _format(self) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        command = self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
+        arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+        assert out.returncode == 0, f"StorageTool format failed:\n{out.stdout}{out.stderr}"
+
+    def _command(self, main_class: str, *options: str) -> list[str]:
+        return [java(), "-Xmx512m", *options, "-cp", f"{self._jars}/*", main_class]
+
+    def start(self) -> None:
+        """Start the formatted broker, and wait until it serves."""
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self._command("kafka.Kafka", "-XX:+UseSerialGC"), str(self._properties)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,  # ctrl-c is for the tests; they stop it
+                env={**os.environ, "KAFKA_OPTS": ""},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._serves():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"Apache Kafka {self.version} did not start:\n{self.output.read_text()[-3000:]}")
+            time.sleep(0.1)
+
+    def _serves(self) -> bool:
+        """Whether it answers ApiVersions, and Metadata with itself as a broker."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                api_versions = _call(connection, _API_VERSIONS, 0, b"")
+                if struct.unpack_from(">h", api_versions)[0] != 0:
+                    return False
+                metadata = _call(connection, _METADATA, 1, struct.pack(">i", 0))  # of no topics
+                (brokers,) = struct.unpack_from(">i", metadata)
+                return bool(brokers >= 1)
+        except (OSError, struct.error):
+            return False
+
+    def stop(self) -> None:
+        """SIGTERM and wait: a clean shutdown."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL: a crash."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def run_tool(self, main_class: str, arguments: Sequence[str], *, check: bool = True) -> str:
+        """One of Kafka's own tools, as `run_tool`; who wants this broker says `--bootstrap-server`."""
+        return run_tool(main_class, arguments, check=check)
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _defaults(port: int, controller: int, logs: Path) -> dict[str, object]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": logs,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "auto.create.topics.enable": False,
+        "group.initial.rebalance.delay.ms": 0,
+        "group.streams.initial.rebalance.delay.ms": 0,
+        "group.streams.min.session.timeout.ms": 1000,
+        "group.streams.min.heartbeat.interval.ms": 100,
+        "group.streams.heartbeat.interval.ms": 500,
+    }
+
+
+def _call(connection: socket.socket, api_key: int, version: int, body: bytes) -> bytes:
+    """One request of the oldest kind, without the client we test elsewhere; the answer behind the correlation id."""
+    request = struct.pack(">hhih", api_key, version, 1, -1) + body
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    (size,) = struct.unpack(">i", _receive(connection, 4))
+    return _receive(connection, size)[4:]
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("closed")
+        data += part
+    return data
