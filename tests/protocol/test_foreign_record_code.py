@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.protocol.foreign_records import (
 
 from penstock.protocol.arrow_batches import decode_to_arrow, encode_from_arrow
 from penstock.protocol.compression import CODECS
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 
 Write = Callable[[list[PlainRecord], str], bytes]
 Read = Callable[[bytes], list[PlainRecord]]
@@ -72,3 +73,15 @@ def test_null_header_values_pass_between_us_and_aiokafka() -> None:
     record = PlainRecord(value=b"v", timestamp_ms=NOW_MS, headers=(("none", None),))
     assert list(decode_records(written_by_aiokafka([record], "none"))) == [record]
     assert read_by_aiokafka(encode_batch([record])) == [dataclasses.replace(record)]
+
+
+def test_we_read_what_java_wrote() -> None:
+    """One batch per codec, from MemoryRecords.builder of kafka-clients 4.3.1: 40 records, a null value every fifth."""
+    data = (Path(__file__).parent / "written_by_kafka_clients_4_3_1.bin").read_bytes()
+    assert [header.compression for header in iter_batch_headers(data)] == list(CODECS)
+    records = list(decode_records(data))
+    assert [(record.key, record.value) for record in records] == [
+        (b"k%d" % i, None if i % 5 == 0 else b"value-%d-" % i * i) for _ in CODECS for i in range(40)
+    ]
+    assert [record.timestamp_ms for record in records] == [NOW_MS + i for _ in CODECS for i in range(40)]
+    assert decode_to_arrow(data).table.to_pylist() == table_of(records).to_pylist()
