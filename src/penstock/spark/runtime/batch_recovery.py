@@ -66,7 +66,7 @@ class BatchRecovery:
         if cause is None and self._look_for_records(plan):
             return
         what = f"{self._subtopology.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
-        raise cause or user_error(failed.error, what)
+        raise cause or failed.stumble or user_error(failed.error, what)
 
     def check_stops(self) -> None:
         """Raises once a task has nothing left before the record that stops it."""

@@ -13,6 +13,7 @@ Chains that end in a topic run together as one Spark job (a union of their repor
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,21 +42,26 @@ from penstock.spark.topology.nodes import (
 __all__ = ["Chains", "ForeachBatchChain", "PreparedPlan", "build_chains", "source_topics"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPlan:
-    """A logical plan that can be run again and again, each time planned anew."""
+    """A plan that can be run again and again, each time planned anew.
 
-    session: SparkSession
-    logical: Any
+    The analyser gives `uuid()` and `rand()` their seeds, so what it has seen is frozen: a plan with such functions is
+    built anew (70 ms), any other starts from its logical plan (30 ms), where time functions are still open.
+    """
 
-    @classmethod
-    def of(cls, dataframe: DataFrame) -> PreparedPlan:
-        return cls(session=dataframe.sparkSession, logical=dataframe._jdf.queryExecution().logical())
+    def __init__(self, build: Callable[[], DataFrame]) -> None:
+        first = build()
+        execution = first._jdf.queryExecution()
+        self._session = first.sparkSession
+        self._build = None if execution.analyzed().deterministic() else build
+        self._logical = execution.logical()
 
     def dataframe(self) -> DataFrame:
-        jvm = self.session.sparkContext._jvm
-        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, self.logical)
-        return DataFrame(dataset, self.session)
+        if self._build is not None:
+            return self._build()
+        jvm = self._session.sparkContext._jvm
+        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, self._logical)
+        return DataFrame(dataset, self._session)
 
     def collect(self) -> list[Any]:
         return list(self.dataframe().collect())
@@ -82,8 +88,7 @@ class Chains:
     foreach: tuple[ForeachBatchChain, ...]
     probes: tuple[PreparedPlan, ...]  # every chain up to where Spark SQL on records ends, nothing written
     restore: PreparedPlan | None
-    count: int
-    slots: int
+    count: int  # chains, each of which fetches for itself
 
 
 def source_topics(source: Source) -> tuple[str, ...]:
@@ -93,30 +98,35 @@ def source_topics(source: Source) -> tuple[str, ...]:
 
 def build_chains(spark: SparkSession, subtopology: CompiledSubtopology, slots: int) -> Chains:
     """Plan every branch; done once per application, whatever the assignment."""
-    builder = _Builder(spark, slots)
-    fused: dict[int, list[Branch]] = {}
-    ends: list[DataFrame] = []
-    foreach: list[ForeachBatchChain] = []
-    for index, branch in enumerate(subtopology.branches):
-        if _is_fused(branch):
-            fused.setdefault(branch.source_index, []).append(branch)
-        elif isinstance(branch.sink, ForeachBatchSink):
-            frame = builder.rows(subtopology, branch, index)
-            plan = PreparedPlan.of(without_hidden(frame))
-            stateful = branch.aggregate is not None
-            foreach.append(ForeachBatchChain(sink=branch.sink, plan=plan, stateful=stateful))
-        else:
-            ends.append(builder.sunk(subtopology, branch, index))
-    for source_index, branches in fused.items():
-        ends.append(builder.fused(subtopology.sources[source_index], branches, source_index))
-    return Chains(
-        main=PreparedPlan.of(functools.reduce(DataFrame.unionAll, ends)) if ends else None,
-        foreach=tuple(foreach),
-        probes=tuple(builder.probes),
-        restore=builder.restore(subtopology),
-        count=len(ends) + len(foreach),
-        slots=slots,
+    builder = _Builder(spark, subtopology, slots)
+    foreach = tuple(
+        ForeachBatchChain(
+            sink=branch.sink,
+            plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index)),
+            stateful=branch.aggregate is not None,
+        )
+        for index, branch in enumerate(subtopology.branches)
+        if isinstance(branch.sink, ForeachBatchSink)
     )
+    probed = [
+        functools.partial(builder.probed, branch, index)
+        for index, branch in enumerate(subtopology.branches)
+        if _has_sql_on_records(branch)
+    ]
+    restore = builder.restore_stage()
+    return Chains(
+        main=PreparedPlan(builder.main) if builder.main_count else None,
+        foreach=foreach,
+        probes=tuple(PreparedPlan(build) for build in probed),
+        restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
+        count=builder.main_count + len(foreach),
+    )
+
+
+def _has_sql_on_records(branch: Branch) -> bool:
+    """Whether a record can make Spark SQL fail; what follows an aggregate works on keys, not on records."""
+    projected = branch.projection is not None and not branch.projection.bare
+    return bool(branch.before) or projected or (branch.aggregate is None and bool(branch.after))
 
 
 def _is_fused(branch: Branch) -> bool:
@@ -128,58 +138,76 @@ def _is_fused(branch: Branch) -> bool:
 
 
 class _Builder:
-    def __init__(self, spark: SparkSession, slots: int) -> None:
-        self._spark, self._slots = spark, slots
-        self.probes: list[PreparedPlan] = []
+    def __init__(self, spark: SparkSession, subtopology: CompiledSubtopology, slots: int) -> None:
+        self._spark, self._subtopology, self._slots = spark, subtopology, slots
+        self._fused: dict[int, list[Branch]] = {}
+        self._sunk: list[tuple[Branch, int]] = []
+        for index, branch in enumerate(subtopology.branches):
+            if _is_fused(branch):
+                self._fused.setdefault(branch.source_index, []).append(branch)
+            elif not isinstance(branch.sink, ForeachBatchSink):
+                self._sunk.append((branch, index))
 
-    def fused(self, source: Source, branches: list[Branch], index: int) -> DataFrame:
-        """One stage, read once."""
-        fetch = f"fetch-all-{index}"
-        steps = [tuple(self._arrow_steps(branch, fetch) + _sink_steps(branch)) for branch in branches]
-        with_key = any(_needs_input_key(branch) for branch in branches)
-        source_step = FetchStep(source, source_topics(source), with_key)
-        stage = PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
-        return self._from_slots(stage)
+    @property
+    def main_count(self) -> int:
+        return len(self._fused) + len(self._sunk)
 
-    def sunk(self, subtopology: CompiledSubtopology, branch: Branch, index: int) -> DataFrame:
-        """A chain that ends in a topic."""
-        rows = self.rows(subtopology, branch, index)
-        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(_sink_steps(branch)))
-        return rows.mapInArrow(stage, REPORT_SCHEMA)
+    def main(self) -> DataFrame:
+        """Every chain that ends in a topic, as one job."""
+        ends = [self._ending_in_topic(branch, index) for branch, index in self._sunk]
+        ends += [self._read_once(index, branches) for index, branches in self._fused.items()]
+        return functools.reduce(DataFrame.unionAll, ends)
 
-    def rows(self, subtopology: CompiledSubtopology, branch: Branch, index: int) -> DataFrame:
-        """The rows of a branch as its sink gets them, hidden columns included."""
-        source = subtopology.sources[branch.source_index]
-        frame = self._fetched(source, branch, f"fetch-{index}")
-        if branch.before or (branch.projection is not None and not self._projected_in_arrow(branch)):
-            frame = apply_calls(frame, branch.before)
-            if branch.projection is not None:
-                wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
-                frame = frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
-            self.probes.append(PreparedPlan.of(frame))
-        if branch.aggregate is not None:
-            frame = self._aggregated(frame, branch, branch.aggregate, index)
-        if branch.after:
-            frame = apply_calls(frame, branch.after)
-            if branch.aggregate is None:
-                self.probes.append(PreparedPlan.of(frame))
-        return frame
+    def probed(self, branch: Branch, index: int) -> DataFrame:
+        """The records of a branch up to where Spark SQL on them ends."""
+        frame = self._projected(branch, index)
+        return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
 
-    def restore(self, subtopology: CompiledSubtopology) -> PreparedPlan | None:
+    def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
+        return without_hidden(self._rows(branch, index))
+
+    def from_slots(self, stage: PythonStage, schema: StructType | str = REPORT_SCHEMA) -> DataFrame:
+        return self._spark.range(0, self._slots, 1, self._slots).mapInArrow(stage, schema)
+
+    def restore_stage(self) -> PythonStage | None:
         pairs = [
-            (branch.aggregate, source_topics(subtopology.sources[branch.source_index]))
-            for branch in subtopology.branches
+            (branch.aggregate, source_topics(self._subtopology.sources[branch.source_index]))
+            for branch in self._subtopology.branches
             if branch.aggregate is not None
         ]
         if not pairs:
             return None
-        stage = PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(aggregates=tuple(pairs)))
-        return PreparedPlan.of(self._from_slots(stage))
+        return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(aggregates=tuple(pairs)))
 
-    def _from_slots(self, stage: PythonStage, schema: StructType | str = REPORT_SCHEMA) -> DataFrame:
-        return self._spark.range(0, self._slots, 1, self._slots).mapInArrow(stage, schema)
+    def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
+        fetch = f"fetch-all-{index}"
+        source = self._subtopology.sources[index]
+        steps = [tuple(self._arrow_steps(branch, fetch) + _sink_steps(branch)) for branch in branches]
+        source_step = FetchStep(source, source_topics(source), any(_needs_input_key(branch) for branch in branches))
+        return self.from_slots(
+            PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
+        )
 
-    def _fetched(self, source: Source, branch: Branch, name: str) -> DataFrame:
+    def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
+        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(_sink_steps(branch)))
+        return self._rows(branch, index).mapInArrow(stage, REPORT_SCHEMA)
+
+    def _rows(self, branch: Branch, index: int) -> DataFrame:
+        """The rows of a branch as its sink gets them, hidden columns included."""
+        frame = self._projected(branch, index)
+        if branch.aggregate is not None:
+            frame = self._aggregated(frame, branch, branch.aggregate, index)
+        return apply_calls(frame, branch.after)
+
+    def _projected(self, branch: Branch, index: int) -> DataFrame:
+        frame = apply_calls(self._fetched(branch, f"fetch-{index}"), branch.before)
+        if branch.projection is None or self._projected_in_arrow(branch):
+            return frame
+        wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
+        return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
+
+    def _fetched(self, branch: Branch, name: str) -> DataFrame:
+        source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
@@ -195,7 +223,7 @@ class _Builder:
             source=FetchStep(source, source_topics(source), with_key),
             output=tuple(schema.names),
         )
-        return self._from_slots(stage, schema)
+        return self.from_slots(stage, schema)
 
     @staticmethod
     def _projected_in_arrow(branch: Branch) -> bool:

@@ -42,7 +42,6 @@ class FetchStep:
     source: Source
     topics: tuple[str, ...]
     with_key: bool  # whether a sink further on needs the input's key
-    isolation_level: str = "read_committed"
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         yield from _Fetch(self, context).tables()
@@ -66,7 +65,7 @@ class _Fetch:
 
         fetcher = Fetcher(
             client_for(self._context.plan.bootstrap_servers),
-            isolation_level=self._step.isolation_level,
+            isolation_level="read_committed",
             max_bytes=MAX_FETCH_BYTES,
             max_partition_bytes=MAX_PARTITION_BYTES,
         )

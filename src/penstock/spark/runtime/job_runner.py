@@ -17,6 +17,9 @@ from penstock.spark.runtime.spark_errors import reason_of, user_error
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
 
+_CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
+
+
 class BatchFailed(Exception):  # noqa: N818 - an outcome inside the runtime, not an error a user sees
     """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
 
@@ -31,8 +34,13 @@ class BatchFailed(Exception):  # noqa: N818 - an outcome inside the runtime, not
 
     @property
     def cause(self) -> PenstockError | None:
-        """What a stage of ours said, unless it only says that another one died."""
-        return next((error for error in self.said if error.code not in ("upstream-died", "second-attempt")), None)
+        """What a stage of ours said about itself. What it stumbled over when its input broke off is none."""
+        return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
+
+    @property
+    def stumble(self) -> PenstockError | None:
+        """An exception in a stage that was not foreseen."""
+        return next((error for error in self.said if error.code == "stage-failed"), None)
 
 
 class BatchNumber(int):

@@ -242,7 +242,7 @@ def _null_bitmap(null: NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _from_fixed(values: Bytes, column_type: pa.DataType, null: NDArray[np.bool_]) -> pa.Array:
-    body = np.ascontiguousarray(values)
+    body = np.array(values, order="C")  # a copy even of one row: Arrow wants aligned buffers
     if pa.types.is_boolean(column_type):
         body = np.packbits(body.reshape(-1), bitorder="little")
     buffers = [_null_bitmap(null), pa.py_buffer(body)]

@@ -35,6 +35,8 @@ def kind_of(error: BaseException) -> FailureKind:
 def reason_of(error: BaseException) -> str:
     """One line: Spark's own condition and sentence, or the last line of the user's Python traceback."""
     text = str(error)
+    if not type(error).__module__.startswith(("pyspark", "py4j", "penstock")):
+        return f"{type(error).__name__}: {error}"
     python = _PYTHON.findall(text)
     if python and "Traceback" in text:
         return str(python[-1]).strip()
