@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from penstock.version import __version__
+
 if TYPE_CHECKING:
     from penstock.broker.embedded import EmbeddedBroker
     from penstock.client.admin import Admin
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp
     from penstock.spark.topology.nodes import DeadLetter
 
-__version__ = "0.1.0"
+
 __all__ = [
     "Admin",
     "DeadLetter",

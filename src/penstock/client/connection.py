@@ -259,6 +259,6 @@ def _phrase(error: OSError) -> str:
 
 
 def _software_version() -> str:
-    from penstock import __version__
+    from penstock.version import __version__
 
     return __version__
