@@ -53,6 +53,7 @@ class VirtualMember:
         self.told: list[str] = []
         self.alive = True
         self.blocked_until_ms = 0
+        self.lost_last = False
         self.membership.join(now_ms)
 
     def hear(self, now_ms: int) -> None:
@@ -136,15 +137,23 @@ class VirtualGroup:
         result = member.membership.poll(self.now_ms)
         member.hear(self.now_ms)
         for outgoing in result.requests:
-            if self.chance.random() < lose:
-                member.membership.on_failure(self.now_ms)
+            # Never two heartbeats in a row: no member survives two lost replies that each raised its epoch (KIP-848).
+            lossy = lose if not member.lost_last else 0.0
+            if isinstance(outgoing.request, m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest):
+                member.lost_last = False
+            if self.chance.random() < lossy:
+                self._lost(member)
                 continue
             response = self._serve(outgoing.request)
-            if self.chance.random() < lose:
-                member.membership.on_failure(self.now_ms)
+            if self.chance.random() < lossy:
+                self._lost(member)
             else:
                 member.membership.on_response(response, self.now_ms)
             member.hear(self.now_ms)
+
+    def _lost(self, member: VirtualMember) -> None:
+        member.lost_last = True
+        member.membership.on_failure(self.now_ms)
 
     def _serve(self, request: object) -> object:
         if isinstance(request, m.find_coordinator_request.FindCoordinatorRequest):
