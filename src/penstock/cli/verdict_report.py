@@ -12,19 +12,13 @@ __all__ = ["ending", "repeats", "sink_lines"]
 EXAMPLES = 3
 
 
-def sink_lines(document: Mapping[str, Any]) -> list[str]:
+def sink_lines(document: Mapping[str, Any], *, examples: bool = True) -> list[str]:
     """One row per sink and one for the records; under a sink that is wrong, its first rows that differ."""
     sinks = document["sinks"]
-    rows = [["Verdict", "", "expected", "found", "equal", "wrong"]]
-    for sink in sinks:
-        wrong = sink["differ"] + sink["missing"] + sink["extra"]
-        rows.append(
-            [
-                sink["topic"],
-                f"{sink['kind']}, {_unit(sink)}",
-                *(f"{n:,}" for n in (sink["expected"], sink["found"], sink["equal"], wrong)),
-            ]
-        )
+    rows = [
+        ["Verdict", "", "expected", "found", "equal", "with repeats", "wrong"],
+        *([s["topic"], f"{s['kind']}, {_unit(s)}", *(f"{count:,}" for count in _counts(s))] for s in sinks),
+    ]
     lost = sum(sink["lost"] for sink in sinks)
     lines = align(_right(rows), indent="  ")
     lines.append(f"  records   {document['records']:,} counted   {lost:,} lost   {repeats(document):,} repeated")
@@ -33,8 +27,15 @@ def sink_lines(document: Mapping[str, Any]) -> list[str]:
     for sink in sinks:
         if sink["undecided"]:
             lines.append(f"  {sink['topic']}: undecided: {sink['undecided']}")
-        lines += [f"  {sink['topic']}: {example}" for example in sink["examples"][:EXAMPLES]]
+        shown = sink["examples"][:EXAMPLES] if examples else ()
+        lines += [f"  {sink['topic']}: {example}" for example in shown]
     return lines
+
+
+def _counts(sink: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    wrong = sink["differ"] + sink["missing"] + sink["extra"]
+    with_repeats = max(0, sink["found"] - sink["equal"] - sink["differ"] - sink["extra"]) if sink["repeated"] else 0
+    return sink["expected"], sink["found"], sink["equal"], with_repeats, wrong
 
 
 def _unit(sink: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from penstock.cli.demo.observer import Observer, Sight
 from penstock.cli.demo.play import DAY_SECONDS, Play
 from penstock.cli.demo.proof import figures, recompute, shortfalls
 from penstock.cli.demo.screen import Screen
-from penstock.cli.demo.stage import PARTITIONS, TOPIC, Stage, example_path
+from penstock.cli.demo.stage import GROUP, PARTITIONS, TOPIC, Stage, example_path
 from penstock.cli.demo.takeover import Takeover, is_shared, watch_takeover
 from penstock.cli.instances import stop_all
 from penstock.cli.running import terminable
@@ -98,11 +98,9 @@ class _Demo:
             step.result = f"{time.monotonic() - began:.1f} s"
         removed = "kept at the end" if self.options.keep else "removed at the end"
         screen.line(f"                 {broker.address}, data in {broker.data_dir} ({removed})", style="dim")
-        with screen.step(
-            "topic", f"{TOPIC}: a log of records in {PARTITIONS} partitions, so that several can share it"
-        ):
-            with Admin(broker.address, client_id="penstock-demo") as admin:
-                admin.create_topics({TOPIC: PARTITIONS})
+        log = f"{TOPIC}: a log of records in {PARTITIONS} partitions, so that several can share it"
+        with screen.step("topic", log), Admin(broker.address, client_id="penstock-demo") as admin:
+            admin.create_topics({TOPIC: PARTITIONS})
 
     def _start_applications(self) -> None:
         with self.screen.step("A and B", "two Spark applications of the same program start; that part is Spark"):
@@ -111,12 +109,12 @@ class _Demo:
             self.observer = Observer(self.stage)
             self.observer.start()
             self.observer.wait_for(_joined(2), 120, "the start of both applications")
-        with self.screen.step("group", "they find each other through the broker and divide the work") as step:
+        with self.screen.step("group", "they find each other through the broker and divide the work"):
             sight = self.observer.wait_for(lambda seen: self._all_at_work(seen, 2), 60, "the division of the tasks")
-            view = sight.view
-            assert view is not None
-            counts = ", ".join(f"{row.tasks} for {row.name}" for row in sight.rows)
-            step.result = f"{view.tasks} tasks: {counts}"
+        counts = ", ".join(f"{row.tasks} for {row.name}" for row in sight.rows)
+        total = sum(row.tasks for row in sight.rows)
+        told = f"{GROUP} has {total} tasks: {counts}. A task is one partition of one step of the program."
+        self.screen.line(f"                 {told}", style="dim")
 
     def _loaded(self, year: Future[FlightYear]) -> FlightYear:
         if year.done():
@@ -134,7 +132,7 @@ class _Demo:
         play = Play(year, bootstrap_servers=self.stage.bootstrap_servers, topic=TOPIC, day_seconds=pace, pause_at=hold)
         observer.play = play
         pace_text = "as fast as it goes" if self.options.fast else "one day in a quarter of a second"
-        self.screen.event(f"play     the year, {pace_text}; a task is one partition of one step of the program")
+        self.screen.event(f"play     the year, {pace_text}")
         self.screen.next = "at 50 % application B is killed: SIGKILL, no goodbye"
         play.start()
         try:
@@ -202,7 +200,7 @@ class _Demo:
         with screen.step("verify", f"everything again, from the {FLIGHTS:,} records, as one Spark batch"):
             document = recompute(self.stage)
         screen.line()
-        for line in sink_lines(document):
+        for line in sink_lines(document, examples=not document["passed"]):
             screen.line(line)
         screen.line()
         for line in figures(year, airports):

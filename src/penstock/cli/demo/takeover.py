@@ -1,4 +1,4 @@
-"""Measures how tasks move: asks the group every few milliseconds until it is as expected. Figures as seen from outside."""
+"""Measures how tasks move, from outside: asks the group every few milliseconds until it is as expected."""
 
 from __future__ import annotations
 

@@ -1,0 +1,52 @@
+"""`penstock check APP`: preflight of an application against the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from penstock.cli.options import application_argument, json_option
+from penstock.cli.terminal import data, print_json
+
+__all__ = ["command"]
+
+_PROBLEM = 1
+_NO_CONNECTION = 3
+
+
+@click.command("check")
+@application_argument
+@click.option(
+    "--bootstrap-server",
+    "bootstrap_servers",
+    metavar="HOST:PORT[,…]",
+    help="The broker or brokers to connect to, over what the application says.",
+)
+@json_option
+def command(application: str, bootstrap_servers: str | None, as_json: bool) -> int:
+    """Look at everything an application needs, without running it: broker, topics, formats, session, state directory.
+
+    Exit code 0: it can run; 1: there is a problem; 3: no broker answers. APP is flights.py or package.module:app.
+    """
+    from penstock.cli.application import configure, load_application
+    from penstock.cli.spark_silence import spark_quietly
+
+    with spark_quietly():
+        app = load_application(application)
+        configure(app, bootstrap_servers=bootstrap_servers, settings={})
+        findings = app.check()
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            data(f"{finding.level:<8} {finding.message}")
+            for label, text in (("where", finding.where), ("fix", finding.fix)):
+                if text and finding.level != "ok":
+                    data(f"         {label:<6} {text}")
+        data()
+        data(f"{app.name} {f'has {len(problems)} problems' if problems else 'can run'} on {app.bootstrap_servers}")
+    if any(finding.code == "broker-unreachable" for finding in problems):
+        return _NO_CONNECTION
+    return _PROBLEM if problems else 0
