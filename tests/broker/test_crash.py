@@ -127,6 +127,7 @@ def test_kill_9_under_load_loses_no_acknowledged_record(idempotent: bool, broker
     assert broker.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["never", "interval", "always"])
 def test_a_graceful_stop_keeps_everything(policy: str, broker_process: Callable[..., Any], tmp_path: Path) -> None:
     broker = broker_process(penstock_flush_policy=policy)
@@ -144,6 +145,7 @@ def test_a_graceful_stop_keeps_everything(policy: str, broker_process: Callable[
     assert found == set(load.acknowledged)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_to_the_producer_and_work_goes_on_when_there_is_room(
     broker_process: Callable[..., Any],
 ) -> None:

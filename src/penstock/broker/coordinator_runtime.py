@@ -15,11 +15,14 @@ from typing import Any, Protocol
 
 from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import CoordinatorResult, CreatableTopic
 from penstock.coordinator.shard import GroupCoordinatorShard
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.wire_errors import CorruptBatch
 
 __all__ = ["CoordinatorRuntime", "ShardLogs"]
 
@@ -59,6 +62,7 @@ class CoordinatorRuntime:
         self._shards: dict[int, tuple[GroupCoordinatorShard, ShardRunner]] = {}
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._behind: dict[ShardRunner, None] = {}
+        self._failed: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline_ms = 0
         self._stopped = False
@@ -66,7 +70,10 @@ class CoordinatorRuntime:
     def load(self) -> None:
         """Replays every shard that exists on disk. Called once, before the listener opens."""
         for partition in sorted(self._logs.existing()):
-            self._start_shard(partition)
+            try:
+                self._start_shard(partition)
+            except CoordinatorError as error:
+                logger.error("%s", error.message)
 
     def stop(self) -> None:
         self._stopped = True
@@ -80,7 +87,7 @@ class CoordinatorRuntime:
         return partition_for_group(group_id, self._partitions)
 
     def shard_of(self, group_id: str) -> GroupCoordinatorShard:
-        """For reads."""
+        """For reads. Raises CoordinatorError when the shard's log could not be read."""
         return self._shard(self.partition_of(group_id))[0]
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:
@@ -137,9 +144,16 @@ class CoordinatorRuntime:
         return self._shards.get(partition) or self._start_shard(partition)
 
     def _start_shard(self, partition: int) -> tuple[GroupCoordinatorShard, ShardRunner]:
+        """A log that cannot be read takes its own groups out of service, and no others."""
+        if partition in self._failed:
+            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
         shard = GroupCoordinatorShard(partition, self._configuration, self._image)
         runner = ShardRunner(shard, self._logs.open(partition))
-        outcome = runner.load(now_ms=self._now_ms())
+        try:
+            outcome = runner.load(now_ms=self._now_ms())
+        except (CorruptRecord, CorruptBatch) as error:
+            self._failed[partition] = f"The groups of __consumer_offsets-{partition} are out of service: {error}."
+            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition]) from error
         self._shards[partition] = (shard, runner)
         self._after(outcome)
         self._arm(runner)

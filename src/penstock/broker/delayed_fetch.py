@@ -54,6 +54,11 @@ class DelayedFetches:
                 if not waiting:
                     del self._parked[key]
 
+    @property
+    def parked_count(self) -> int:
+        """How many fetches wait."""
+        return len({fetch for waiting in self._parked.values() for fetch in waiting})
+
     def appended(self, topic: str, partition: int, size: int) -> None:
         waiting = self._parked.get((topic, partition))
         if waiting:

@@ -19,7 +19,7 @@ __all__ = ["FlushFailed", "Flushable", "Flusher"]
 logger = logging.getLogger("penstock.broker")
 
 
-class FlushFailed(Exception):  # noqa: N818 - named for what happened
+class FlushFailed(Exception):
     """The disk refused; what it keeps of the last appends cannot be known."""
 
 

@@ -29,7 +29,7 @@ __all__ = ["AppendRefused", "LogView", "PartitionLogs", "ReadRefused", "default_
 logger = logging.getLogger("penstock.broker")
 
 
-class AppendRefused(Exception):  # noqa: N818 - named for what happened
+class AppendRefused(Exception):
     """Nothing of the append was kept."""
 
     def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
@@ -39,7 +39,7 @@ class AppendRefused(Exception):  # noqa: N818 - named for what happened
         self.log_start_offset = log_start_offset
 
 
-class ReadRefused(Exception):  # noqa: N818 - named for what happened
+class ReadRefused(Exception):
     """There is nothing to read at that offset."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -84,6 +84,7 @@ class PartitionLogs:
         self._directory = directory
         self._flusher = flusher
         self._delayed_fetches = delayed_fetches
+        self._noted: dict[tuple[str, int], tuple[int, int]] = {}
         self.now_ms = clock_ms
 
     def topic_removed(self, topic: TopicDescription) -> None:
@@ -142,6 +143,22 @@ class PartitionLogs:
                 log.apply_retention()
             except StorageError as error:
                 logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
+
+    async def flush_closed_segments(self) -> None:
+        """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check."""
+        for log in tuple(self._directory.open_logs().values()):
+            if log.recovery_point < log.segment_base_offsets[-1]:
+                self._flusher.dirty(log)
+                self._flusher.start_round()
+        await self._flusher.settle()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Log start offsets and recovery points are noted; without it DeleteRecords would be undone by a crash."""
+        reached = {key: (log.recovery_point, log.log_start_offset) for key, log in self._directory.open_logs().items()}
+        if reached != self._noted:
+            self._directory.checkpoint()
+            self._noted = reached
 
     def close(self) -> None:
         """Flushes everything and leaves the marker of a clean stop."""

@@ -11,9 +11,8 @@ import asyncio
 import itertools
 import logging
 import signal
-import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from penstock.broker.api_table import SERVED, ApiTable, Handler
@@ -40,6 +39,8 @@ __all__ = ["Server", "event_loop", "run_broker"]
 logger = logging.getLogger("penstock.broker")
 
 GOODBYE_SECONDS = 2.0
+CHECKPOINT_INTERVAL_MS = 5_000
+IDLE_CHECK_INTERVAL_MS = 30_000
 
 
 class Server:
@@ -210,7 +211,8 @@ class Server:
     def _start_chores(self, services: Services) -> None:
         configuration = self.configuration
         self._chore(_every(configuration.integer("log.retention.check.interval.ms"), services.logs.enforce_retention))
-        self._chore(_every(30_000, self._close_idle_connections))
+        self._chore(_every(CHECKPOINT_INTERVAL_MS, services.logs.flush_closed_segments))
+        self._chore(_every(IDLE_CHECK_INTERVAL_MS, self._close_idle_connections))
         if configuration.flush_policy == "interval":
             self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
 
@@ -224,11 +226,13 @@ class Server:
                 connection.close()
 
 
-async def _every(interval_ms: int, chore: Callable[[], None]) -> None:
+async def _every(interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
-            chore()
+            under_way = chore()
+            if under_way is not None:
+                await under_way
         except (OSError, PenstockError) as error:
             logger.error("A chore of the broker failed and is tried again later: %s", error)
 
@@ -284,10 +288,3 @@ def banner(server: Server) -> str:
             "this is one process on one machine: nothing is replicated."
         )
     return "\n".join(lines)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

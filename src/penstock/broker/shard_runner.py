@@ -28,7 +28,7 @@ from penstock.protocol.error_codes import ErrorCode
 __all__ = ["AppendFailed", "Outcome", "RecordLog", "Shard", "ShardRunner"]
 
 
-class AppendFailed(Exception):  # noqa: N818 - named for what happened
+class AppendFailed(Exception):
     """The log refused the batch; nothing of it was kept."""
 
 

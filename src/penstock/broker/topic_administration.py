@@ -29,7 +29,7 @@ MOST_PARTITIONS = 10_000
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
-class TopicRefused(Exception):  # noqa: N818 - named for what happened
+class TopicRefused(Exception):
     """A topic cannot be made or changed as asked."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:

@@ -6,6 +6,8 @@ older records are state, not history.
 
 from __future__ import annotations
 
+import logging
+
 from kio.static.primitive import i64
 
 from penstock.broker.call import Call
@@ -16,6 +18,8 @@ from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.storage.errors import StorageError
 
+logger = logging.getLogger("penstock.broker")
+
 HIGH_WATERMARK = -1
 
 
@@ -23,18 +27,19 @@ def handle(
     request: m.delete_records_request.DeleteRecordsRequest, _call: Call, broker: Services
 ) -> m.delete_records_response.DeleteRecordsResponse:
     r = m.delete_records_response
-    return r.DeleteRecordsResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            r.DeleteRecordsTopicResult(
-                name=asked.name,
-                partitions=tuple(
-                    _partition(broker.metadata.topic(asked.name), part, broker) for part in asked.partitions
-                ),
-            )
-            for asked in request.topics
-        ),
+    topics = tuple(
+        r.DeleteRecordsTopicResult(
+            name=asked.name,
+            partitions=tuple(_partition(broker.metadata.topic(asked.name), part, broker) for part in asked.partitions),
+        )
+        for asked in request.topics
     )
+    try:
+        broker.logs.checkpoint()
+    except OSError as error:
+        # The records are gone for every reader; only a crash before the next checkpoint brings them back.
+        logger.warning("The new log start offsets could not be noted: %s", error)
+    return r.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
 
 
 def _partition(

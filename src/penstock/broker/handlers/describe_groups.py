@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
 
 
@@ -15,5 +16,18 @@ def handle(
 ) -> m.describe_groups_response.DescribeGroupsResponse:
     groups: list[m.describe_groups_response.DescribedGroup] = []
     for group_id in request.groups:
-        groups += broker.coordinator.shard_of(group_id).describe_groups((group_id,), call.context)
+        try:
+            groups += broker.coordinator.shard_of(group_id).describe_groups((group_id,), call.context)
+        except CoordinatorError as error:
+            groups.append(
+                m.describe_groups_response.DescribedGroup(
+                    error_code=error.code,
+                    error_message=error.message,
+                    group_id=group_id,
+                    group_state="",
+                    protocol_type="",
+                    protocol_data="",
+                    members=(),
+                )
+            )
     return m.describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

@@ -5,8 +5,11 @@ Version notes: v0 is Kafka 4.2's and 4.3's. No ACLs here: authorized operations 
 
 from __future__ import annotations
 
+from kio.static.primitive import i32
+
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
 
 
@@ -15,7 +18,20 @@ def handle(
 ) -> m.streams_group_describe_response.StreamsGroupDescribeResponse:
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
-        groups += broker.coordinator.shard_of(group_id).streams_group_describe((group_id,), call.context)
+        try:
+            groups += broker.coordinator.shard_of(group_id).streams_group_describe((group_id,), call.context)
+        except CoordinatorError as error:
+            groups.append(
+                m.streams_group_describe_response.DescribedGroup(
+                    error_code=error.code,
+                    error_message=error.message,
+                    group_id=group_id,
+                    group_state="",
+                    group_epoch=i32(0),
+                    assignment_epoch=i32(0),
+                    members=(),
+                )
+            )
     return m.streams_group_describe_response.StreamsGroupDescribeResponse(
         throttle_time=NO_THROTTLE, groups=tuple(groups)
     )
