@@ -29,15 +29,19 @@ START_TIMEOUT_S = 90
 _API_VERSIONS, _METADATA = 18, 3
 
 
-def run_tool(main_class: str, arguments: Sequence[str], *, check: bool = True, timeout_s: float = 120) -> str:
-    """Run one of Kafka's own tools; its standard output. A failure shows what the tool said."""
+def run_tool(
+    main_class: str, arguments: Sequence[str], *, check: bool = True, with_errors: bool = False, timeout_s: float = 120
+) -> str:
+    """Run one of Kafka's own tools; its standard output, and what it wrote to standard error with `with_errors`.
+
+    A failure shows what the tool said.
+    """
     command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars(TOOLS_VERSION)}/*", main_class]
     out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
     if check and out.returncode != 0:
-        raise AssertionError(
-            f"{main_class} {' '.join(arguments)} ended with {out.returncode}:\n{out.stdout}{out.stderr}"
-        )
-    return out.stdout
+        said = out.stdout + out.stderr
+        raise AssertionError(f"{main_class} {' '.join(arguments)} ended with {out.returncode}:\n{said}")
+    return out.stdout + out.stderr if with_errors else out.stdout
 
 
 def free_ports(count: int) -> list[int]:

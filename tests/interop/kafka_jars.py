@@ -36,7 +36,7 @@ VERSIONS: dict[str, list[tuple[str, str, str, tuple[str, ...]]]] = {
 _LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", ())
 
 
-class KafkaUnavailable(Exception):  # noqa: N818 named for what happened
+class KafkaUnavailable(Exception):
     """This machine cannot run Apache Kafka; the message says what is missing."""
 
 
