@@ -38,7 +38,7 @@ class Span(NamedTuple):
     end: int
 
 
-class TornLog(Exception):  # noqa: N818 named for what happened
+class TornLog(Exception):
     """`scan` met bytes that are no batch: everything from `position` on is lost."""
 
     def __init__(self, position: int, why: str) -> None:

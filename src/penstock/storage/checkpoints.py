@@ -28,7 +28,7 @@ PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 
 
-class CheckpointCorrupt(Exception):  # noqa: N818 named for what happened
+class CheckpointCorrupt(Exception):
     """The file is not a checkpoint; what it said must be found out otherwise."""
 
 

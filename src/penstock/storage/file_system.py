@@ -7,14 +7,16 @@ Rules: positional reads and writes only, so threads may read while one appends; 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import resource
 import shutil
 import threading
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["REAL", "Buffer", "File", "FileSystem", "Lock", "RealFile", "RealFileSystem"]
+__all__ = ["REAL", "Buffer", "File", "FileSystem", "Lock", "RealFile", "RealFileSystem", "raise_open_files_limit"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -180,6 +182,19 @@ class RealFileSystem:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def raise_open_files_limit() -> int:
+    """Let this process open as many files as the system permits, as a JVM does at its start; the limit now in force.
+
+    For a broker's own process: an active partition holds up to three descriptors.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 REAL = RealFileSystem()

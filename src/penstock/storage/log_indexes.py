@@ -26,7 +26,7 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 
 
-class IndexCorrupt(Exception):  # noqa: N818 named for what happened
+class IndexCorrupt(Exception):
     """An index file does not hold what an index holds; the segment must be scanned to rebuild it."""
 
 

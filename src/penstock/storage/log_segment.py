@@ -59,13 +59,14 @@ class LogSegment:
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem) -> LogSegment:
-        """A new, empty segment with its three files."""
+        """A new, empty segment with its three files; none stays open, so that idle partitions cost no descriptors."""
         segment = cls(directory, base_offset, config, file_system)
         segment._file = file_system.open(segment.path, create=True)
         segment._file.truncate(0)
         segment.offset_index.reset()
         segment.time_index.reset()
         segment._indexes_loaded = True
+        segment.close()
         return segment
 
     @classmethod

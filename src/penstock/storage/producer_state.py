@@ -29,7 +29,7 @@ _SNAPSHOT_VERSION = 1
 _CRC_END = 6
 
 
-class SnapshotCorrupt(Exception):  # noqa: N818 named for what happened
+class SnapshotCorrupt(Exception):
     """The file is no snapshot, or torn; the state is rebuilt from the log instead."""
 
 
