@@ -134,7 +134,7 @@ class CoordinatorContext:
     def join(self, member_id: str, **given: Any) -> Outcome:
         empty: Tasks = {}
         values = {"topology": STATELESS, "rebalance_timeout_ms": 1_500, "process_id": f"p-{member_id}"}
-        return self.heartbeat(member_id, 0, active=empty, client_tags=(), **{**values, **given})
+        return self.heartbeat(member_id, 0, **{"active": empty, "client_tags": (), **values, **given})
 
     def leave(self, member_id: str, **given: Any) -> Outcome:
         return self.heartbeat(member_id, -1, **given)

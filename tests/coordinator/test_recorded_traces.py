@@ -3,8 +3,8 @@
 Not compared, because it does not exist in heartbeat v0 of 4.3 or is random: recovery lag and task offset interval,
 topology description fields, the metadata hash (topic ids are random). Where we differ on purpose a step names why:
 
-    timer      the target comes with the timer or the metadata, not with the next heartbeat: the records of both together
-               are Kafka's
+    timer      the target comes with the timer or the metadata, not with the next heartbeat: both together bring
+               Kafka's records
     kept       soft state of the very first heartbeat is kept (endpoint epoch, shutdown request)
     4.3        4.4 turns an active task into a standby in place; 4.3 revokes it first
 """
@@ -167,7 +167,9 @@ def test_c_endpoints() -> None:
         ours = None if endpoints is None else [
             {
                 "userEndpoint": {"host": each.user_endpoint.host, "port": each.user_endpoint.port},
-                "activePartitions": [{"topic": t.topic, "partitions": list(t.partitions)} for t in each.active_partitions],
+                "activePartitions": [
+                    {"topic": t.topic, "partitions": list(t.partitions)} for t in each.active_partitions
+                ],
                 "standbyPartitions": [],
             }
             for each in endpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration, InvalidGroupSetting
@@ -37,6 +37,7 @@ def test_the_metadata_hash_is_kafkas() -> None:
     assert group_hash([topic, other]) == group_hash([other, topic]) != group_hash([topic])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 50)), max_size=40), st.integers(0, 60))
 def test_timers_fire_as_a_plain_dict_says(changes: list[tuple[TimerKey, int | None]], now_ms: int) -> None:
     queue = TimerQueue()

@@ -42,6 +42,7 @@ SETTLING_ROUNDS = 30
 BEAT_MS = 500
 REBALANCE_TIMEOUT_MS = 5_000
 SESSION_TIMEOUT_MS = 8_000
+COMMIT_REFUSALS = (ErrorCode.unknown_member_id, ErrorCode.group_id_not_found, ErrorCode.stale_member_epoch)
 Task = tuple[str, int]
 
 
@@ -236,11 +237,8 @@ class History:
         try:
             result = self.shard.offset_commit(request, _context(api_version=9), now_ms=self.now_ms)
         except CoordinatorError as error:
-            assert error.code in (
-                ErrorCode.unknown_member_id,
-                ErrorCode.group_id_not_found,
-                ErrorCode.stale_member_epoch,
-            )
+            if error.code not in COMMIT_REFUSALS:
+                raise
             return
         if result.records:
             group = self._group()

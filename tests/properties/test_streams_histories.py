@@ -1,4 +1,4 @@
-"""Random histories of a streams group. PENSTOCK_HISTORIES=n runs n of them (default 60), PENSTOCK_HISTORY_STEPS each."""
+"""Random histories of a streams group. PENSTOCK_HISTORIES=n runs n of them, of PENSTOCK_HISTORY_STEPS steps each."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["GroupCoordinatorConfiguration", "InvalidGroupSetting", "StreamsGroup
 _INT_MAX = 2**31 - 1
 
 
-class InvalidGroupSetting(ValueError):  # noqa: N818 - an answer about a setting
+class InvalidGroupSetting(ValueError):
     """A group setting that Kafka would refuse with INVALID_CONFIG; the text says why."""
 
 

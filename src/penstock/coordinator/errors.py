@@ -19,5 +19,5 @@ class CoordinatorError(Exception):
         return f"CoordinatorError({self.code.name}, {self.message!r})"
 
 
-class CorruptRecord(Exception):  # noqa: N818 - named for what was found, not for who noticed
+class CorruptRecord(Exception):
     """A record of `__consumer_offsets` that cannot be what it says it is."""

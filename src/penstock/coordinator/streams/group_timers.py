@@ -55,8 +55,12 @@ def rebalance_timed_out(
 def assignment_due(
     group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
 ) -> CoordinatorResult | None:
-    """The initial delay or the assignment interval is over: the target is computed now."""
-    if group.topology is None or not group.members or group.group_epoch <= group.assignment_epoch:
+    """The initial delay or the assignment interval is over: the target is computed now.
+
+    Never inside the initial delay: heartbeats answer "no tasks" then, which must not be this target's epoch.
+    """
+    is_due = group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs
+    if group.topology is None or not is_due:
         return None
     configured = soft.configured_topology(group.topology, circumstances.image)
     return _computed(group, group.metadata, configured, circumstances, bump=None)
@@ -105,7 +109,7 @@ def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> li
         if member.state is MemberState.UNREVOKED_TASKS:
             due_ms = now_ms + member.metadata.rebalance_timeout_ms
             timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
-    if group.members and group.group_epoch > group.assignment_epoch:
+    if group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs:
         end_ms = interval_end_ms(group, circumstances.configuration, now_ms)
         due_ms = now_ms if end_ms is None else end_ms
         timers.append(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms))

@@ -25,7 +25,7 @@ class TopicStatus:
     detail: str
 
 
-class TopicProblem(Exception):  # noqa: N818 - becomes a status, not an error
+class TopicProblem(Exception):
     """The topics do not fit the topology, which may change without the members doing anything."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
@@ -33,5 +33,5 @@ class TopicProblem(Exception):  # noqa: N818 - becomes a status, not an error
         self.status = TopicStatus(code=code, detail=detail)
 
 
-class InvalidTopology(Exception):  # noqa: N818 - becomes STREAMS_INVALID_TOPOLOGY
+class InvalidTopology(Exception):
     """The topology cannot be configured whatever topics there are."""
