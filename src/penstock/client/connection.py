@@ -28,6 +28,7 @@ __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "Pending
 
 _LENGTH = struct.Struct(">i")
 MAX_RESPONSE_BYTES = 1 << 30
+MAX_VERSIONS_BYTES = 1 << 20  # the first answer is short: what announces more speaks another protocol
 SOFTWARE_NAME = "penstock"
 
 
@@ -42,7 +43,7 @@ class BrokerAddress:
         return f"{self.host}:{self.port}"
 
 
-class ConnectionLost(ConnectionError):  # noqa: N818 named for what happened
+class ConnectionLost(ConnectionError):
     """Refused, reset, or closed by the other side; `why` is a short phrase."""
 
     def __init__(self, address: BrokerAddress, why: str) -> None:
@@ -193,7 +194,7 @@ class Connection:
 
     def _ask_versions(self, version: int, request: Any, deadline: Deadline) -> Any:
         pending = self._send(ApiKey.API_VERSIONS, version, request, deadline)
-        frame = self._read_frame(deadline)
+        frame = self._read_frame(deadline, MAX_VERSIONS_BYTES)
         self._pending.clear()
         # The error code stands first in every version, and this one error comes in the layout of v0.
         if frame[4:6] == int(ErrorCode.unsupported_version).to_bytes(2, "big"):
@@ -221,9 +222,9 @@ class Connection:
             raise self._fail(ConnectionLost(self.address, _phrase(error))) from None
         return pending
 
-    def _read_frame(self, deadline: Deadline) -> bytes:
+    def _read_frame(self, deadline: Deadline, max_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
         (length,) = _LENGTH.unpack(self._read_exactly(4, deadline))
-        if not 0 < length <= MAX_RESPONSE_BYTES:
+        if not 0 < length <= max_bytes:
             raise self._fail(NotKafka(self.address, "what answers there does not speak Kafka's protocol"))
         return bytes(self._read_exactly(length, deadline))
 

@@ -1,0 +1,33 @@
+"""One embedded broker per test, a client of it, and ids that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.network_client import NetworkClient
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    """Streams groups settle as fast as they can: no initial delay, no assignment interval."""
+    fast = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
+    with EmbeddedBroker(topics={"flights": 4}, config=fast) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[NetworkClient]:
+    with NetworkClient(broker.bootstrap_servers, client_id="test-client", api_timeout_ms=20_000) as connected:
+        yield connected
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """`unique("app")` → "app-7"."""
+    return lambda stem: f"{stem}-{next(_numbers)}"
