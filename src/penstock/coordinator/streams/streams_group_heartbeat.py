@@ -2,8 +2,8 @@
 
 Steps of a heartbeat, one function each:
   1 validate the request            request_validation
-  2 find or create the member       fencing by epoch; a lost reply is forgiven
-  3 update the member               what the request says anew
+  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven
+  3 update the member               member_admission: what the request says anew
   4 initialize the topology         the first one stays; another is refused
   5 configure the topics            ready, or a status for everybody
   6 bump the group epoch            when anything above changed what the assignor sees
@@ -22,14 +22,11 @@ Where we differ from Kafka 4.3.1, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.records import builders
 from penstock.coordinator.records.schemas import (
-    Endpoint,
-    StreamsGroupMemberMetadataValue,
     StreamsGroupMetadataValue,
     StreamsGroupTopologyValue,
 )
@@ -49,6 +46,7 @@ from penstock.coordinator.streams.endpoint_partitions import partitions_by_user_
 from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.streams.member import MemberState, StreamsGroupMember
+from penstock.coordinator.streams.member_admission import check_owned_tasks, find_member, update_member
 from penstock.coordinator.streams.request_topology import owned_tasks, topology_of
 from penstock.coordinator.streams.request_validation import JOIN_EPOCH
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
@@ -58,16 +56,15 @@ from penstock.coordinator.streams.target_assignment import (
     interval_end_ms,
     interval_timer,
 )
-from penstock.coordinator.streams.tasks import Task, TasksTuple
+from penstock.coordinator.streams.tasks import TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
-from penstock.protocol.units import to_ms
+from penstock.protocol.messages import streams_group_heartbeat_response as replies
 
 __all__ = ["rebalance_timer", "session_timer", "streams_group_heartbeat"]
 
-_ABANDON = "The member must abandon all its tasks and rejoin."
 _DELAYED_INITIALLY = TopicStatus(
     code=StatusCode.ASSIGNMENT_DELAYED,
     detail="Assignment delayed due to the configured initial rebalance delay.",
@@ -130,7 +127,15 @@ def streams_group_heartbeat(
         records.append(builders.streams_group_current_assignment_record(group.group_id, reconciled))
 
     _note_soft_changes(soft, request, member, reconciled)
-    response = _reply(group, soft, request, reconciled, owned, topology, configured, target, circumstances, member)
+    response = heartbeat_reply(
+        member_id=reconciled.member_id,
+        member_epoch=reconciled.member_epoch,
+        heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
+        statuses=_statuses(soft, reconciled, topology, configured, target),
+        tasks=reconciled.assigned.without_epochs() if _tells_tasks(request, owned, member, reconciled) else None,
+        endpoint_epoch=soft.endpoint_epoch,
+        endpoints=_endpoints(group, soft, request, reconciled, configured),
+    )
     return CoordinatorResult(
         records=tuple(records),
         replies=(Reply(token=context.token, response=response),),
@@ -138,67 +143,6 @@ def streams_group_heartbeat(
         topics_to_create=configured.topics_to_create,
         events=_events(group, member, metadata, target),
     )
-
-
-def find_member(
-    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
-) -> StreamsGroupMember:
-    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH or
-    GROUP_MAX_SIZE_REACHED."""
-    member = group.members.get(request.member_id)
-    if request.member_epoch == JOIN_EPOCH:
-        if member is None and len(group.members) >= max_size:
-            raise CoordinatorError(
-                ErrorCode.group_max_size_reached,
-                f"The streams group has reached its maximum capacity of {max_size} members.",
-            )
-        return member or StreamsGroupMember(member_id=request.member_id)
-    if member is None:
-        raise CoordinatorError(
-            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
-        )
-    _check_epoch(member, request.member_epoch, owned)
-    return member
-
-
-def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
-    """The current epoch passes; the previous one does when the member owns nothing that is not its own: it has not
-    heard the last reply."""
-    if received == member.member_epoch:
-        return
-    if received > member.member_epoch:
-        relation = "greater"
-    elif received == member.previous_member_epoch and owned is not None and member.assigned.contains_all(owned):
-        return
-    else:
-        relation = "smaller"
-    raise CoordinatorError(
-        ErrorCode.fenced_member_epoch,
-        f"The streams group member has a {relation} member epoch ({received}) than the one known by the group "
-        f"coordinator ({member.member_epoch}). {_ABANDON}",
-    )
-
-
-def update_member(
-    member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
-) -> StreamsGroupMember:
-    """Step 3: null means unchanged; client id and host are always those of the request. The same object if nothing
-    differs."""
-    known = member.metadata
-    timeout_ms = to_ms(request.rebalance_timeout)
-    endpoint, tags = request.user_endpoint, request.client_tags
-    metadata = StreamsGroupMemberMetadataValue(
-        instance_id=known.instance_id,
-        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
-        client_id=context.client_id,
-        client_host=context.client_host,
-        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
-        topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
-        process_id=known.process_id if request.process_id is None else request.process_id,
-        user_endpoint=known.user_endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
-        client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
-    )
-    return member if metadata == known else replace(member, metadata=metadata)
 
 
 def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:
@@ -224,31 +168,6 @@ def configure_topics(
     if configured.invalid is not None:
         raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
     return configured
-
-
-def check_owned_tasks(member: StreamsGroupMember, owned: TasksTuple | None, configured: ConfiguredTopology) -> None:
-    """An owned task must exist, or be one that the member still has to give up. Raises INVALID_REQUEST."""
-    if owned is None or not configured.is_ready:
-        return
-    for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
-        subtopology = configured.subtopologies.get(subtopology_id)
-        if subtopology is None:
-            raise CoordinatorError(ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist.")
-        if not 0 <= partition < subtopology.tasks:
-            raise CoordinatorError(
-                ErrorCode.invalid_request,
-                f"Task {partition} for subtopology {subtopology_id} is invalid. "
-                f"Number of tasks for this subtopology: {subtopology.tasks}",
-            )
-
-
-def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:
-    known = {
-        task
-        for tasks in (member.assigned, member.pending_revocation)
-        for task in (*tasks.active, *tasks.standby, *tasks.warmup)
-    }
-    return [task for task in owned if task not in known]
 
 
 def bump_group_epoch(
@@ -333,35 +252,29 @@ def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> boo
     )
 
 
-def _reply(
+def _tells_tasks(
+    request: m.StreamsGroupHeartbeatRequest,
+    owned: TasksTuple | None,
+    before: StreamsGroupMember,
+    after: StreamsGroupMember,
+) -> bool:
+    """A joining member is told its tasks, and one whose tasks changed or that has not heard of them yet."""
+    has_old_epoch = request.member_epoch != before.member_epoch
+    owns_others = owned is not None and owned != after.assigned.without_epochs()
+    return request.member_epoch == JOIN_EPOCH or has_old_epoch or owns_others or _tasks_changed(before, after)
+
+
+def _endpoints(
     group: StreamsGroup,
     soft: StreamsGroupSoftState,
     request: m.StreamsGroupHeartbeatRequest,
     member: StreamsGroupMember,
-    owned: TasksTuple | None,
-    topology: StreamsGroupTopologyValue,
     configured: ConfiguredTopology,
-    target: _Target,
-    circumstances: Circumstances,
-    before: StreamsGroupMember,
-) -> object:
-    """Step 9."""
-    assigned = member.assigned.without_epochs()
-    has_not_heard = request.member_epoch != before.member_epoch or (owned is not None and owned != assigned)
-    tells_tasks = request.member_epoch == JOIN_EPOCH or has_not_heard or _tasks_changed(before, member)
-    endpoints = None
-    if soft.endpoint_epoch != request.endpoint_information_epoch:
-        others = (each for each in group.members.values() if each.member_id != member.member_id)
-        endpoints = partitions_by_user_endpoint((*others, member), configured)
-    return heartbeat_reply(
-        member_id=member.member_id,
-        member_epoch=member.member_epoch,
-        heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
-        statuses=_statuses(soft, member, topology, configured, target),
-        tasks=assigned if tells_tasks else None,
-        endpoint_epoch=soft.endpoint_epoch,
-        endpoints=endpoints,
-    )
+) -> tuple[replies.EndpointToPartitions, ...] | None:
+    if soft.endpoint_epoch == request.endpoint_information_epoch:
+        return None
+    others = (each for each in group.members.values() if each.member_id != member.member_id)
+    return partitions_by_user_endpoint((*others, member), configured)
 
 
 def _statuses(

@@ -1,0 +1,108 @@
+"""Steps 2 and 3 of a streams heartbeat: which member is it, may it speak with this epoch, and what does it say anew?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
+from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.coordinator.streams.member import StreamsGroupMember
+from penstock.coordinator.streams.request_validation import JOIN_EPOCH
+from penstock.coordinator.streams.tasks import Task, TasksTuple
+from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.messages import streams_group_heartbeat_request as m
+from penstock.protocol.units import to_ms
+
+__all__ = ["check_owned_tasks", "find_member", "update_member"]
+
+_ABANDON = "The member must abandon all its tasks and rejoin."
+
+
+def find_member(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
+) -> StreamsGroupMember:
+    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH or
+    GROUP_MAX_SIZE_REACHED."""
+    member = group.members.get(request.member_id)
+    if request.member_epoch == JOIN_EPOCH:
+        if member is None and len(group.members) >= max_size:
+            raise CoordinatorError(
+                ErrorCode.group_max_size_reached,
+                f"The streams group has reached its maximum capacity of {max_size} members.",
+            )
+        return member or StreamsGroupMember(member_id=request.member_id)
+    if member is None:
+        raise CoordinatorError(
+            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
+        )
+    _check_epoch(member, request.member_epoch, owned)
+    return member
+
+
+def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
+    """The current epoch passes; the previous one does when the member owns nothing that is not its own: it has not
+    heard the last reply."""
+    if received == member.member_epoch:
+        return
+    if received > member.member_epoch:
+        relation = "greater"
+    elif received == member.previous_member_epoch and owned is not None and member.assigned.contains_all(owned):
+        return
+    else:
+        relation = "smaller"
+    raise CoordinatorError(
+        ErrorCode.fenced_member_epoch,
+        f"The streams group member has a {relation} member epoch ({received}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). {_ABANDON}",
+    )
+
+
+def update_member(
+    member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
+) -> StreamsGroupMember:
+    """Step 3: null means unchanged; client id and host are always those of the request. The same object if nothing
+    differs."""
+    known = member.metadata
+    timeout_ms = to_ms(request.rebalance_timeout)
+    endpoint, tags = request.user_endpoint, request.client_tags
+    metadata = StreamsGroupMemberMetadataValue(
+        instance_id=known.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
+        topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=known.process_id if request.process_id is None else request.process_id,
+        user_endpoint=known.user_endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
+
+
+def check_owned_tasks(member: StreamsGroupMember, owned: TasksTuple | None, configured: ConfiguredTopology) -> None:
+    """An owned task must exist, or be one that the member still has to give up. Raises INVALID_REQUEST."""
+    if owned is None or not configured.is_ready:
+        return
+    for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
+        subtopology = configured.subtopologies.get(subtopology_id)
+        if subtopology is None:
+            raise CoordinatorError(ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist.")
+        if not 0 <= partition < subtopology.tasks:
+            raise CoordinatorError(
+                ErrorCode.invalid_request,
+                f"Task {partition} for subtopology {subtopology_id} is invalid. "
+                f"Number of tasks for this subtopology: {subtopology.tasks}",
+            )
+
+
+def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:
+    known = {
+        task
+        for tasks in (member.assigned, member.pending_revocation)
+        for task in (*tasks.active, *tasks.standby, *tasks.warmup)
+    }
+    return [task for task in owned if task not in known]
