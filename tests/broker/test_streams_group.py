@@ -12,6 +12,7 @@ from penstock.broker.embedded import EmbeddedBroker
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.record_batches import PlainRecord, encode_batch
 from penstock.protocol.units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
@@ -269,3 +270,30 @@ def test_offsets_of_a_deleted_topic_go_with_it(connect: Connect) -> None:
             ApiKey.DELETE_TOPICS, m.delete_topics_request.DeleteTopicsRequest(topics=(state,), timeout=from_ms(1000))
         )
         assert broker.group("delays").offsets == {}
+
+
+def test_a_damaged_coordinator_log_takes_its_own_groups_out_of_service_only(tmp_path: Path, connect: Connect) -> None:
+    def damage(services: Any) -> None:
+        topic = services.metadata.topic("__consumer_offsets")
+        record = PlainRecord(key=b"\x00\x11\x00\x06delays", value=b"\x00\x63?", timestamp_ms=1)
+        partition = services.coordinator.partition_of("delays")
+        services.logs.append(topic, partition, encode_batch([record], base_sequence=0), origin="coordinator")
+
+    with EmbeddedBroker(topics={"flights": 2}, data_dir=tmp_path / "data", config=FAST) as broker:
+        client = connect(broker)
+        flights = topic_id(client, "flights")
+        client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 5, flights))
+        broker._call(damage)
+        broker.restart()
+        client = connect(broker)
+        assert describe(client).error_code is ErrorCode.not_coordinator
+        refused = client.call(ApiKey.OFFSET_COMMIT, commit("", -1, 6, flights))
+        assert [part.error_code for part in refused.topics[0].partitions] == [ErrorCode.not_coordinator]
+        assert client.call(ApiKey.OFFSET_FETCH, fetch(flights)).groups[0].error_code is ErrorCode.not_coordinator
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology()))
+        assert answer.error_code is ErrorCode.not_coordinator
+        other = m.streams_group_describe_request.StreamsGroupDescribeRequest(
+            group_ids=("another",), include_authorized_operations=False
+        )
+        answer = client.call(ApiKey.STREAMS_GROUP_DESCRIBE, other).groups[0]
+        assert answer.error_code is ErrorCode.group_id_not_found

@@ -8,8 +8,10 @@ of that: it is what kill -9 leaves behind, for tests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -41,6 +43,7 @@ logger = logging.getLogger("penstock.broker")
 GOODBYE_SECONDS = 2.0
 CHECKPOINT_INTERVAL_MS = 5_000
 IDLE_CHECK_INTERVAL_MS = 30_000
+MOST_FILES = 100_000
 
 
 class Server:
@@ -254,6 +257,7 @@ def run_broker(configuration: BrokerConfiguration, ready_callback: Callable[[Ser
 
 
 async def _run(configuration: BrokerConfiguration, ready_callback: Callable[[Server], None] | None) -> None:
+    _allow_many_files()
     loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -267,6 +271,16 @@ async def _run(configuration: BrokerConfiguration, ready_callback: Callable[[Ser
         await asked_to_stop.wait()
     finally:
         await server.stop()
+
+
+def _allow_many_files() -> None:
+    """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def banner(server: Server) -> str:
