@@ -82,7 +82,7 @@ def at_least_counted(broker, flights, numbers):
 def is_read(broker, count):
     offsets = broker.group("moving").offsets
     read = sum(offset for (topic, _), offset in offsets.items() if topic == "flights")
-    internal = "moving-origin-repartition"
+    internal = "moving-by-origin-repartition"
     ends = {}
     for record in broker.records(internal) if read == count else []:
         ends[record.partition] = record.offset + 1

@@ -136,10 +136,11 @@ class ApplicationRuntime:
         )
 
     def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
-        missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
-        if missing:
-            found = self._client.metadata(missing, refresh=True).topics
-            self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
+        with self._lock:
+            missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
+            if missing:
+                found = self._client.known_topics(missing, refresh=True).topics
+                self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
         return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
 
     # -- starting -----------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class SubtopologyRunner:
         self._opening: dict[int, int] = {}  # task → the request that opens it; an older one's result is not taken
         self._requests = itertools.count()
         self._newest: AssignmentSnapshot | None = None
+        self._lost_taken = 0
         self._lost = 0  # counts how often everything was lost: a batch planned before is not committed
         self._arrived: list[tuple[int, RunningTask]] = []  # with the request
         self._stopping = False
@@ -166,6 +167,10 @@ class SubtopologyRunner:
     def _take_assignment(self) -> None:
         with self._lock:
             snapshot, self._wanted = self._wanted, None
+            if self._lost_taken != self._lost:  # what came after is new, even if it is the same tasks
+                self._lost_taken = self._lost
+                self._tasks.clear()
+                self._opening.clear()
             if snapshot is not None:
                 self._newest = snapshot
                 mine = set(snapshot.active.get(self.name, ()))
@@ -198,8 +203,8 @@ class SubtopologyRunner:
 
     def _inputs(self, partition: int) -> tuple[TopicPartition, ...]:
         topics = [topic for source in self.subtopology.sources for topic in source_topics(source)]
-        metadata = self._client.metadata(topics, refresh=True)
-        return tuple((topic, partition) for topic in topics if partition in metadata.topics[topic].partitions)
+        found = self._client.known_topics(topics, refresh=True).topics
+        return tuple((topic, partition) for topic in topics if partition in found[topic].partitions)
 
     def _turn(self) -> bool:
         """One micro-batch if there is news. Whether there was."""

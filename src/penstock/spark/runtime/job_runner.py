@@ -20,7 +20,7 @@ __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
-class BatchFailed(Exception):  # noqa: N818 - an outcome inside the runtime, not an error a user sees
+class BatchFailed(Exception):
     """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
 
     def __init__(self, error: BaseException, said: list[PenstockError]) -> None:
