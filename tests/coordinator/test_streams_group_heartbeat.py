@@ -196,6 +196,16 @@ def test_another_topology_is_refused_and_an_older_one_is_stale() -> None:
     assert ctx.join("m3", topology=topology(epoch=3)).statuses == []
 
 
+def test_the_order_of_subtopologies_is_recorded_but_does_not_matter() -> None:
+    ctx = CoordinatorContext()
+    second, first = subtopology("b"), subtopology("a")
+    joined = ctx.join("m1", topology=topology(second, first))
+    assert joined.record_names[1] == "Topology"
+    recorded: Any = joined.records[1].value
+    assert [each.subtopology_id for each in recorded.subtopologies] == ["b", "a"]
+    assert ctx.join("m2", topology=topology(first, second)).statuses == []
+
+
 # --- 5 topics: not ready, and ready again by itself ---
 
 

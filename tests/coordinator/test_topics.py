@@ -142,8 +142,8 @@ def test_copartitioned_repartition_topics_agree(
                 subtopology("1", sources=("b",), repartitions=(("r", 3),), copartitions=(((0,), (0,)),)),
             ],
             (
-                "Number of partitions [3] of repartition topic [r] doesn't match number of partitions [5] of the source "
-                "topic."
+                "Number of partitions [3] of repartition topic [r] doesn't match number of partitions [5] of the "
+                "source topic."
             ),
         ),
         (

@@ -11,7 +11,7 @@ from penstock.coordinator.records.schemas import (
 from penstock.coordinator.streams.tasks import Task, TasksTuple, sorted_tasks
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 
-__all__ = ["owned_tasks", "topology_of"]
+__all__ = ["is_same_topology", "owned_tasks", "topology_of"]
 
 
 def owned_tasks(request: m.StreamsGroupHeartbeatRequest) -> TasksTuple | None:
@@ -26,12 +26,18 @@ def owned_tasks(request: m.StreamsGroupHeartbeatRequest) -> TasksTuple | None:
 
 
 def topology_of(topology: m.Topology) -> StreamsGroupTopologyValue:
-    """As it is recorded: subtopologies by id, everything inside in the order the member gave."""
-    subtopologies = (_subtopology(each) for each in topology.subtopologies)
-    return StreamsGroupTopologyValue(
-        epoch=int(topology.epoch),
-        subtopologies=tuple(sorted(subtopologies, key=lambda each: each.subtopology_id)),
-    )
+    """As it is recorded: everything in the order the member gave."""
+    subtopologies = tuple(_subtopology(each) for each in topology.subtopologies)
+    return StreamsGroupTopologyValue(epoch=int(topology.epoch), subtopologies=subtopologies)
+
+
+def is_same_topology(first: StreamsGroupTopologyValue, second: StreamsGroupTopologyValue) -> bool:
+    """The order of subtopologies does not matter, that of the lists inside does (as in Kafka)."""
+
+    def by_id(topology: StreamsGroupTopologyValue) -> dict[str, Subtopology]:
+        return {each.subtopology_id: each for each in topology.subtopologies}
+
+    return first == second or (first.epoch == second.epoch and by_id(first) == by_id(second))
 
 
 def _subtopology(subtopology: m.Subtopology) -> Subtopology:

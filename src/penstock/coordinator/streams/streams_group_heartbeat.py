@@ -47,7 +47,7 @@ from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.streams.member import MemberState, StreamsGroupMember
 from penstock.coordinator.streams.member_admission import check_owned_tasks, find_member, update_member
-from penstock.coordinator.streams.request_topology import owned_tasks, topology_of
+from penstock.coordinator.streams.request_topology import is_same_topology, owned_tasks, topology_of
 from penstock.coordinator.streams.request_validation import JOIN_EPOCH
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import (
@@ -155,7 +155,8 @@ def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatReq
                 ErrorCode.invalid_request, f"Group {group.group_id} has no topology; the member must rejoin with one."
             )
         return given
-    if given is not None and given.epoch >= group.topology.epoch and given != group.topology:
+    is_stale = given is None or given.epoch < group.topology.epoch
+    if given is not None and not is_stale and not is_same_topology(given, group.topology):
         raise CoordinatorError(ErrorCode.invalid_request, "Topology updates are not supported yet.")
     return group.topology
 
