@@ -54,7 +54,8 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
         if known.rows._aggregate is aggregate:
             raise refusal(
                 "not-supported-here",
-                f'the table "{aggregate.name}" already leaves at {known.sink.where.rpartition("/")[2]}; a second way out comes in a later release',
+                f'the table "{aggregate.name}" already leaves at {known.sink.where.rpartition("/")[2]}; '
+                "a second way out comes in a later release",
                 "write agg(.., name='..') once more for the second topic, or read the first topic",
                 new.sink.where,
             )
@@ -104,7 +105,7 @@ class _Building:
         name = declared.name
         aggregate = self._aggregate(declared)
         for arm in declared.arms:
-            projection = _of_arm(declared, arm)
+            projection = _of_arm(declared)
             frame = apply_calls(self._app._template_of_source(arm.source), arm.calls)
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
@@ -184,7 +185,7 @@ class _Building:
         return CompiledTopology(app_name=self._app.name, subtopologies=tuple(parts[name] for name in sorted(parts)))
 
 
-def _of_arm(declared: KeyedAggregate, arm: Arm) -> ProjectForGroup:
+def _of_arm(declared: KeyedAggregate) -> ProjectForGroup:
     projection = declared.split.projection
     # A union's template has a leaf of its own: its columns are no source's, so every arm goes through Spark SQL.
     return projection if len(declared.arms) == 1 else replace(projection, bare=False, source_columns=())

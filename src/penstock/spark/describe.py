@@ -150,8 +150,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
     for number, part in enumerate(compiled.subtopologies):
         node = f"s{number}"
         lines.append(f'  {node}["{part.subtopology_id}"]')
-        for topic in _topics_read(part):
-            edges.append(f"  {topics.setdefault(topic, f't{len(topics)}')} --> {node}")
+        edges += [f"  {topics.setdefault(topic, f't{len(topics)}')} --> {node}" for topic in _topics_read(part)]
         for branch in part.branches:
             target = getattr(branch.sink, "topic", None) or f"foreachBatch {getattr(branch.sink, 'name', '')}"
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")

@@ -18,11 +18,17 @@ _LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
 _NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias"}) | _LEAVES
 _ROW_FOR_ROW = frozenset({"Project", "SubqueryAlias"}) | _LEAVES
 _REMEDIES = {
-    "Window": ("a window function needs all rows of its partition in order", "groupBy with min, max, count or sum keeps such values per key"),
-    "Aggregate": ("an aggregate in select is over all rows; a stream never has them all", 'group first: groupBy("c").agg(..)'),
+    "Window": (
+        "a window function needs all rows of its partition in order",
+        "groupBy with min, max, count or sum keeps such values per key",
+    ),
+    "Aggregate": (
+        "an aggregate in select is over all rows; a stream never has them all",
+        'group first: groupBy("c").agg(..)',
+    ),
     "Sort": ("a sort needs all rows in one place; a stream never has them all", "sort where you read"),
     "Join": ("a join comes in a later release", "look values up in the function you give to foreachBatch"),
-}  # fmt: skip
+}
 
 
 def analysed(dataframe: DataFrame) -> Any:
@@ -69,7 +75,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
             raise refusal(
                 "not-supported-here",
                 f"{name} behind an aggregate would change which keys have a row",
-                "filter or explode before groupBy; behind it add a boolean column with withColumn and let the reader choose",
+                "filter or explode before groupBy; behind it, mark rows by a boolean column (withColumn)",
                 where,
                 node=name,
             )
@@ -110,28 +116,3 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
 
 def only_projects(dataframe: DataFrame) -> bool:
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
-
-
-def volatile_functions(dataframe: DataFrame) -> tuple[str, ...]:
-    """Names of functions in the plan that answer differently when asked twice, sorted."""
-    found: set[str] = set()
-    for node in walk(analysed(dataframe)):
-        pending = sequence(node.expressions())
-        while pending:
-            expression = pending.pop()
-            name = class_of(expression)
-            if name in _TIME_FUNCTIONS or (
-                not expression.deterministic() and not sequence_nondeterministic_child(expression)
-            ):
-                found.add(str(expression.prettyName()))
-            pending.extend(sequence(expression.children()))
-    return tuple(sorted(found))
-
-
-def sequence_nondeterministic_child(expression: Any) -> bool:
-    return any(not child.deterministic() for child in sequence(expression.children()))
-
-
-_TIME_FUNCTIONS = frozenset(
-    {"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp"}
-)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.refusals import refusal, translated
-from penstock.spark.topology.nodes import FormatName, ForeachBatchSink, OutputMode, TopicSink
+from penstock.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TopicSink
 
 if TYPE_CHECKING:
     from penstock.spark.stream import Rows

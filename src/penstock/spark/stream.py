@@ -19,14 +19,13 @@ from pyspark.sql.types import DataType, StructType
 from penstock.spark.frames import apply_calls, quoted, without_hidden
 from penstock.spark.plan_reader import check_narrow
 from penstock.spark.refusals import (
-    REFUSED_METHODS,
-    REFUSED_PROPERTIES,
     call_site,
     is_hidden,
     refusal,
     translated,
     visible,
 )
+from penstock.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from penstock.spark.sinks import foreach_batch_sink, topic_sink
 from penstock.spark.topology.nodes import FormatName, NarrowCall, OutputMode, TopicSource
 
@@ -122,11 +121,11 @@ class Rows:
         """As `DataFrame.filter`."""
         return self._narrow("where", condition)
 
-    def withColumn(self, colName: str, col: Column) -> Any:
+    def withColumn(self, colName: str, col: Column) -> Any:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumn`."""
         return self._narrow("withColumn", colName, col)
 
-    def withColumns(self, *colsMap: dict[str, Column]) -> Any:
+    def withColumns(self, *colsMap: dict[str, Column]) -> Any:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumns`."""
         return self._narrow("withColumns", *colsMap)
 
@@ -134,7 +133,7 @@ class Rows:
         """As `DataFrame.withColumnRenamed`."""
         return self._narrow("withColumnRenamed", existing, new)
 
-    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Any:
+    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Any:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumnsRenamed`."""
         return self._narrow("withColumnsRenamed", colsMap)
 
@@ -214,7 +213,7 @@ class Stream(Rows):
         arms = tuple(Arm(source=arm.source, calls=(*arm.calls, call)) for arm in self._arms)
         return Stream(self._app, template, arms)
 
-    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:
+    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:  # noqa: N803 PySpark's own
         """As `DataFrame.unionByName`; rows of the two keep their own order, not one between them."""
         where = call_site()
         if not isinstance(other, Stream) or other._app is not self._app:
@@ -237,7 +236,7 @@ class Stream(Rows):
 
     groupby = groupBy
 
-    def agg(self, *exprs: Any) -> NoReturn:
+    def agg(self, *_exprs: Any) -> NoReturn:
         """Refused: an aggregate over everything would need every row in one task."""
         raise refusal(
             "needs-shuffle",

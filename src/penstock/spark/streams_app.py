@@ -38,7 +38,7 @@ from penstock.spark.topology.nodes import (
 )
 
 if TYPE_CHECKING:
-    from penstock.spark.check import Finding
+    from penstock.spark.findings import Finding
     from penstock.spark.running_app import RunningApp
     from penstock.spark.verdict import Verdict
 

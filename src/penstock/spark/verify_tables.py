@@ -120,8 +120,12 @@ class _TableComparison:
 
     def _verdict(self, pairs: DataFrame, schema: StructType) -> SinkVerdict:
         totals = pairs.agg(
-            F.count("here"), F.count("there"), F.count_if(F.col("same")), F.count_if(F.col("there").isNull()), F.count_if(F.col("here").isNull())
-        ).first()  # fmt: skip
+            F.count("here"),
+            F.count("there"),
+            F.count_if(F.col("same")),
+            F.count_if(F.col("there").isNull()),
+            F.count_if(F.col("here").isNull()),
+        ).first()
         assert totals is not None
         expected, found, equal, missing, extra = (int(total) for total in totals)
         findings = _Findings(equal=equal)
@@ -168,11 +172,10 @@ class _TableComparison:
         looked_at = {i: r for i, r in surplus.items() if r >= 0}
         bounds = self._bounds(unequal, figures, looked_at) if looked_at else {}
         for index, row in enumerate(unequal):
-            self._file(index, row, schema, surplus.get(index), bounds.get(index), counter, findings)
+            self._file(row, schema, surplus.get(index), bounds.get(index), counter, findings)
 
     def _file(
         self,
-        index: int,
         row: Row,
         schema: StructType,
         surplus: int | None,

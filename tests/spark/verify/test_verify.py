@@ -216,7 +216,9 @@ def test_volatile_columns_are_named(app, broker, spark):
     topic = f"{app.name}-out"
     app.stream("flights", schema=SCHEMA).select("origin", "distance").withColumn("id", F.expr("uuid()")).to_topic(topic)
     broker.create_topics({topic: 1})
-    broker.produce(topic, [{"origin": f["origin"], "distance": f["distance"], "id": "x"} for f in _flights()], key="origin")
+    broker.produce(
+        topic, [{"origin": f["origin"], "distance": f["distance"], "id": "x"} for f in _flights()], key="origin"
+    )
     verdict = app.verify()
     assert verdict.status == "equal"
     assert verdict.cannot_claim == (f"{topic}.id is not compared: it is computed anew each time",)

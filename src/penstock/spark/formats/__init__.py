@@ -92,7 +92,7 @@ def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 def _plain_text(column: pa.Array) -> pa.Array:
     """As Spark's `cast(.. as string)` for the types that print the same in Arrow."""
     if pa.types.is_floating(column.type):
-        from penstock.spark.formats.java_numbers import java_double
+        from penstock.spark.formats.java_text import java_double
 
         texts = [None if value is None else java_double(value) for value in column.to_pylist()]
         return pa.array(texts, pa.string()).cast(pa.binary())

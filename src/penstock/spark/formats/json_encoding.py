@@ -8,8 +8,6 @@ flat types.
 from __future__ import annotations
 
 import base64
-import json
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -18,10 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.formats.java_numbers import java_double
+from penstock.spark.formats.java_text import java_double, quoted
 
 _SPECIAL = r'[\x00-\x1f"\\]'
-_CONTROL = re.compile(r"\\u00([01][0-9a-f])")
 
 
 def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
@@ -52,11 +49,6 @@ def text_of(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) and kind.tz in {"UTC", None} and _few_digit_years(column):
         return _timestamps(column)
     return pa.array([None if value is None else _text(value, kind) for value in _values(column)], pa.string())
-
-
-def quoted(text: str) -> str:
-    """A JSON string as Jackson writes it: control characters in upper-case hexadecimal."""
-    return _CONTROL.sub(lambda match: "\\u00" + match.group(1).upper(), json.dumps(text, ensure_ascii=False))
 
 
 def _strings(column: pa.Array) -> pa.Array:
@@ -101,7 +93,7 @@ def _float(value: float) -> str:
     return text if text[-1].isdigit() else f'"{text}"'
 
 
-def _text(value: Any, kind: pa.DataType) -> str:  # noqa: C901 one branch per type
+def _text(value: Any, kind: pa.DataType) -> str:
     if value is None:
         return "null"
     if pa.types.is_struct(kind):

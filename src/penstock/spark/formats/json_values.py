@@ -1,12 +1,13 @@
 """One JSON record to one row, by the rules of Spark's `from_json`; the slow path, and the one that can say why not.
 
 As Spark with `allowSingleQuotes` off: RFC 8259, plus NaN and Infinity; what follows the first object is not looked at;
-a field of another type is an error here, where `from_json` in PERMISSIVE mode would put null and call the record corrupt.
+a field of another type is an error here, where `from_json` in PERMISSIVE mode puts null and calls the record corrupt.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.formats.instants import parse_date, parse_instant
-from penstock.spark.formats.java_numbers import java_double
+from penstock.spark.formats.java_text import java_double, quoted
 
 EXCERPT_LENGTH = 200
 _INTEGERS: Mapping[type[DataType], tuple[int, str]] = {
@@ -39,6 +40,9 @@ _SPECIAL_DOUBLES = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
 }
+
+
+_ESCAPED = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
 
 
 class _Number(str):
@@ -171,7 +175,13 @@ def _json(found: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    """As Spark's byte-wise generator: control characters and everything beyond U+FFFF as upper-case escapes."""
+    return _ESCAPED.sub(_escape, quoted(text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02X}{low:02X}" for high, low in zip(units[::2], units[1::2], strict=True))
 
 
 def _shown(found: Any) -> str:

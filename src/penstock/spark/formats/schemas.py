@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from penstock.spark.refusals import is_hidden, refusal
 
-# Neither tinyint (Spark takes 200 and makes -56 of it) nor float (Spark rounds twice): int and double say what they are.
+# Neither tinyint (Spark takes 200 and makes -56 of it) nor float (Spark rounds twice): int and double are plain.
 _PLAIN = (BooleanType, ShortType, IntegerType, LongType, DoubleType, DateType, TimestampType)
 
 

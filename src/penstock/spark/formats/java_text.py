@@ -1,8 +1,12 @@
-"""Floating point numbers as Java prints them (`Double.toString`, shortest digits as from JDK 19 on)."""
+"""Numbers and strings as Java writes them: `Double.toString` (shortest digits, as from JDK 19 on), Jackson's text."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+
+_CONTROL = re.compile(r"\\u00([01][0-9a-f])")
 
 
 def java_double(number: float) -> str:
@@ -29,3 +33,8 @@ def java_double(number: float) -> str:
 
 def _plain(text: str) -> str:
     return f"{float(text):.17f}".rstrip("0")
+
+
+def quoted(text: str) -> str:
+    """A JSON string as Jackson writes it: control characters in upper-case hexadecimal."""
+    return _CONTROL.sub(lambda match: "\\u00" + match.group(1).upper(), json.dumps(text, ensure_ascii=False))
