@@ -171,7 +171,9 @@ def _value_step(source_hint: Any, target_hint: Any, field: dataclasses.Field[Any
         raise TypeError(f"field {field.name} is an array on one side only; it belongs into reshaped_messages")
     convert: Conversion | None = None
     if _is_entity(source_type) and _is_entity(target_type):
-        convert = _by_name(source_type, target_type, exact=exact)
+        # A tagged struct is left out when it equals its default, and only objects of one class are equal.
+        has_default = field.default is not dataclasses.MISSING
+        convert = _by_name(source_type, target_type, exact=exact or has_default)
         if convert is not None and target_is_tuple:
             convert = _for_each(convert)
     if source_nullable:

@@ -1,0 +1,46 @@
+"""A tagged struct that holds only its default does not travel in any version (librdkafka would take it for news)."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32, i64
+
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.request_codec import RequestHeader, encode_response
+from penstock.protocol.units import from_ms
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_an_unset_leader_is_left_out_of_produce_responses(version: int) -> None:
+    response = m.produce_response
+    partition = response.PartitionProduceResponse(
+        index=i32(0),
+        error_code=ErrorCode.none,
+        base_offset=i64(0),
+        log_append_time=None,
+        record_errors=(),
+        error_message=None,
+    )
+
+    def encoded(leader: object | None) -> bytes:
+        entry = partition if leader is None else type(partition)(**{**_fields(partition), "current_leader": leader})
+        topic = response.TopicProduceResponse(name=TopicName("t"), topic_id=None, partition_responses=(entry,))
+        message = response.ProduceResponse(responses=(topic,), throttle_time=from_ms(0))
+        return encode_response(
+            RequestHeader(api_key=ApiKey.PRODUCE, api_version=version, correlation_id=1, client_id="c"), message
+        )
+
+    unset = encoded(None)
+    told = encoded(response.LeaderIdAndEpoch(leader_id=BrokerId(3), leader_epoch=i32(7)))
+    assert (
+        len(told) == len(unset) + 2 + 9
+    )  # tag, size, and the struct with its own tag count: only where it says something
+
+
+def _fields(entry: object) -> dict[str, object]:
+    import dataclasses
+
+    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]
