@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.configuration import SETTINGS, ClientConfiguration
 from penstock.client.properties_file import parse_properties
 from penstock.errors import ConfigError
@@ -43,8 +44,8 @@ def test_a_path_instead_of_a_mapping_is_read(tmp_path: Path) -> None:
 
 
 def test_our_own_settings_have_no_doubled_name_in_the_environment() -> None:
-    settings = ClientConfiguration(environment={"PENSTOCK_TRIGGER_INTERVAL_MS": "250"})
-    assert settings["penstock.trigger.interval.ms"] == 250
+    settings = ClientConfiguration(environment={"PENSTOCK_HEARTBEAT_MAX_INTERVAL_MS": "250"})
+    assert settings["penstock.heartbeat.max.interval.ms"] == 250
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
@@ -82,6 +83,13 @@ def test_explain_shows_every_value_with_its_source() -> None:
     shown = {key: (value, source) for key, value, source in ClientConfiguration(environment={}, acks="1").explain()}
     assert shown["acks"] == ("1", "argument")
     assert shown["enable.idempotence"] == ("true", "default")
+
+
+def test_a_client_is_made_of_the_settings(broker: EmbeddedBroker) -> None:
+    settings = ClientConfiguration(environment={}, bootstrap_servers=broker.bootstrap_servers, client_id="mine")
+    with settings.network_client() as client:
+        assert client.metadata(["flights"]).topics
+        assert client.client_id == "mine"
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

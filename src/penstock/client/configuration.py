@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from penstock.client.network_client import NetworkClient
 from penstock.client.properties_file import read_properties
 from penstock.errors import ConfigError
 
@@ -53,7 +54,6 @@ def _ms(name: str, default: int, lowest: int = 0) -> Setting:
 
 
 _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
-_GUARANTEES: Final = ("at_least_once", "exactly_once_v2")
 
 SETTINGS: Final = _table(
     Setting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
@@ -70,13 +70,7 @@ SETTINGS: Final = _table(
     Setting(name="batch.size", kind="int", default=1_000_000, lowest=1),
     Setting(name="compression.type", kind="string", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")),
     Setting(name="enable.idempotence", kind="boolean", default=True),
-    Setting(name="application.id", kind="string", default=""),
-    Setting(name="processing.guarantee", kind="string", default="at_least_once", choices=_GUARANTEES),
-    Setting(name="replication.factor", kind="int", default=-1),
-    Setting(name="state.dir", kind="string", default=""),
     _ms("penstock.heartbeat.max.interval.ms", 500, 1),
-    _ms("penstock.trigger.interval.ms", 0),
-    Setting(name="penstock.max.records.per.trigger", kind="int", default=1_000_000, lowest=1),
 )
 
 _MEANINGLESS_HERE: Final = frozenset(
@@ -155,6 +149,15 @@ class ClientConfiguration(Mapping[str, Any]):
         """As `host:port,host:port`."""
         return ",".join(self["bootstrap.servers"])
 
+    def network_client(self) -> NetworkClient:
+        """A client of the cluster that these settings name."""
+        return NetworkClient(
+            self.bootstrap_servers,
+            client_id=self["client.id"],
+            request_timeout_ms=self["request.timeout.ms"],
+            api_timeout_ms=self["default.api.timeout.ms"],
+        )
+
     def source(self, key: str) -> Source:
         """Where the value of a key comes from."""
         return self._sources[key]
@@ -188,7 +191,7 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Only keys that are known: other programs may use the prefix, and none of them shall stop us."""
     known = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in SETTINGS}
-    # penstock.trigger.interval.ms is PENSTOCK_TRIGGER_INTERVAL_MS, not PENSTOCK_PENSTOCK_…
+    # penstock.heartbeat.max.interval.ms is PENSTOCK_HEARTBEAT_MAX_INTERVAL_MS, not PENSTOCK_PENSTOCK_…
     known |= {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("penstock.")}
     return {name: environment[variable] for variable, name in known.items() if variable in environment}
 

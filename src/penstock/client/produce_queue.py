@@ -3,7 +3,8 @@
 Rules it obeys: batches of a partition arrive in order. With a producer identity (idempotence) up to five are on the way
 and their sequence numbers keep the order; without one, one at a time. After a failure a partition waits until all its
 answers are in, then goes on from the first batch that was not stored. Batches that were stored but whose answer was
-lost are recognised by the broker (DUPLICATE_SEQUENCE_NUMBER) with an identity, and written twice without.
+lost are recognised by the broker (DUPLICATE_SEQUENCE_NUMBER) with an identity, and written twice without. The first
+batch of a partition goes alone.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class _Partition:
     next_sequence: int = 0
     next_number: int = 0
     recovering: bool = False
+    known_to_broker: bool = False
     last_offset: int | None = None
 
 
@@ -175,7 +177,9 @@ class ProduceQueue:
     def _may_send(self, state: _Partition) -> bool:
         if state.recovering and not state.on_the_way:
             state.recovering = False
-        window = BATCHES_PER_PARTITION if self._identity is not None else 1
+        # A log that does not know the producer takes any first sequence number: were the first batch refused (a leader
+        # that is not ready) and the second taken, the first could never be written. So the first goes alone.
+        window = BATCHES_PER_PARTITION if self._identity is not None and state.known_to_broker else 1
         return bool(state.waiting) and not state.recovering and state.on_the_way < window
 
     def _has_room(self, node: int) -> bool:
@@ -225,6 +229,7 @@ class ProduceQueue:
         state.on_the_way -= 1
         code = entry.error_code
         if code == ErrorCode.none:
+            state.known_to_broker = True
             state.last_offset = int(entry.base_offset) + batch.records - 1
             return True
         if code == ErrorCode.duplicate_sequence_number:

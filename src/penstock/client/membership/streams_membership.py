@@ -283,7 +283,6 @@ class StreamsMembership:
             return False
         if self._state is MemberState.JOINING:
             self._send_owned = False
-        self._tell_status(before.status, status)
         if tasks_changed:
             self._maybe_opened = self._maybe_opened.union(tasks)
         if not self._joined_once_told:
@@ -297,6 +296,7 @@ class StreamsMembership:
                     revoked=difference(before.active, tasks.active),
                 )
             )
+        self._tell_status(before.status, status)
         if tasks_changed:
             self._enter(MemberState.RECONCILING)
         elif self._state is MemberState.JOINING or (self._state is MemberState.ACKNOWLEDGING and not self._send_owned):

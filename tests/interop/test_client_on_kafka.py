@@ -1,0 +1,184 @@
+"""Our client against Apache Kafka itself, unchanged: records, offsets, members that share, a guardian that leaves."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tests.interop.kafka_broker import KafkaBroker
+
+from penstock.client.admin import Admin
+from penstock.client.fetcher import Fetcher
+from penstock.client.group_offsets import commit_offsets, fetch_offsets
+from penstock.client.guardian_link import GuardianLink, GuardianSettings
+from penstock.client.membership.events import Assigned, AssignmentChanged, Fatal, Left, NotReady
+from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
+from penstock.client.network_client import NetworkClient
+from penstock.client.plain_records import PlainRecord, consume, produce
+from penstock.client.producer import Producer
+from penstock.client.streams_member import StreamsMember
+from penstock.errors import BrokerError, Fenced
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.partitioner import partition_for_key
+from penstock.protocol.supported_versions import SUPPORTED
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+PATIENCE_S = 40
+
+
+@pytest.fixture
+def client(kafka: KafkaBroker) -> Iterator[NetworkClient]:
+    with NetworkClient(kafka.bootstrap_servers, client_id="penstock-interop") as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(client: NetworkClient) -> str:
+    """A topic of four partitions that no other test uses."""
+    name = f"flights-{uuid.uuid4().hex[:8]}"
+    Admin(client).create_topics({name: 4})
+    client.leaders((name, partition) for partition in range(4))
+    return name
+
+
+def topology_of(topic: str, *changelogs: InternalTopic) -> Topology:
+    return Topology(
+        subtopologies=(
+            Subtopology(subtopology_id="flights", source_topics=(topic,), state_changelog_topics=changelogs),
+        )
+    )
+
+
+def take_changes(member: StreamsMember | GuardianLink, tasks: int) -> None:
+    """Acknowledges what comes until the member has so many tasks."""
+    until = time.monotonic() + PATIENCE_S
+    while sum(map(len, member.assignment.active.values())) != tasks:
+        assert time.monotonic() < until, f"not {tasks} tasks but {member.assignment}"
+        happened = member.events(0.1) if isinstance(member, GuardianLink) else list(member.changes(0.1))
+        for event in happened:
+            if isinstance(event, Assigned | AssignmentChanged):
+                member.acknowledge(event.assignment.active)
+
+
+def test_every_api_that_the_client_uses_has_a_common_version(client: NetworkClient) -> None:
+    for api_key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.METADATA):
+        assert client.supported_range(api_key) == SUPPORTED[api_key]
+    assert client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT) == (0, 0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_arrow_records_come_back_as_they_went(client: NetworkClient, topic: str, codec: str) -> None:
+    keys = pa.array([b"key-%d" % n if n % 7 else None for n in range(2_000)], pa.binary())
+    values = pa.array([b"value-%d" % n if n % 11 else None for n in range(2_000)], pa.binary())
+    producer = Producer(client, compression=codec, max_batch_bytes=10_000)
+    producer.send(topic, None, keys, values, timestamps_ms=1_700_000_000_000)
+    written = producer.flush()
+    rows: list[tuple[bytes | None, bytes | None]] = []
+    fetcher = Fetcher(client, max_bytes=30_000, max_partition_bytes=20_000)
+    for batch in fetcher.fetch_ranges({key: (0, last + 1) for key, last in written.items()}):
+        for row in batch.table.to_pylist():
+            rows.append((row["key"], row["value"]))
+            if row["key"] is not None:
+                assert batch.partition == partition_for_key(row["key"], 4)
+    assert sorted(rows, key=repr) == sorted(zip(keys.to_pylist(), values.to_pylist(), strict=True), key=repr)
+
+
+def test_plain_records_keep_headers_and_tombstones(client: NetworkClient, topic: str) -> None:
+    sent = [
+        PlainRecord(value=b"1", key=b"k", timestamp_ms=5, headers=(("h", b"x"), ("n", None))),
+        PlainRecord(value=None, key=b"k", timestamp_ms=6),
+    ]
+    where = partition_for_key(b"k", 4)
+    assert produce(client, topic, sent) == {(topic, where): 1}
+    received = [record for _, _, record in consume(client, {(topic, where): 0})]
+    assert [(r.key, r.value, r.timestamp_ms, r.headers, r.offset) for r in received] == [
+        (b"k", b"1", 5, (("h", b"x"), ("n", None)), 0),
+        (b"k", None, 6, (), 1),
+    ]
+
+
+def test_offsets_outside_the_log_are_told(client: NetworkClient, topic: str) -> None:
+    produce(client, topic, [PlainRecord(value=b"v")] * 3, partition=1)
+    admin = Admin(client)
+    assert admin.delete_records({(topic, 1): 2}) == {(topic, 1): 2}
+    assert admin.list_offsets({(topic, 1): "earliest"})[topic, 1].offset == 2
+    with pytest.raises(BrokerError) as caught:
+        list(Fetcher(client).fetch_ranges({(topic, 1): (0, 3)}))
+    assert caught.value.code == "offset-out-of-range"
+
+
+def test_offsets_of_a_group_without_members(client: NetworkClient, topic: str) -> None:
+    admin, group = Admin(client), f"group-{topic}"
+    admin.alter_offsets(group, {(topic, 0): 5})
+    assert admin.committed_offsets(group) == {(topic, 0): 5}
+    assert group in {listed.group_id for listed in admin.list_groups()}
+    admin.delete_groups([group])
+    assert admin.committed_offsets(group) == {}
+
+
+def test_two_members_share_commit_and_leave(kafka: KafkaBroker, client: NetworkClient, topic: str) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    changelog = InternalTopic(name=f"{group}-changelog", configs=(("cleanup.policy", "compact"),))
+    topology = topology_of(topic, changelog)
+    with StreamsMember(group, topology, bootstrap_servers=servers, member_id="m-1") as first:
+        take_changes(first, 4)
+        assert len(client.known_topics([changelog.name]).topics[changelog.name].partitions) == 4
+        with StreamsMember(group, topology, bootstrap_servers=servers, member_id="m-2") as second:
+            take_changes(first, 2)
+            take_changes(second, 2)
+            owned = [*first.assignment.active["flights"], *second.assignment.active["flights"]]
+            assert sorted(owned) == [0, 1, 2, 3]
+            snapshot = second.assignment
+            partition = snapshot.active["flights"][0]
+            identity = {"member_id": snapshot.member_id, "member_epoch": snapshot.member_epoch}
+            commit_offsets(client, group, {(topic, partition): 11}, **identity)
+            assert fetch_offsets(client, group, [(topic, partition)], **identity) == {(topic, partition): 11}
+            with pytest.raises(Fenced):
+                commit_offsets(client, group, {(topic, partition): 12}, member_id="ghost", member_epoch=1)
+            described = Admin(client).describe_streams_groups([group])[group]
+            assert [member.member_id for member in described.members] == ["m-1", "m-2"]
+            assert described.topology is not None
+            assert described.topology.subtopologies[0].source_topics == (topic,)
+        take_changes(first, 4)
+    assert Admin(client).describe_streams_groups([group])[group].state == "Empty"
+
+
+def test_a_guardian_keeps_a_member_and_leaves(kafka: KafkaBroker, client: NetworkClient, topic: str) -> None:
+    settings = GuardianSettings(
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=f"app-{topic}",
+        topology=topology_of(topic),
+        member_id="m-1",
+        process_id="p-1",
+    )
+    with GuardianLink.start(settings) as link:
+        take_changes(link, 4)
+        link.leave()
+        seen: list[object] = []
+        until = time.monotonic() + PATIENCE_S
+        while Left(confirmed=True) not in seen and time.monotonic() < until:
+            seen += link.events(0.2)
+        assert Left(confirmed=True) in seen
+    assert Admin(client).describe_streams_groups([settings.group_id])[settings.group_id].members == ()
+
+
+def test_another_topology_and_missing_topics_are_told(kafka: KafkaBroker, topic: str) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    with StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as first:
+        take_changes(first, 4)
+        with StreamsMember(group, topology_of("other"), bootstrap_servers=servers) as second:
+            fatal = next(event for event in second.changes(PATIENCE_S) if isinstance(event, Fatal))
+            assert isinstance(fatal.error, BrokerError)
+            assert fatal.error.code == "topology-differs"
+    with StreamsMember(f"{group}-2", topology_of(f"{topic}-missing"), bootstrap_servers=servers) as lonely:
+        seen: list[object] = []
+        until = time.monotonic() + PATIENCE_S
+        while not any(isinstance(event, NotReady) for event in seen) and time.monotonic() < until:
+            seen += list(lonely.changes(0.2))
+        (not_ready,) = [event for event in seen if isinstance(event, NotReady)]
+        assert not_ready.status[0][0] == 1
