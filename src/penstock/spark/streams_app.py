@@ -117,7 +117,7 @@ class StreamsApp:
         that equals the record's key, so that grouping by it moves no rows. Raises TopologyError.
         """
         where = call_site()
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = tuple(topics) if isinstance(topics, (list, tuple)) else (topics,)
         if not names:
             raise refusal("bad-topic-name", "stream needs a topic", 'app.stream("flights", ..)', where)
         for topic in names:

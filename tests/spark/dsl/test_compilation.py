@@ -1,0 +1,263 @@
+"""What a program compiles to: subtopologies, names, splits, pruned columns, the heartbeat's topology."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import functions as F
+
+from penstock.spark.streams_app import StreamsApp
+from penstock.spark.topology.nodes import DeadLetter, RepartitionSink, RepartitionSource, TopicSink
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "origin string, carrier string, dep_delay double, n int, t timestamp"
+
+
+@pytest.fixture
+def app(spark):
+    return StreamsApp("demo", spark=spark, on_error=DeadLetter("bad"))
+
+
+def test_a_count_behind_a_repartition(app):
+    flights = app.stream("flights", schema=SCHEMA)
+    flights.where("dep_delay > 0").groupBy("origin").agg(F.count("*").alias("flights")).to_topic("out", partitions=4)
+    compiled = app.compile()
+    assert [part.subtopology_id for part in compiled.subtopologies] == ["by-origin", "flights"]
+    behind, front = compiled.subtopologies
+    [source] = front.sources
+    assert (source.topics, source.columns_needed, source.on_error) == (
+        ("flights",),
+        ("origin", "dep_delay"),
+        DeadLetter("bad"),
+    )
+    [branch] = front.branches
+    assert [call.method for call in branch.before] == ["where"]
+    assert branch.projection.key_sql == (("g0", "origin"),)
+    assert (branch.projection.input_sql, branch.projection.bare) == ((), False)
+    assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", columns=(("g0", '"string"'),))
+    assert behind.sources == (RepartitionSource(topic="demo-by-origin-repartition", columns=(("g0", '"string"'),)),)
+    [branch] = behind.branches
+    assert (branch.aggregate.name, branch.aggregate.changelog_topic) == ("by-origin", "demo-by-origin-changelog")
+    assert branch.aggregate.results == (("origin", "g0"), ("flights", "b0"))
+    assert branch.aggregate.bare
+    assert isinstance(branch.sink, TopicSink)
+    assert (branch.sink.key_columns, branch.sink.partitions) == (None, 4)
+    assert branch.sink.value_columns == ("origin", "flights")
+
+
+def test_the_declared_key_moves_no_rows(app):
+    keyed = app.stream("flights", schema=SCHEMA, key="origin")
+    keyed.where("n > 1").groupBy("origin").count().to_topic("a")
+    [part] = app.compile().subtopologies
+    assert (part.subtopology_id, part.aggregates[0].name) == ("flights", "by-origin")
+    assert part.branches[0].projection is not None
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        lambda s: s.withColumn("origin", F.upper("origin")).groupBy("origin"),
+        lambda s: s.groupBy("origin", "carrier"),
+        lambda s: s.groupBy(F.upper("origin")),
+        lambda s: s.unionByName(s).groupBy("origin"),
+    ],
+)
+def test_anything_else_than_the_declared_key_moves_them(app, group):
+    group(app.stream("flights", schema=SCHEMA, key="origin")).count().to_topic("a")
+    assert len(app.compile().subtopologies) == 2
+
+
+def split_of(app, *aggregates, group="origin", before=lambda s: s):
+    return before(app.stream("flights", schema=SCHEMA)).groupBy(group).agg(*aggregates)._aggregate.split
+
+
+def test_expressions_over_aggregates_split(app):
+    split = split_of(
+        app,
+        F.round(F.avg("dep_delay"), 1).alias("mean"),
+        (F.sum("dep_delay") / F.count("dep_delay")).alias("ratio"),
+        F.avg("dep_delay").alias("again"),
+        F.coalesce(F.max("n"), F.lit(0)).alias("most"),
+        F.concat(F.col("origin"), F.lit("-")).alias("label"),
+    )
+    assert [(b.function, b.input) for b in split.buffers] == [
+        ("avg", "i0"), ("sum", "i0"), ("count", "i0"), ("max", "i1"),
+    ]  # fmt: skip
+    assert split.projection.input_sql == (("i0", "dep_delay"), ("i1", "n"))
+    results = dict(split.results)
+    assert results["mean"] == "round(b0, 1)"
+    assert (results["again"], results["label"]) == ("b0", "concat(g0, '-')")
+    assert not split.bare
+
+
+def test_conditions_become_inputs(app):
+    small = F.expr("sum(n) filter (where n < 9)")
+    split = split_of(app, F.count_if(F.col("n") > 3), F.bool_and(F.col("n") > 3), small, F.count("n"))
+    assert [b.function for b in split.buffers] == ["count", "min", "sum", "count"]
+    assert "CASE WHEN" in dict(split.projection.input_sql)["i2"]
+
+
+def test_types_of_buffers(app):
+    split = split_of(app, F.sum("n"), F.sum("dep_delay"), F.avg("n"), F.min("t"), F.max("carrier"), F.count("*"))
+    assert [(b.input_type, b.result_type) for b in split.buffers] == [
+        ('"integer"', '"long"'), ('"double"', '"double"'), ('"integer"', '"double"'),
+        ('"timestamp"', '"timestamp"'), ('"string"', '"string"'), (None, '"long"'),
+    ]  # fmt: skip
+
+
+def test_bare_projections_name_source_columns(app):
+    split = split_of(app, F.count("*"), F.sum("n"), before=lambda s: s.drop("t").select("n", "origin"))
+    assert split.projection.bare
+    assert split.projection.source_columns == (("g0", "origin"), ("i0", "n"))
+    for before in (lambda s: s.where("n > 1"), lambda s: s.withColumn("n", F.col("n") + 1)):
+        assert not split_of(app, F.sum("n"), before=before).projection.bare
+
+
+def test_names_follow_from_what_is_computed(app):
+    flights = app.stream("flights", schema=SCHEMA)
+    names = [
+        flights.groupBy("origin", "carrier").count(),
+        flights.groupBy(F.upper("origin")).count(),
+        flights.groupBy(F.date_trunc("hour", "t").alias("hour")).count(),
+        flights.groupBy("n").agg({"dep_delay": "max"}),
+        flights.groupBy("n").agg(F.count("*"), name="mine"),
+    ]
+    assert [table._aggregate.name for table in names] == [
+        "by-origin-carrier",
+        "by-upper-origin",
+        "by-hour",
+        "by-n",
+        "mine",
+    ]
+    assert names[3].columns == ["n", "max(dep_delay)"]
+
+
+def test_columns_are_pruned_over_all_branches(app):
+    flights = app.stream("flights", schema=SCHEMA)
+    flights.groupBy("origin").count().to_topic("a")
+    flights.select("carrier", "_kafka.offset").to_topic("b")
+    source = app.compile().subtopology("flights").sources[0]
+    assert source.columns_needed == ("origin", "carrier", "_kafka")
+
+
+def test_hidden_columns_stay_hidden(app):
+    stream = app.stream("flights", schema=SCHEMA).select("*", F.col("_kafka.partition").alias("p"))
+    stream = stream.drop("_kafka", "__penstock_task", "n").selectExpr("*", "p + 1 as q")
+    assert stream.columns == ["origin", "carrier", "dep_delay", "t", "p", "q"]
+    assert stream.where("_kafka.topic = 'x'").columns == stream.columns
+    assert [field.name for field in stream.schema] == stream.columns
+    assert stream.dtypes[-1] == ("q", "int")
+    assert stream._template.columns[-2:] == ["__penstock_key", "q"] or "__penstock_key" in stream._template.columns
+
+
+def test_a_raw_stream_has_the_columns_of_sparks_source(app):
+    raw = app.stream("anything")
+    assert raw.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    parsed = raw.select(F.from_json(F.col("value").cast("string"), "a int").alias("j")).select("j.a")
+    parsed.to_topic("out")
+    assert app.compile().subtopologies[0].sources[0].columns_needed == ("value",)
+
+
+def test_a_union_becomes_branches(app):
+    one = app.stream("one", schema="a int, b string")
+    other = app.stream("two", schema="b string, a bigint")
+    both = one.unionByName(other)
+    assert both.dtypes == [("a", "bigint"), ("b", "string")]
+    both.where("a > 1").groupBy("b").count().to_topic("out")
+    compiled = app.compile()
+    assert [part.subtopology_id for part in compiled.subtopologies] == ["by-b", "one", "two"]
+    for name in ("one", "two"):
+        [branch] = compiled.subtopology(name).branches
+        assert [call.method for call in branch.before] == ["select", "where"]
+        assert branch.sink.topic == "demo-by-b-repartition"
+
+
+def test_foreach_batch(app):
+    seen = []
+    stream = app.stream("lines", value="string").where("value != ''")
+    assert stream.foreachBatch(lambda frame, number: seen.append(number)) is stream
+    sink = app.compile().subtopologies[0].branches[0].sink
+    sink.function(None, 3)
+    assert (seen, sink.columns) == ([3], ("value",))
+
+
+def test_sinks_choose_their_columns(app):
+    stream = app.stream("flights", schema=SCHEMA)
+    stream.select("origin", "carrier").to_topic("a", key="origin", value="string")
+    stream.select(F.col("carrier").alias("value")).to_topic("b", value="raw")
+    stream.to_topic("c", key=["n", "Origin"])
+    sinks = {b.sink.topic: b.sink for b in app.compile().subtopologies[0].branches}
+    assert (sinks["a"].key_columns, sinks["a"].value_columns) == (("origin",), ("carrier",))
+    assert sinks["b"].value_columns == ("value",)
+    assert sinks["c"].key_columns == ("n", "origin")
+
+
+def test_the_heartbeats_topology(app):
+    flights = app.stream("flights", schema=SCHEMA)
+    flights.groupBy("origin").count().to_topic("a")
+    flights.groupBy("carrier").count().to_topic("b")
+    topology = app.compile().description()
+    assert [s.subtopology_id for s in topology.subtopologies] == ["by-carrier", "by-origin", "flights"]
+    carrier, _, source = topology.subtopologies
+    assert source.source_topics == ("flights",)
+    assert source.repartition_sink_topics == ("demo-by-carrier-repartition", "demo-by-origin-repartition")
+    [repartition] = carrier.repartition_source_topics
+    assert dict(repartition.configs) == {"cleanup.policy": "delete", "retention.ms": "-1"}
+    [changelog] = carrier.state_changelog_topics
+    assert (changelog.name, dict(changelog.configs)) == ("demo-by-carrier-changelog", {"cleanup.policy": "compact"})
+    assert topology.to_heartbeat() is not None
+
+
+def test_the_order_of_a_program_does_not_matter_to_the_group(spark):
+    def described(columns):
+        app = StreamsApp("demo", spark=spark)
+        flights = app.stream("flights", schema=SCHEMA)
+        for column in columns:
+            flights.groupBy(column).count().to_topic(column)
+        return app.compile().description()
+
+    assert described(["origin", "carrier", "n"]) == described(["n", "carrier", "origin"])
+
+
+GOLDEN = """\
+application demo
+
+subtopology by-origin
+  reads    demo-by-origin-repartition (internal)
+  keeps    by-origin: origin, count
+           changelog demo-by-origin-changelog
+  then     withColumn
+  writes   out (json, key origin, created with 4 partitions when missing)
+
+subtopology flights
+  reads    flights (json: origin, dep_delay)
+  then     where
+  groups   by origin
+  writes   demo-by-origin-repartition (internal)"""
+
+
+def test_described_as_text(app):
+    flights = app.stream("flights", schema=SCHEMA).where("dep_delay > 0")
+    flights.groupBy("origin").count().withColumn("many", F.col("count") > 9).to_topic("out", partitions=4)
+    assert app.describe() == GOLDEN
+    assert app.describe("mermaid").startswith("flowchart LR\n")
+    assert '"changelog": "demo-by-origin-changelog"' in app.describe("json")
+
+
+def test_importing_penstock_loads_neither_arrow_nor_spark():
+    heavy = "[m for m in ('pyarrow', 'numba', 'pyspark', 'lmdb', 'pandas') if m in sys.modules]"
+    script = f"import sys, penstock; penstock.DeadLetter('x'); penstock.PenstockError; print({heavy})"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.strip() == "[]"
+
+
+def test_a_missing_extra_is_named():
+    script = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "try:\n    from penstock import StreamsApp\nexcept ImportError as error:\n    print(error)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.startswith('StreamsApp needs Spark: pip install "penstock[spark]"')
