@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
-__all__ = ["COMMANDS", "CommandEntry", "CommandTable"]
+__all__ = ["COMMANDS", "CommandEntry", "CommandTable", "ReaderGone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,10 @@ COMMANDS: dict[str, CommandEntry] = {
 }
 
 
+class ReaderGone(Exception):  # noqa: N818 - named for what happened
+    """Whoever read our stdout (head, grep -q) has seen enough."""
+
+
 class CommandTable(click.Group):
     """A group of commands that knows them by name and loads one at a time."""
 
@@ -60,6 +65,12 @@ class CommandTable(click.Group):
         command = importlib.import_module(entry.module).command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None  # click would end the process with exit code 1
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for family in dict.fromkeys(entry.family for entry in COMMANDS.values()):

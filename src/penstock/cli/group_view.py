@@ -6,6 +6,7 @@ Time is an argument: rates come from two looks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ __all__ = ["GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_part
 
 TopicPartition = tuple[str, int]
 Tasks = Mapping[str, tuple[int, ...]]
+RATE_WINDOW_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +86,12 @@ class GroupView:
 
 
 class GroupWatch:
-    """Looks at one group again and again. Mutable: it remembers the last positions, for the rates."""
+    """Looks at one group again and again. Mutable: it remembers the positions of the last seconds, for the rates."""
 
     def __init__(self, admin: Admin, group_id: str) -> None:
         self._admin = admin
         self.group_id = group_id
-        self._last: tuple[int, dict[TopicPartition, int]] | None = None
+        self._seen: deque[tuple[int, dict[TopicPartition, int]]] = deque()
         self._rates: dict[TopicPartition, float] = {}
 
     def close(self) -> None:
@@ -121,12 +123,14 @@ class GroupWatch:
         )
 
     def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
-        if self._last is not None and now_ms > self._last[0]:
-            elapsed_s = (now_ms - self._last[0]) / 1000
-            self._rates = {
-                key: max(0, offset - self._last[1].get(key, 0)) / elapsed_s for key, offset in committed.items()
-            }
-        self._last = (now_ms, committed)
+        """Rates over the last seconds: offsets move in steps, one per micro-batch."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now_ms - RATE_WINDOW_MS:
+            self._seen.popleft()
+        if self._seen and now_ms > self._seen[0][0]:
+            then_ms, before = self._seen[0]
+            elapsed_s = (now_ms - then_ms) / 1000
+            self._rates = {key: max(0, offset - before.get(key, 0)) / elapsed_s for key, offset in committed.items()}
+        self._seen.append((now_ms, committed))
 
     def _member(
         self, member: StreamsMemberDescription, topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import IO, Any
 
 from penstock.errors import CannotConnect, PenstockError
 
-__all__ = ["BrokerProcess", "Instance", "InstanceStatus", "answers", "stop_all"]
+__all__ = ["BrokerProcess", "Instance", "InstanceStatus", "answers", "free_port", "last_line", "stop_all"]
 
 STOP_SECONDS = 20.0
 
@@ -213,10 +214,15 @@ def stop_all(instances: Sequence[Instance], timeout_s: float = STOP_SECONDS) -> 
             instance.wait(5)
 
 
+def free_port(host: str) -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 def answers(host: str, port: int) -> bool:
     """Whether somebody listens there."""
-    import socket
-
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

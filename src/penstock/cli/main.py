@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from penstock import __version__
-from penstock.cli.command_table import CommandTable
+from penstock.cli.command_table import CommandTable, ReaderGone
 from penstock.cli.terminal import print_error, talk
 from penstock.errors import CannotConnect, PenstockError
 
@@ -61,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         talk("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Somebody downstream (head, grep -q) has seen enough. Keep Python from complaining when it flushes stdout.
+    except ReaderGone:
+        # Python must not complain when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except PenstockError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.cli.instances import BrokerProcess, Instance, stop_all
+from penstock.cli.instances import BrokerProcess, Instance, free_port, stop_all
 from penstock.errors import PenstockError
 
 __all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path"]
@@ -66,8 +66,6 @@ class Stage:
         return self.broker.address
 
     def start_broker(self) -> BrokerProcess:
-        from penstock.broker.server import free_port
-
         self.broker = BrokerProcess(self.directory / "broker", HOST, free_port(HOST), log=self.log)
         self.broker.start()
         return self.broker

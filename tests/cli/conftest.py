@@ -1,0 +1,49 @@
+"""A broker, members of a streams group, and the command line run in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cli.command_lines import Command, Outcome, Worker, flight_topology
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.main import run
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    quick = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
+    with EmbeddedBroker(topics={"flights": 4}, config=quick) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line in this process."""
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+
+    def command(*arguments: str) -> Outcome:
+        capfd.readouterr()
+        code = run(arguments)
+        sys.stdout.flush()
+        told = capfd.readouterr()
+        return Outcome(code, told.out, told.err)
+
+    return command
+
+
+@pytest.fixture
+def join(broker: EmbeddedBroker) -> Iterator[Callable[..., Worker]]:
+    """Lets a member join; all leave at the end."""
+    workers: list[Worker] = []
+
+    def one_more(client_id: str = "flight-delays-A", source: str = "flights") -> Worker:
+        workers.append(Worker(broker, client_id, flight_topology(source)))
+        return workers[-1]
+
+    yield one_more
+    for worker in workers:
+        worker.close()

@@ -1,0 +1,181 @@
+"""`penstock streams-groups` and `penstock top`: a real group on a real broker, and why a group is not ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.group_table import Row, byte_text, clock_text, plain_rows, short_line, tasks_text
+from penstock.cli.readiness import obstacles
+from penstock.client.admin import Admin
+from penstock.client.cluster_metadata import TopicMetadata
+from penstock.client.membership.topology import Subtopology, Topology
+
+Join = Callable[..., Worker]
+
+
+@pytest.fixture
+def worker(broker: EmbeddedBroker, join: Join) -> Worker:
+    broker.produce("flights", [b"x"] * 40)
+    member = join()
+    assert member.has_tasks.wait(20)
+    return member
+
+
+def test_list(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    assert penstock("streams-groups", "--list", *at).out == "flight-delays\n"
+    lines = penstock("streams-groups", "--list", "--state", *at).out.splitlines()
+    assert lines[0] == "GROUP           STATE"
+    assert lines[1].split()[0] == GROUP
+    assert penstock("streams-groups", "--list", "--state", "empty,dead", *at).out == "GROUP           STATE\n"
+    (listed,) = json.loads(penstock("streams-groups", "--list", "--json", *at).out)
+    assert (listed["group_id"], listed["group_type"].lower()) == (GROUP, "streams")
+
+
+def test_describe_offsets(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    lines = penstock("streams-groups", "--describe", "--group", GROUP, *at).out.splitlines()
+    assert lines[0] == "GROUP           TOPIC                 PARTITION  OFFSET-LAG"
+    rows = [line.split() for line in lines[1:]]
+    assert [row[:3] for row in rows] == [
+        *([GROUP, "by-origin-repartition", str(number)] for number in range(2)),
+        *([GROUP, "flights", str(number)] for number in range(4)),
+    ]
+    assert sum(int(row[3]) for row in rows) == 40
+    lines = penstock("streams-groups", "--describe", "--all-groups", "--verbose", *at).out.splitlines()
+    assert lines[0].split() == [
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "CURRENT-OFFSET",
+        "LEADER-EPOCH",
+        "LOG-END-OFFSET",
+        "OFFSET-LAG",
+    ]
+    assert lines[0].endswith("OFFSET-LAG     ")  # Kafka pads its last column here
+    assert lines[1].split()[3:] == ["-", "-", "0", "0"]
+
+
+def test_describe_members_and_state(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    at = ("--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    header, row = penstock("streams-groups", "--describe", "--members", *at).out.splitlines()
+    assert header.split() == ["GROUP", "MEMBER", "PROCESS", "CLIENT-ID", "ASSIGNMENTS"]
+    assert row.split()[1] == worker.member_id
+    assert row.split()[3:] == ["flight-delays-A", "ACTIVE:by-origin:[0,1];flights:[0,1,2,3];"]
+    assert header.index("MEMBER") == row.index(worker.member_id)
+
+    header, row = penstock("streams-groups", "--describe", "--members", "--verbose", *at).out.splitlines()
+    assert header.startswith("GROUP           TARGET-ASSIGNMENT-EPOCH   TOPOLOGY-EPOCH MEMBER ")
+    assert row.split()[-1].endswith("TARGET-ACTIVE:by-origin:[0,1];flights:[0,1,2,3];")
+
+    header, row = penstock("streams-groups", "--describe", "--state", *at).out.splitlines()
+    assert header == f"{'GROUP':<15} {'COORDINATOR (ID)':<25} {'STATE':<25} #MEMBERS"
+    assert row.split()[1].startswith("127.0.0.1:")
+    assert row.split()[-1] == "1"
+    header, row = penstock("streams-groups", "--describe", "--state", "--verbose", *at).out.splitlines()
+    assert header.split() == [
+        "GROUP",
+        "COORDINATOR",
+        "(ID)",
+        "STATE",
+        "GROUP-EPOCH",
+        "TARGET-ASSIGNMENT-EPOCH",
+        "#MEMBERS",
+    ]
+
+    (document,) = json.loads(penstock("streams-groups", "--describe", "--json", *at).out)
+    assert document["members"][0]["assignment"]["active"] == {"by-origin": [0, 1], "flights": [0, 1, 2, 3]}
+    assert sum(offset["lag"] for offset in document["offsets"]) == 40
+
+
+def test_delete(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    delete = ("streams-groups", "--delete", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    refused = penstock(*delete)
+    assert refused.code == 1
+    assert "error[group-not-empty]" in refused.err
+    worker.close()
+    empty = penstock("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    assert "Error: Streams group 'flight-delays' has no active members." in empty.out
+    deleted = penstock(*delete)
+    assert deleted.code == 0
+    assert deleted.out == "Deletion of requested streams groups ('flight-delays') was successful.\n"
+    missing = penstock("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    assert missing.code == 1
+    assert "error[group-missing]" in missing.err
+
+
+def test_top_shows_who_owns_what(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
+    outcome = penstock("top", *at)
+    assert outcome.code == 0
+    assert "6 of 6 tasks owned   lag 40" in outcome.out
+    assert "flight-delays-A" in outcome.out
+    assert "by-origin 0-1   flights 0-3" in outcome.out
+    document = json.loads(penstock("top", GROUP, "--json", *at).out)
+    assert (document["tasks"], document["lag"], document["known"]) == (6, 40, 40)
+    wrong = penstock("top", "flight-dealys", *at)
+    assert wrong.code == 1
+    assert 'did you mean "flight-delays"?' in wrong.err
+
+
+def test_top_sees_what_is_committed(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+    worker.close()
+    with Admin(broker.bootstrap_servers) as admin:
+        ends = admin.list_offsets({("flights", number): "latest" for number in range(4)})
+        admin.alter_offsets(GROUP, {key: end.offset for key, end in ends.items()})
+    document = json.loads(penstock("top", "--once", "--json", "--bootstrap-server", broker.bootstrap_servers).out)
+    assert (document["lag"], document["done"], document["state"]) == (0, 40, "Empty")
+
+
+def test_top_explains_a_group_that_is_not_ready(penstock: Command, broker: EmbeddedBroker, join: Join) -> None:
+    join(source="flihgts")
+    at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
+    with Admin(broker.bootstrap_servers) as admin:
+        while not admin.list_groups(states=("NotReady",)):
+            pass
+    outcome = penstock("top", GROUP, *at)
+    assert "NotReady" in outcome.out
+    assert 'why    topic "flihgts" does not exist (MISSING_SOURCE_TOPICS)' in outcome.out
+    assert 'do     did you mean "flights"?  else:  penstock topics --create --topic flihgts' in outcome.out
+
+
+def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
+    def topic(name: str, partitions: int) -> TopicMetadata:
+        return TopicMetadata(name=name, topic_id=None, partitions=dict.fromkeys(range(partitions), 1))
+
+    assert [found.status for found in obstacles(None, {})] == ["NO_TOPOLOGY"]
+    flights = {"flights": topic("flights", 4)}
+    assert [found.status for found in obstacles(flight_topology(), {})] == ["MISSING_SOURCE_TOPICS"]
+    internal = obstacles(flight_topology(), flights)
+    assert [found.status for found in internal] == ["MISSING_INTERNAL_TOPICS"] * 2
+    uneven = Topology(subtopologies=(Subtopology(subtopology_id="both", source_topics=("a", "b")),))
+    (found,) = obstacles(uneven, {"a": topic("a", 3), "b": topic("b", 4)})
+    assert found.status == "INCORRECTLY_PARTITIONED_TOPICS"
+    assert found.do.startswith("penstock topics --alter --topic a --partitions 4")
+    everything = flights | {name: topic(name, 2) for name in ("by-origin-repartition", "by-origin-changelog")}
+    assert obstacles(flight_topology(), everything) == ()
+
+
+def test_words_of_the_table() -> None:
+    assert tasks_text({"flights": (0, 1, 2, 5), "by-origin": (7,)}) == "flights 0-2,5   by-origin 7"
+    assert [byte_text(size) for size in (None, 900, 98_304, 5 << 20, 3 << 30)] == [
+        "-",
+        "900 B",
+        "96 KiB",
+        "5 MiB",
+        "3.0 GiB",
+    ]
+    assert [clock_text(seconds) for seconds in (0, 59.9, 61, 600)] == ["0:00", "0:59", "1:01", "10:00"]
+    row = Row(
+        name="A", pid=7, tasks=12, which="flights 0-3", records_per_s=1811.2, lag=402, batch_ms=160, state_bytes=98_304
+    )
+    assert short_line(row) == "A 12 tasks, 1,811/s, lag 402"
+    assert short_line(Row(name="B", note="killed (SIGKILL)", gone=True)) == "B killed (SIGKILL)"
+    titles, cells = plain_rows([row])
+    assert titles.split()[-3:] == ["lag", "batch", "state"]
+    assert cells.split()[-5:] == ["402", "0.16", "s", "96", "KiB"]
