@@ -1,0 +1,30 @@
+"""The stateful program of the process tests: where → groupBy → agg(count, avg, max) → topic, with a repartition topic.
+
+`python flight_delays.py [until]`; where the cluster and the state are say PENSTOCK_BOOTSTRAP_SERVERS and
+PENSTOCK_STATE_DIR. `FLIGHTS_GROUP` names the group, so that tests may share a cluster.
+"""
+
+import os
+import sys
+
+from pyspark.sql import functions as F
+
+from penstock import StreamsApp
+
+app = StreamsApp(os.environ.get("FLIGHTS_GROUP", "flight-delays"))
+
+flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
+
+
+def delays(flights):
+    return (
+        flights.where("dep_delay is not null")
+        .groupBy("origin")
+        .agg(F.count("*").alias("flights"), F.avg("dep_delay").alias("mean_delay"), F.max("dep_delay").alias("worst"))
+    )
+
+
+delays(flights).to_topic(f"{app.name}-by-origin", partitions=3)
+
+if __name__ == "__main__":
+    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")
