@@ -48,7 +48,7 @@ COMMANDS: dict[str, CommandEntry] = {
 }
 
 
-class ReaderGone(Exception):  # noqa: N818 - named for what happened
+class ReaderGone(Exception):
     """Whoever read our stdout (head, grep -q) has seen enough."""
 
 

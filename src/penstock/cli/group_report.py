@@ -112,6 +112,6 @@ def _assignments(member: StreamsMemberDescription, *, with_target: bool = False)
 
 
 def _task_text(title: str, tasks: Mapping[str, tuple[int, ...]]) -> str:
-    return f"{title}:" + "".join(
-        f"{name}:[{','.join(str(partition) for partition in partitions)}];" for name, partitions in tasks.items()
+    return f"{title}: " + "".join(
+        f"{name}:[{','.join(str(partition) for partition in partitions)}]; " for name, partitions in tasks.items()
     )

@@ -31,5 +31,7 @@ def command(list_: bool, group_type: str | None, streams: bool, bootstrap_server
         return
     rows = [(group.group_id, group.group_type.capitalize(), group.protocol_type) for group in listed]
     titles = ("GROUP", "TYPE", "PROTOCOL")
-    for line in kafka_table([(title, 20) for title in titles], rows, grow=titles):
-        data(line)
+    header, *lines = kafka_table([(title, 20) for title in titles], rows, grow=titles)
+    data(header)
+    for line in lines:
+        data(f"{line} ")  # Kafka's tool ends its rows, but not its header, with a blank
