@@ -53,7 +53,8 @@ def own_process() -> float:
         started = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", directory, "--port", str(port)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             first_produce(f"127.0.0.1:{port}")

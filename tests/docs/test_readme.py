@@ -21,7 +21,11 @@ def penstock(*arguments: str, cwd: Path, bootstrap: str) -> subprocess.Completed
     environment = os.environ | {"PENSTOCK_BOOTSTRAP_SERVERS": bootstrap}
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=240,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 
