@@ -38,13 +38,10 @@ class PenstockError(Exception):
 
     def render(self) -> str:
         """The form the command line prints: `error[code]: what happened`, then `where`, `why`, `fix`."""
-        lines = [f"error[{self.code}]: {self.message}"]
-        for label in ("where", "why"):
-            if self.facts.get(label):
-                lines.append(f"{label:<6} {self.facts[label]}")
-        if self.fix:
-            lines.append(f"fix    {self.fix}")
-        return "\n".join(lines)
+        said = (("where", self.facts.get("where")), ("why", self.facts.get("why")), ("fix", self.fix))
+        return "\n".join(
+            [f"error[{self.code}]: {self.message}", *(f"{label:<6} {text}" for label, text in said if text)]
+        )
 
 
 def _rebuild(kind: type[PenstockError], code: str, message: str, fix: str, facts: dict[str, Any]) -> PenstockError:
@@ -69,7 +66,7 @@ class CannotConnect(PenstockError, ConnectionError):
 class BrokerError(PenstockError):
     """A broker refused: topic-missing, group-kind, streams-protocol-off, topology-differs, not-ready, not-authorized.
 
-    `facts` holds `kafka_code` (int), `kafka_name`, `retriable` and `api` where an answer of the broker stands behind it.
+    Where an answer of the broker stands behind it, `facts` holds `kafka_code`, `kafka_name`, `retriable` and `api`.
     """
 
     @property

@@ -14,11 +14,11 @@ class WireError(ValueError):
     """The root of what this room raises."""
 
 
-class FrameTooLarge(WireError):  # noqa: N818 named for what happened
+class FrameTooLarge(WireError):
     """A frame announces more bytes than allowed, or a negative number of them. The stream cannot be read on."""
 
 
-class MalformedRequest(WireError):  # noqa: N818 named for what happened
+class MalformedRequest(WireError):
     """Bytes that are no request. `header` is None where not even the header could be read."""
 
     def __init__(self, header: RequestHeader | None, why: str) -> None:
@@ -27,7 +27,7 @@ class MalformedRequest(WireError):  # noqa: N818 named for what happened
         self.why = why
 
 
-class UnsupportedVersion(WireError):  # noqa: N818 named for what happened
+class UnsupportedVersion(WireError):
     """A readable header with an API or a version we do not speak. Kafka answers ApiVersions, closes on others."""
 
     def __init__(self, header: RequestHeader) -> None:
@@ -35,11 +35,11 @@ class UnsupportedVersion(WireError):  # noqa: N818 named for what happened
         self.header = header
 
 
-class MalformedResponse(WireError):  # noqa: N818 named for what happened
+class MalformedResponse(WireError):
     """Bytes that are no response to the request they should answer."""
 
 
-class CorruptBatch(WireError):  # noqa: N818 named for what happened
+class CorruptBatch(WireError):
     """A record batch that fails its CRC or contradicts itself. `base_offset` names it (-1: unknown)."""
 
     def __init__(self, why: str, *, base_offset: int = -1) -> None:
