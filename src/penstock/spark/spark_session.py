@@ -40,8 +40,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
 }
+_LOG4J = Path(__file__).with_name("log4j2.properties")
 _SILENCED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What a session that was handed in may lack: setting → (wanted, refused or costly, why)
 _JUDGED: Mapping[str, tuple[str, bool, str]] = {
@@ -84,13 +84,14 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        wanted.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG4J}")
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for name, value in wanted.items():
         builder = builder.config(name, value)
     built = builder.getOrCreate()
-    built.sparkContext.setLogLevel(wanted["spark.log.level"])
+    built.sparkContext.setLogLevel(wanted.get("spark.log.level", "ERROR"))
     return built
 
 

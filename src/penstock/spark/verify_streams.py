@@ -15,6 +15,7 @@ from penstock.spark.topology.nodes import KEY_COLUMN, TopicSink
 from penstock.spark.verdict import SinkVerdict
 
 EXAMPLES = 5
+_KEY_TIME = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}  # as `formats.encode_key`
 
 
 def compare_stream(
@@ -96,7 +97,8 @@ def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] |
     types = dict(frame.dtypes)
     if len(columns) == 1 and types[columns[0][0]] in {"string", "binary"}:
         return F.coalesce(F.col(quoted(columns[0][0])).cast("binary"), F.lit(NULL_KEY))
-    return F.to_json(F.struct(*(F.col(quoted(column)).alias(name) for column, name in columns))).cast("binary")
+    parts = F.struct(*(F.col(quoted(column)).alias(name) for column, name in columns))
+    return F.to_json(parts, _KEY_TIME).cast("binary")
 
 
 def _canonical(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:

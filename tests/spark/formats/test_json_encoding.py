@@ -66,14 +66,23 @@ def test_doubles_read_back_the_same(spark, numbers):
         assert len(mine) <= len(theirs)
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(1.0, "1.0"), (1e7, "1.0E7"), (9999999.5, "9999999.5"), (1e-3, "0.001"), (9.99e-4, "9.99E-4"),
-     (-2.5e-9, "-2.5E-9"), (123456789.125, "1.23456789125E8"), (1e16, "1.0E16"), (1.5e300, "1.5E300"), (-0.0, "-0.0"), (5e-324, "4.9E-324")],
-)  # fmt: skip
+JAVA_DOUBLES = {
+    1.0: "1.0",
+    1e7: "1.0E7",
+    9999999.5: "9999999.5",
+    1e-3: "0.001",
+    9.99e-4: "9.99E-4",
+    -2.5e-9: "-2.5E-9",
+    123456789.125: "1.23456789125E8",
+    1e16: "1.0E16",
+    1.5e300: "1.5E300",
+    -0.0: "-0.0",
+    5e-324: "5.0E-324",  # the shortest text that reads back; Java prints 4.9E-324
+}
+
+
+@pytest.mark.parametrize(("number", "text"), JAVA_DOUBLES.items())
 def test_java_doubles(number, text):
-    if number == 5e-324:
-        text = "5.0E-324"  # the shortest text that reads back; Java insists on two digits
     assert java_double(number) == text
     assert float(text) == number
 
@@ -83,6 +92,19 @@ def test_keys():
     assert formats.encode_key(batch, ["a"]).to_pylist() == [b"x", b"{}", b""]
     assert formats.encode_key(batch, ["n"]).to_pylist() == [b'{"n":1}', b"{}", b'{"n":3}']
     assert formats.encode_key(batch, ["a", "n"]).to_pylist() == [b'{"a":"x","n":1}', b"{}", b'{"a":"","n":3}']
+
+
+def test_keys_tell_microseconds_apart():
+    times = [
+        dt.datetime.fromisoformat("2013-07-01T05:06:07.000001+00:00"),
+        None,
+        dt.datetime.fromisoformat("0005-01-01T00:00+00:00"),
+    ]
+    for zone in ("UTC", "America/New_York"):
+        batch = pa.record_batch({"t": pa.array(times, pa.timestamp("us", zone))})
+        found = formats.encode_key(batch, ["t"]).to_pylist()
+        assert found == [b'{"t":"2013-07-01T05:06:07.000001Z"}', b"{}", b'{"t":"0005-01-01T00:00:00.000000Z"}']
+        assert formats.encode_key(batch.slice(0, 2), ["t"]).to_pylist() == found[:2]
 
 
 def test_string_and_raw_values():

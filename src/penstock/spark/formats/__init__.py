@@ -81,12 +81,15 @@ def encode_value_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array
 
 
 def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """The records' keys: one string (or binary) column as it is, anything else as a JSON object; null as `{}`."""
+    """The records' keys: one string (or binary) column as it is, anything else as a JSON object; null as `{}`.
+
+    Timestamps in keys are in UTC, with microseconds, whatever the session's time zone.
+    """
     if len(columns) == 1:
         column = batch.column(columns[0])
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
             return pc.fill_null(column.cast(pa.binary()), NULL_KEY)
-    return encode_json(batch, columns)
+    return encode_json(batch, columns, exact_time=True)
 
 
 def _plain_text(column: pa.Array) -> pa.Array:

@@ -21,13 +21,18 @@ from penstock.spark.formats.java_text import java_double, quoted
 _SPECIAL = r'[\x00-\x1f"\\]'
 
 
-def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """One JSON object per row, as a binary array."""
+def encode_json(batch: pa.RecordBatch, columns: Sequence[str], *, exact_time: bool = False) -> pa.Array:
+    """One JSON object per row, as a binary array.
+
+    `exact_time` writes timestamp columns in UTC with microseconds: as parts of a key they must tell rows apart.
+    """
     if not len(batch):
         return pa.array([], pa.binary())
     parts: list[pa.Array] = []
     for name in columns:
-        texts = text_of(batch.column(name))
+        column = batch.column(name)
+        exact = exact_time and pa.types.is_timestamp(column.type)
+        texts = _exact_timestamps(column) if exact else text_of(column)
         label = "," + quoted(name) + ":"
         parts.append(pc.fill_null(pc.binary_join_element_wise(label, texts, ""), ""))
     joined = pc.binary_join_element_wise(*parts, "")
@@ -74,6 +79,15 @@ def _timestamps(column: pa.Array) -> pa.Array:
     millis = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms"))
     zone = '"' if column.type.tz is None else 'Z"'
     return pc.binary_join_element_wise('"', pc.strftime(millis, "%Y-%m-%dT%H:%M:%S"), zone, "")
+
+
+def _exact_timestamps(column: pa.Array) -> pa.Array:
+    utc = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
+    zone = '"' if column.type.tz is None else 'Z"'
+    if _few_digit_years(utc):
+        return pc.binary_join_element_wise('"', pc.strftime(utc, "%Y-%m-%dT%H:%M:%S"), zone, "")
+    texts = [None if value is None else f'"{value.isoformat(timespec="microseconds")}{zone}' for value in _values(utc)]
+    return pa.array(texts, pa.string())
 
 
 def _few_digit_years(column: pa.Array) -> bool:
