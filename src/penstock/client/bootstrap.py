@@ -1,14 +1,14 @@
-"""`bootstrap.servers`: the addresses a client begins with."""
+"""`bootstrap.servers`: the addresses a client begins with, and what to say when nobody answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.client.connection import BrokerAddress
-from penstock.errors import ConfigError
+from penstock.client.connection import BrokerAddress, ConnectionLost, NotKafka
+from penstock.errors import CannotConnect, ConfigError
 
-__all__ = ["parse_bootstrap_servers"]
+__all__ = ["parse_bootstrap_servers", "unreachable"]
 
 DEFAULT_PORT: Final = 9092
 
@@ -29,3 +29,22 @@ def _address(entry: str) -> BrokerAddress:
     if not port.isdigit() or not 0 < int(port) < 65_536 or not host:
         raise ConfigError("bad-value", f"bootstrap.servers has {entry!r}, which is no host:port", "e.g. localhost:9092")
     return BrokerAddress(host.strip("[]"), int(port))
+
+
+def unreachable(error: ConnectionLost, bootstrap: Sequence[BrokerAddress], tried_ms: float | None) -> CannotConnect:
+    """The error a user meets; `tried_ms` None where trying again would not help."""
+    known = ", ".join(str(address) for address in bootstrap)
+    where = str(error.address) if error.address.port else known
+    tried = "" if tried_ms is None else f", tried for {max(1, round(tried_ms / 1000))} s"
+    fix = f"start a broker there, or set bootstrap.servers (now {known}) to one that runs"
+    if error.address.port and error.address not in bootstrap:
+        fix = f"the brokers at {known} name this address: check advertised.listeners, and that the broker runs"
+    elif isinstance(error, NotKafka):
+        fix = f"set bootstrap.servers (now {known}) to the address of a Kafka broker"
+    return CannotConnect(
+        "broker-unreachable",
+        f"nobody answers as a Kafka broker at {where} ({error.why}{tried})",
+        fix,
+        bootstrap_servers=known,
+        why=error.why,
+    )

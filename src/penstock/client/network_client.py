@@ -20,7 +20,7 @@ from typing import Any, Final, Self, cast
 from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
-from penstock.client.bootstrap import parse_bootstrap_servers
+from penstock.client.bootstrap import parse_bootstrap_servers, unreachable
 from penstock.client.broker_errors import COORDINATOR_MOVED, missing_topic, refusal
 from penstock.client.cluster_metadata import ClusterMetadata, TopicMetadata, read_metadata
 from penstock.client.connection import BrokerAddress, Connection, ConnectionLost, NotKafka, PendingReply
@@ -385,21 +385,7 @@ class NetworkClient:
                 connection.abandon()
 
     def _cannot_connect(self, error: ConnectionLost, tried_ms: float | None) -> CannotConnect:
-        known = ", ".join(str(address) for address in self._bootstrap)
-        where = str(error.address) if error.address.port else known
-        tried = "" if tried_ms is None else f", tried for {max(1, round(tried_ms / 1000))} s"
-        fix = f"start a broker there, or set bootstrap.servers (now {known}) to one that runs"
-        if error.address.port and error.address not in self._bootstrap:
-            fix = f"the brokers at {known} name this address: check advertised.listeners, and that the broker runs"
-        elif isinstance(error, NotKafka):
-            fix = f"set bootstrap.servers (now {known}) to the address of a Kafka broker"
-        return CannotConnect(
-            "broker-unreachable",
-            f"nobody answers as a Kafka broker at {where} ({error.why}{tried})",
-            fix,
-            bootstrap_servers=known,
-            why=error.why,
-        )
+        return unreachable(error, self._bootstrap, tried_ms)
 
 
 def _rebuild(settings: dict[str, Any]) -> NetworkClient:
