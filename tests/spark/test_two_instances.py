@@ -1,0 +1,121 @@
+"""`penstock run --instances 2`, as a user starts it: the two share the tasks, and a graceful stop repeats nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.application.processes import (
+    PROGRAMS,
+    Application,
+    BrokerProcess,
+    Feed,
+    active_tasks,
+    caught_up,
+    descendants,
+    group,
+    penstock,
+    still_alive,
+    until,
+)
+
+from penstock.client.admin import Admin
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+
+PROGRAM = str(PROGRAMS / "flight_delays.py")
+GROUP = "flight-delays"
+
+
+class Run:
+    """`penstock run … --instances 2` as a child."""
+
+    def __init__(self, broker: BrokerProcess, directory: Path) -> None:
+        directory.mkdir()
+        self.log = directory / "log"
+        command = [sys.executable, "-m", "penstock.cli.main", "run", PROGRAM, "--instances", "2"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--bootstrap-server", broker.bootstrap_servers],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PENSTOCK_STATE_DIR": str(directory / "state"), "MASTER": "local[2]"},
+                start_new_session=True,
+            )
+
+    def end(self) -> None:
+        left = descendants(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        for entry in still_alive(left):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(entry.pid, 9)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topics({"flights": 4})
+        yield running
+
+
+def test_a_pair_comes_shares_goes_and_nothing_is_repeated(broker: BrokerProcess, tmp_path: Path) -> None:
+    pair = Run(broker, tmp_path / "pair")
+    third = Application("flight_delays.py", broker.bootstrap_servers, tmp_path / "third")
+    try:
+        with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
+
+            def owned() -> list[int]:
+                return sorted(active_tasks(group(admin, GROUP)).values())
+
+            feed.run(500)
+            until(lambda: owned() == [4, 4], "4 + 4 tasks", pair, broker)
+            third.start()
+            until(lambda: owned() == [2, 3, 3], "three share", pair, third, broker)
+            until(lambda: third.open_tasks in (2, 3), "the third works", pair, third, broker)
+
+            family = descendants(pair.process.pid)
+            assert len(family) > 8, "two drivers with guardians, JVMs and workers"
+            pair.process.terminate()
+            assert pair.process.wait(120) == 0, pair.log.read_text()[-3000:]
+            until(lambda: not still_alive(family), "all of the pair gone", pair)
+            until(lambda: active_tasks(group(admin, GROUP)) == {third.member_id: 8}, "the third has all", third, broker)
+            sent = feed.stop()
+            until(lambda: caught_up(admin, GROUP), "caught up", third, broker)
+            assert third.stop() == 0, third.log.read_text()[-3000:]
+            until(lambda: group(admin, GROUP).state == "Empty", "empty", third, broker)
+    finally:
+        pair.end()
+        third.end()
+    out = penstock("verify", PROGRAM, "--bootstrap-server", broker.bootstrap_servers, "--json")
+    verdict = json.loads(out.stdout)
+    assert out.returncode == 0, verdict
+    assert (verdict["status"], verdict["records"]) == ("equal", sent), "tasks moved twice, and nothing was repeated"
+    print(f"\n{sent} records, two moves: {verdict['status']}")
+
+
+def test_verify_sees_what_is_wrong(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The judge of the other tests can say no: a lost row and a wrong one are found."""
+    with Feed(broker.bootstrap_servers, 4) as feed:
+        for number in range(500):
+            feed.send(number)
+    Application("flight_delays.py", broker.bootstrap_servers, tmp_path / "a").run_until_caught_up()
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    assert penstock("verify", PROGRAM, *at).returncode == 0
+    wrong = b'EWR\t{"origin": "EWR", "flights": 1, "mean_delay": 2.0, "worst": 3.0}\n'
+    written = penstock(
+        "console-producer", "--topic", f"{GROUP}-by-origin", "--reader-property", "parse.key=true", *at, input=wrong
+    )
+    assert written.returncode == 0, written.stderr
+    out = penstock("verify", PROGRAM, "--json", *at)
+    assert out.returncode == 4, out.stdout
+    [sink] = json.loads(out.stdout)["sinks"]
+    assert sink["lost"] > 0
