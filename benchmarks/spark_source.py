@@ -110,19 +110,19 @@ def main() -> None:
 
 def measure(bootstrap: str, ranges: dict[tuple[str, int], tuple[int, int]], repeat: int) -> dict[str, float]:
     """Records per second of each way, the best of `repeat` runs."""
+    from penstock.spark.formats.schemas import RAW
     from penstock.spark.runtime.chains import PreparedPlan
     from penstock.spark.runtime.fetch_stage import FetchStep
     from penstock.spark.runtime.plan import PLAN_PROPERTY, InputRange, MicroBatchPlan, SlotPlan, TaskPlan
     from penstock.spark.runtime.stages import REPORT_SCHEMA, PythonStage
     from penstock.spark.runtime.store import BatchKey
     from penstock.spark.spark_session import session
-    from penstock.spark.topology.nodes import RAW_SCHEMA, TASK_COLUMN, TopicSource
+    from penstock.spark.topology.nodes import TASK_COLUMN, TopicSource
 
     spark = session("spark-source")
     slots = spark.sparkContext.defaultParallelism
-    schema = spark.createDataFrame([], RAW_SCHEMA).schema
     source = TopicSource(
-        name=TOPIC, topics=(TOPIC,), value_format="raw", schema_json=schema.json(), columns_needed=("value",)
+        name=TOPIC, topics=(TOPIC,), value_format="raw", schema_json=RAW.json(), columns_needed=("value",)
     )
     fetch = FetchStep(source, (TOPIC,), with_key=False)
     seeds = spark.range(0, slots, 1, slots)

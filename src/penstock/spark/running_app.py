@@ -46,6 +46,7 @@ class RunningApp:
 
     def __init__(self, runtime: ApplicationRuntime) -> None:
         self._runtime = runtime
+        self._ends: dict[tuple[str, ...], dict[tuple[str, int], int]] = {}  # of a wait for "caught-up" under way
 
     # -- as StreamingQuery --------------------------------------------------------------------------------------------
 
@@ -133,7 +134,8 @@ class RunningApp:
     def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
         """Wait until every assigned task runs, or until the group has committed what the topics hold now.
 
-        Raises TimeoutError, or the error that ended the application.
+        A call after one that timed out goes on with the same ends. Raises TimeoutError, or the error that ended the
+        application.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if state == "running":
@@ -142,6 +144,7 @@ class RunningApp:
         self._wait(self._is_running, deadline, state)
         for layer in self._layers():
             self._wait_for_commits(layer, deadline)
+        self._ends.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -175,11 +178,9 @@ class RunningApp:
     def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
         with NetworkClient(self._runtime.bootstrap_servers, client_id=self._runtime.client_id) as client:
             admin = Admin(client)
-            known = client.metadata(topics, refresh=True).topics
-            inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]
-            first = admin.list_offsets(dict.fromkeys(inputs, "earliest"))
-            ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
-            wanted = {where: end.offset for where, end in ends.items() if end.offset > first[where].offset}
+            wanted = self._ends.get(tuple(topics))
+            if wanted is None:
+                wanted = self._ends[tuple(topics)] = _ends_of(client, admin, topics)
 
             def reached() -> bool:
                 committed = admin.committed_offsets(self._runtime.group_id)
@@ -198,3 +199,12 @@ class RunningApp:
                 raise TimeoutError(f"{self.name} was not {what} in time: {self.status}, {self._runtime.not_ready}")
             self._runtime.is_stopped.wait(pause)
             pause = min(pause * 1.3, 0.2)
+
+
+def _ends_of(client: NetworkClient, admin: Admin, topics: list[str]) -> dict[tuple[str, int], int]:
+    """Where the partitions that hold records end now."""
+    known = client.known_topics(topics, refresh=True).topics
+    inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]
+    first = admin.list_offsets(dict.fromkeys(inputs, "earliest"))
+    ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
+    return {where: end.offset for where, end in ends.items() if end.offset > first[where].offset}

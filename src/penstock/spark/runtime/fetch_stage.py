@@ -22,7 +22,15 @@ from penstock.spark.runtime.rows import decode_rows
 from penstock.spark.runtime.sink_stage import now_ms, producer_for
 from penstock.spark.runtime.stages import StageContext
 from penstock.spark.runtime.worker_process import client_for
-from penstock.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, DeadLetter, RepartitionSource, Source, TopicSource
+from penstock.spark.topology.nodes import (
+    COORDINATES_COLUMN,
+    KEY_COLUMN,
+    TASK_COLUMN,
+    DeadLetter,
+    RepartitionSource,
+    Source,
+    TopicSource,
+)
 
 __all__ = ["FetchStep", "name_of"]
 
@@ -69,12 +77,13 @@ class _Fetch:
             max_bytes=MAX_FETCH_BYTES,
             max_partition_bytes=MAX_PARTITION_BYTES,
         )
+        columns = _record_columns(self._step)
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
         spent = dict.fromkeys(waiting, 0)
         started = time.perf_counter()
         while waiting:
             full = None
-            for fetched in fetcher.fetch_ranges(waiting):
+            for fetched in fetcher.fetch_ranges(waiting, columns=columns):
                 self._context.timed("fetch", started)
                 where = (fetched.topic, fetched.partition)
                 yield from self._rows(where, _as_table(fetched.table))
@@ -183,6 +192,20 @@ class _Fetch:
         )
         producer.flush()
         self._context.report(self._owner[where]).dead += len(offsets)
+
+
+def _record_columns(step: FetchStep) -> tuple[str, ...]:
+    """The parts of a record that anybody asks for; each one less is decoded less."""
+    source = step.source
+    if isinstance(source, RepartitionSource):
+        return ("value", "offset")
+    named = source.columns_needed
+    if named is None or COORDINATES_COLUMN in named or "headers" in named:
+        return ("key", "value", "offset", "timestamp", "headers")
+    if source.value_format == "raw":
+        return ("key", "value", "offset", "timestamp")
+    keyed = step.with_key or isinstance(source.on_error, DeadLetter)
+    return ("key", "value", "offset") if keyed else ("value", "offset")
 
 
 def _as_table(records: Any) -> pa.Table:
