@@ -46,7 +46,9 @@ def command(application: str, bootstrap_servers: str | None, as_json: bool) -> i
                 if text and finding.level != "ok":
                     data(f"         {label:<6} {text}")
         data()
-        data(f"{app.name} {f'has {len(problems)} problems' if problems else 'can run'} on {app.bootstrap_servers}")
+        many = "" if len(problems) == 1 else "s"
+        outcome = f"has {len(problems)} problem{many}" if problems else "can run"
+        data(f"{app.name} {outcome} on {app.bootstrap_servers}")
     if any(finding.code == "broker-unreachable" for finding in problems):
         return _NO_CONNECTION
     return _PROBLEM if problems else 0

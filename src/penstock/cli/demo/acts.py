@@ -21,7 +21,6 @@ from penstock.cli.running import terminable
 from penstock.cli.terminal import talk
 from penstock.cli.verdict_report import repeats, sink_lines
 from penstock.client.admin import Admin
-from penstock.errors import PenstockError
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -49,8 +48,9 @@ def run_demo(options: DemoOptions) -> int:
     except KeyboardInterrupt:
         talk(f"interrupted; everything is ended{'' if options.keep else ' and removed'}")
         return INTERRUPTED
-    except PenstockError:
-        talk(f"the log of all processes: {stage.log}")
+    except Exception:
+        if stage.log.exists():
+            talk(f"the log of all processes: {stage.log}")
         raise
     finally:
         if options.keep:
@@ -238,15 +238,7 @@ class _Demo:
             screen.line(f"  You watched examples/{path.name}, {lines} lines. Do it yourself:")
             screen.line("    penstock run examples/flight_delays.py --dev --instances 2")
         else:
-            screen.line(f"  The log of all processes: {self._kept_log()}")
-
-    def _kept_log(self) -> str:
-        import shutil
-        import tempfile
-
-        kept = f"{tempfile.gettempdir()}/{self.stage.directory.name}.log"
-        shutil.copyfile(self.stage.log, kept)
-        return kept
+            screen.line(f"  The log of all processes: {self.stage.keep_log()}")
 
 
 def _joined(instances: int) -> Any:

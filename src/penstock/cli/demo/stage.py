@@ -53,11 +53,17 @@ class Stage:
         if self.keep:
             return
         if failed and self.log.exists():
-            kept = Path(tempfile.gettempdir()) / f"{self.directory.name}.log"
+            self.keep_log()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def keep_log(self) -> Path:
+        """Copies the log to where it outlives the directory, unless that is kept anyway; where it lies."""
+        if not self.keep and self.log.is_relative_to(self.directory):
+            kept = self.directory.parent / f"{self.directory.name}.log"
             with contextlib.suppress(OSError):
                 shutil.copyfile(self.log, kept)
                 self.log = kept
-        shutil.rmtree(self.directory, ignore_errors=True)
+        return self.log
 
     @property
     def bootstrap_servers(self) -> str:

@@ -1,0 +1,66 @@
+"""The play: every flight arrives once, spread over the partitions; it can be held and stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.demo.flights import FlightDay, FlightYear
+from penstock.cli.demo.play import Play
+from penstock.errors import BrokerError
+
+DAYS = tuple(
+    FlightDay(
+        date=f"2013-01-{number:02d}", values=tuple(b"%d-%d" % (number, i) for i in range(20)), delay_minutes=number
+    )
+    for number in range(1, 11)
+)
+YEAR = FlightYear(days=DAYS, by_origin={}, by_carrier={})
+
+
+def wait_for(play: Play, sent: int) -> None:
+    deadline = time.monotonic() + 30
+    while play.sent < sent and play.error is None and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+
+
+def test_everything_arrives_once() -> None:
+    with EmbeddedBroker(topics={"flights": 4}) as broker:
+        play = Play(YEAR, bootstrap_servers=broker.bootstrap_servers, topic="flights", day_seconds=0, pause_at=100)
+        play.start()
+        wait_for(play, 100)
+        assert play.sent == 100
+        assert not play.over
+        play.go_on()
+        wait_for(play, 200)
+        play.stop()
+        assert play.over
+        assert play.error is None
+        records = broker.records("flights")
+        assert sorted(record.value or b"" for record in records) == sorted(v for day in DAYS for v in day.values)
+        assert {record.partition for record in records} == {0, 1, 2, 3}
+    assert play.date == "2013-01-10"
+    assert play.worst == ("2013-01-10", 0.5)
+
+
+def test_a_failure_is_handed_on() -> None:
+    with EmbeddedBroker(topics={}, config={"auto.create.topics.enable": False}) as broker:
+        play = Play(YEAR, bootstrap_servers=broker.bootstrap_servers, topic="flights", day_seconds=0)
+        play.start()
+        wait_for(play, 1)
+        play.stop()
+    assert isinstance(play.error, BrokerError)
+    assert play.error.code == "topic-missing"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_it_can_be_stopped(started: bool) -> None:
+    with EmbeddedBroker(topics={"flights": 1}) as broker:
+        play = Play(YEAR, bootstrap_servers=broker.bootstrap_servers, topic="flights", day_seconds=0, pause_at=0)
+        if started:
+            play.start()
+        play.stop()
+        assert not play.over
