@@ -131,6 +131,9 @@ class ApplicationRuntime:
             slots=slots,
             topic_ids=self._changelog_ids(subtopology) if slots else {},
             boot_id=self._boot_id,
+            compression=str(self.app.config["compression.type"]),
+            fetch_max_bytes=int(self.app.config["fetch.max.bytes"]),
+            fetch_max_partition_bytes=int(self.app.config["max.partition.fetch.bytes"]),
             max_bytes_per_task=self._max_bytes,
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
         )
@@ -171,7 +174,9 @@ class ApplicationRuntime:
                 kafka_name="UNKNOWN_TOPIC_OR_PARTITION",
             )
         if to_create:
-            Admin(self._client).create_topics(to_create, exist_ok=True)  # another instance may be faster
+            replicas = int(self.app.config["replication.factor"])
+            # another instance may be faster
+            Admin(self._client).create_topics(to_create, replication_factor=replicas, exist_ok=True)
             self._client.metadata(sorted(to_create), refresh=True)
 
     def _build_runners(self) -> None:

@@ -34,9 +34,6 @@ from penstock.spark.topology.nodes import (
 
 __all__ = ["FetchStep", "name_of"]
 
-MAX_FETCH_BYTES = 16 * 1024 * 1024
-MAX_PARTITION_BYTES = 2 * 1024 * 1024
-
 
 def name_of(topic: str, partition: int) -> str:
     """How reports and stores name an input partition."""
@@ -74,8 +71,8 @@ class _Fetch:
         fetcher = Fetcher(
             client_for(self._context.plan.bootstrap_servers),
             isolation_level="read_committed",
-            max_bytes=MAX_FETCH_BYTES,
-            max_partition_bytes=MAX_PARTITION_BYTES,
+            max_bytes=self._context.plan.fetch_max_bytes,
+            max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
         )
         columns = _record_columns(self._step)
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}

@@ -75,6 +75,9 @@ class MicroBatchPlan:
     slots: tuple[SlotPlan, ...]
     topic_ids: Mapping[str, str]  # of the changelogs
     boot_id: str = ""
+    compression: str = "none"
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    fetch_max_partition_bytes: int = 2 * 1024 * 1024
     max_bytes_per_task: int = 64 * 1024 * 1024
     ends_early: bool = True  # whether a fetch stage may stop before `end`; not where several chains read the same range
     probe: bool = False  # only find out whether SQL digests the input: no store, no produce

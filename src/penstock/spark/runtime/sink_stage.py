@@ -34,7 +34,7 @@ def producer_for(context: StageContext) -> Producer:
     """A producer with the slot's identity; the driver owns identities, at least once there is none."""
     from penstock.client.producer import Producer
 
-    return Producer(client_for(context.plan.bootstrap_servers))
+    return Producer(client_for(context.plan.bootstrap_servers), compression=context.plan.compression)
 
 
 @dataclass(frozen=True, slots=True)
