@@ -293,7 +293,7 @@ class Feed:
             while not self._over.is_set():
                 for _ in range(per_second // 50):
                     self.send(self.next)
-                self._producer.poll(0.02)
+                self._over.wait(0.02)
 
         self._thread = threading.Thread(target=work, name="feed", daemon=True)
         self._thread.start()
