@@ -96,6 +96,22 @@ def test_what_does_not_decode(numbers, make_app, running, flights, policy):
     assert [record.value for record in dead] == ([b"{broken"] if policy == "dead letter" else [])
 
 
+def test_a_function_that_runs_its_frame_twice_buries_once(numbers, make_app, running):
+    numbers.produce("numbers", ["{broken", '{"text": "7000"}'], partition=2)
+    seen = []
+
+    def take(frame, _number):
+        seen.append((frame.count(), len(frame.collect())))
+
+    app = make_app("twice")
+    app.stream("numbers", schema="text string", on_error=DeadLetter("numbers.bad")).foreachBatch(take)
+    with running(app) as started:
+        started.wait_until("caught-up", timeout=60)
+    assert {sum(counts) for counts in zip(*seen, strict=True)} == {301}
+    assert [record.value for record in numbers.records("numbers.bad")] == [b"{broken"]
+    assert sum(row["deadLetters"] for row in started.recentProgress) == 1
+
+
 def test_an_error_of_the_users_python_names_the_record(numbers, make_app, running):
     from pyspark.sql import functions as F
     from pyspark.sql.types import IntegerType

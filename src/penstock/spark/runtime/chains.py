@@ -142,15 +142,31 @@ class _Builder:
         self._spark, self._subtopology, self._slots = spark, subtopology, slots
         self._fused: dict[int, list[Branch]] = {}
         self._sunk: list[tuple[Branch, int]] = []
+        self._handed: list[tuple[Branch, int]] = []
         for index, branch in enumerate(subtopology.branches):
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
-            elif not isinstance(branch.sink, ForeachBatchSink):
+            elif isinstance(branch.sink, ForeachBatchSink):
+                self._handed.append((branch, index))
+            else:
                 self._sunk.append((branch, index))
+        self._accounting = self._accounting_branches()
 
     @property
     def main_count(self) -> int:
         return len(self._fused) + len(self._sunk)
+
+    def _accounting_branches(self) -> set[int]:
+        """For each source that is fetched by several chains, the one branch whose chain counts and buries its records.
+
+        Chains that end in topics come first: how often a `foreachBatch` function runs its frame is the user's affair.
+        """
+        seen, found = set(self._fused), set()
+        for branch, index in (*self._sunk, *self._handed):
+            if branch.source_index not in seen:
+                seen.add(branch.source_index)
+                found.add(index)
+        return found
 
     def main(self) -> DataFrame:
         """Every chain that ends in a topic, as one job."""
@@ -183,7 +199,8 @@ class _Builder:
         fetch = f"fetch-all-{index}"
         source = self._subtopology.sources[index]
         steps = [tuple(self._arrow_steps(branch, fetch) + _sink_steps(branch)) for branch in branches]
-        source_step = FetchStep(source, source_topics(source), any(_needs_input_key(branch) for branch in branches))
+        with_key = any(_needs_input_key(branch) for branch in branches)
+        source_step = FetchStep(source, source_topics(source), with_key=with_key, accounts=True)
         return self.from_slots(
             PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
         )
@@ -200,13 +217,13 @@ class _Builder:
         return apply_calls(frame, branch.after)
 
     def _projected(self, branch: Branch, index: int) -> DataFrame:
-        frame = apply_calls(self._fetched(branch, f"fetch-{index}"), branch.before)
+        frame = apply_calls(self._fetched(branch, index), branch.before)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
 
-    def _fetched(self, branch: Branch, name: str) -> DataFrame:
+    def _fetched(self, branch: Branch, index: int) -> DataFrame:
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
@@ -217,10 +234,10 @@ class _Builder:
             steps.append(BareProjection(branch.projection))
             schema = _projected_schema(branch.projection.columns)
         stage = PythonStage(
-            name=name,
+            name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=FetchStep(source, source_topics(source), with_key),
+            source=FetchStep(source, source_topics(source), with_key=with_key, accounts=index in self._accounting),
             output=tuple(schema.names),
         )
         return self.from_slots(stage, schema)

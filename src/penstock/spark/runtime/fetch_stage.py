@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import RecordError
 from penstock.spark.runtime.arrow_types import arrow_types
-from penstock.spark.runtime.plan import InputRange
+from penstock.spark.runtime.plan import InputRange, TaskReport
 from penstock.spark.runtime.rows import decode_rows
 from penstock.spark.runtime.sink_stage import now_ms, producer_for
 from penstock.spark.runtime.stages import StageContext
@@ -47,6 +47,7 @@ class FetchStep:
     source: Source
     topics: tuple[str, ...]
     with_key: bool  # whether a sink further on needs the input's key
+    accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         yield from _Fetch(self, context).tables()
@@ -55,6 +56,7 @@ class FetchStep:
 class _Fetch:
     def __init__(self, step: FetchStep, context: StageContext) -> None:
         self._step, self._context = step, context
+        self._unaccounted = TaskReport(partition=-1)  # what another chain of the same source says
         self._ranges: dict[tuple[str, int], InputRange] = {}
         self._owner: dict[tuple[str, int], int] = {}
         for task in context.slot.tasks:
@@ -85,9 +87,9 @@ class _Fetch:
                 where = (fetched.topic, fetched.partition)
                 yield from self._rows(where, _as_table(fetched.table))
                 waiting[where] = (fetched.next_offset, waiting[where][1])
-                report = self._context.report(self._owner[where])
-                report.reached[name_of(*where)] = min(fetched.next_offset, waiting[where][1])
-                report.bytes_in += fetched.table.nbytes
+                reached = self._context.report(self._owner[where]).reached
+                reached[name_of(*where)] = min(fetched.next_offset, waiting[where][1])
+                self._account(where).bytes_in += fetched.table.nbytes
                 spent[where] += fetched.table.nbytes
                 started = time.perf_counter()
                 if self._context.plan.ends_early and spent[where] >= self._context.plan.max_bytes_per_task:
@@ -99,10 +101,13 @@ class _Fetch:
             del waiting[full]
             waiting = {where: ends for where, ends in waiting.items() if ends[0] < ends[1]}
 
+    def _account(self, where: tuple[str, int]) -> TaskReport:
+        """Where to count: one record counts once, however many chains fetch it."""
+        return self._context.report(self._owner[where]) if self._step.accounts else self._unaccounted
+
     def _rows(self, where: tuple[str, int], records: pa.Table) -> Iterator[pa.Table]:
         found, task = self._ranges[where], self._owner[where]
-        report = self._context.report(task)
-        report.records_in += records.num_rows
+        self._account(where).records_in += records.num_rows
         records = self._without_skipped(found, records)
         if not records.num_rows:
             return
@@ -117,8 +122,7 @@ class _Fetch:
             return records
         offsets = records.column("offset").to_numpy()
         out = np.isin(offsets, np.array(found.skipped, np.int64))
-        report = self._context.report(self._owner[found.topic, found.partition])
-        report.skipped += int(out.sum())
+        self._account((found.topic, found.partition)).skipped += int(out.sum())
         policy = getattr(self._step.source, "on_error", "fail")
         if isinstance(policy, DeadLetter) and out.any():
             reasons = [found.dead.get(str(offset), "undigestible") for offset in offsets[out].tolist()]
@@ -144,7 +148,6 @@ class _Fetch:
         return rows
 
     def _refuse(self, source: TopicSource, where: tuple[str, int], records: pa.Table, bad_rows: Any, bad: Any) -> None:
-        report = self._context.report(self._owner[where])
         if source.on_error == "fail":
             row = bad_rows[0]
             offset = int(records.column("offset")[row.index].as_py())
@@ -158,26 +161,23 @@ class _Fetch:
                 reason=row.reason,
                 excerpt=row.excerpt,
             )
-        report.skipped += len(bad_rows)
+        self._account(where).skipped += len(bad_rows)
         if isinstance(source.on_error, DeadLetter):
             self._bury(source.on_error, where, records.filter(pa.array(bad)), [row.reason for row in bad_rows])
 
     def _bury(self, policy: DeadLetter, where: tuple[str, int], records: pa.Table, reasons: list[str]) -> None:
         """The raw records go to the dead-letter topic, with headers that say where they came from and why."""
-        if self._context.plan.probe:
+        if self._context.plan.probe or not self._step.accounts:
             return
-        offsets = records.column("offset").to_pylist()
-        headers = [
-            [
-                ("penstock.topic", where[0].encode()),
-                ("penstock.partition", str(where[1]).encode()),
-                ("penstock.offset", str(offset).encode()),
-                ("penstock.reason", reason.encode()),
-            ]
-            for offset, reason in zip(offsets, reasons, strict=True)
-        ]
-        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-        rows = [[{"key": key, "value": value} for key, value in row] for row in headers]
+        self._account(where).dead += records.num_rows
+        names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
+        # a `foreachBatch` function may run its frame several times
+        known = self._context.side_path.buried(self._context.slot.slot)
+        fresh = [index for index, name in enumerate(names) if name not in known]
+        if not fresh:
+            return
+        records = records.take(pa.array(fresh))
+        headers = _where_from(where, records.column("offset").to_pylist(), [reasons[index] for index in fresh])
         producer = producer_for(self._context)
         producer.send(
             policy.topic,
@@ -185,10 +185,24 @@ class _Fetch:
             records.column("key").combine_chunks(),
             records.column("value").combine_chunks(),
             timestamps_ms=now_ms(),
-            headers=pa.array(rows, kind),
+            headers=headers,
         )
         producer.flush()
-        self._context.report(self._owner[where]).dead += len(offsets)
+        self._context.side_path.write_buried(self._context.slot.slot, known.union(names))
+
+
+def _where_from(where: tuple[str, int], offsets: list[int], reasons: list[str]) -> pa.Array:
+    """Headers of dead letters."""
+    rows = [
+        [
+            {"key": "penstock.topic", "value": where[0].encode()},
+            {"key": "penstock.partition", "value": str(where[1]).encode()},
+            {"key": "penstock.offset", "value": str(offset).encode()},
+            {"key": "penstock.reason", "value": reason.encode()},
+        ]
+        for offset, reason in zip(offsets, reasons, strict=True)
+    ]
+    return pa.array(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
 def _record_columns(step: FetchStep) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,13 @@ class SidePath:
 
     def errors(self) -> list[PenstockError]:
         return [_error(json.loads(text)) for text in self._read(".error")]
+
+    def write_buried(self, slot: int, names: Iterable[str]) -> None:
+        """Records of this attempt that lie in the dead-letter topic already."""
+        self._write(f"{slot}.buried", json.dumps(sorted(names)))
+
+    def buried(self, slot: int) -> frozenset[str]:
+        return frozenset(name for text in self._read(f".{slot}.buried") for name in json.loads(text))
 
     def remove(self) -> None:
         for path in self._paths(""):
