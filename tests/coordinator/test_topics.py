@@ -83,6 +83,25 @@ def test_repartition_counts_through_several_steps() -> None:
     assert asked_for(result) == {"first": 6, "second": 6}
 
 
+def test_a_repartition_topic_waits_for_all_that_flows_into_it() -> None:
+    steps = [
+        subtopology("0", sources=("in",), sinks=("first",)),
+        subtopology("1", sources=("side",), repartitions=("first",), sinks=("second",)),
+        subtopology("2", sources=(), repartitions=("second",)),
+    ]
+    for ordered in (steps, steps[::-1]):
+        assert asked_for(configured({"in": 3, "side": 2}, *ordered)) == {"first": 3, "second": 3}
+
+
+def test_a_circle_of_repartition_topics_with_a_way_in() -> None:
+    result = configured(
+        {"in": 2},
+        subtopology("0", sources=("in",), repartitions=("back",), sinks=("forth",)),
+        subtopology("1", sources=(), repartitions=("forth",), sinks=("back",)),
+    )
+    assert asked_for(result) == {"back": 2, "forth": 2}
+
+
 @pytest.mark.parametrize(
     ("subtopologies", "why"),
     [
@@ -96,6 +115,8 @@ def test_repartition_counts_through_several_steps() -> None:
         ),
         ([subtopology("0", sources=())], "No source topics"),
         ([subtopology("0", copartitions=(((3,), ()),))], "names a topic"),
+        ([subtopology("0", copartitions=(((-1,), ()),))], "names a topic"),
+        ([subtopology("0", copartitions=(((), (0,)),))], "names a topic"),
     ],
 )
 def test_a_topology_that_cannot_be(subtopologies: list[m.Subtopology], why: str) -> None:

@@ -43,14 +43,15 @@ def enforce_copartitioning(
 
 
 def _names(subtopology: Subtopology, group: CopartitionGroup) -> tuple[list[str], list[str]]:
-    try:
-        external = [subtopology.source_topics[index] for index in group.source_topics]
-        repartition = [subtopology.repartition_source_topics[i].name for i in group.repartition_source_topics]
-    except IndexError:
-        raise InvalidTopology(
-            f"A copartition group of subtopology {subtopology.subtopology_id} names a topic that the subtopology lacks."
-        ) from None
-    return external, repartition
+    sources, repartitions = subtopology.source_topics, subtopology.repartition_source_topics
+    for indices, topics in ((group.source_topics, sources), (group.repartition_source_topics, repartitions)):
+        if any(not 0 <= index < len(topics) for index in indices):
+            raise InvalidTopology(
+                f"A copartition group of subtopology {subtopology.subtopology_id} names a topic that the subtopology "
+                "lacks."
+            )
+    external = [sources[index] for index in group.source_topics]
+    return external, [repartitions[index].name for index in group.repartition_source_topics]
 
 
 def _external_count(external: list[str], source_partitions: Mapping[str, int]) -> int:

@@ -25,7 +25,15 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
             "is never used as a sink topic."
         )
     while undecided:
-        decided = {name: count for name in undecided if (count := _upstream(name, topology, source_partitions, counts))}
+        decided = {
+            name: count
+            for name in undecided
+            if (count := _upstream(name, topology, source_partitions, counts, frozenset(undecided)))
+        }
+        if not decided:  # only circles are left: one with a way in takes what is known
+            decided = {
+                name: count for name in undecided if (count := _upstream(name, topology, source_partitions, counts))
+            }
         if not decided:
             raise InvalidTopology(
                 "Failed to compute number of partitions for all repartition topics. There may be loops in the "
@@ -37,10 +45,17 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
 
 
 def _upstream(
-    name: str, topology: StreamsGroupTopologyValue, source_partitions: Mapping[str, int], counts: Mapping[str, int]
+    name: str,
+    topology: StreamsGroupTopologyValue,
+    source_partitions: Mapping[str, int],
+    counts: Mapping[str, int],
+    awaited: frozenset[str] = frozenset(),
 ) -> int:
-    """The largest known count among the inputs of the subtopologies that write `name`; 0 = none is known yet."""
-    writers = (each for each in topology.subtopologies if name in each.repartition_sink_topics)
+    """The largest known count among the inputs of the subtopologies that write `name`; 0 = none is known yet, or one
+    of them reads a topic of `awaited`, whose count may be larger."""
+    writers = [each for each in topology.subtopologies if name in each.repartition_sink_topics]
+    if any(source.name in awaited for writer in writers for source in writer.repartition_source_topics):
+        return 0
     return max((_inputs(writer, source_partitions, counts) for writer in writers), default=0)
 
 
