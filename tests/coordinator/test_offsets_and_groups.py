@@ -90,7 +90,20 @@ def test_metadata_has_a_largest_size() -> None:
     assert ctx.commit({("in", 0): 1}, metadata="äbc") == {("in", 0): "offset_metadata_too_large"}
 
 
+def test_only_who_names_no_member_at_all_fetches_as_nobody() -> None:
+    ctx = two_members()
+    assert ctx.fetch([("in", 0)]) == {("in", 0): -1}
+    assert refused(lambda: ctx.fetch([("in", 0)], member_id="")) == "unknown_member_id"
+
+
 # --- groups that only hold offsets ---
+
+
+def test_a_simple_group_has_no_members_that_could_commit() -> None:
+    ctx = CoordinatorContext()
+    ctx.commit({("in", 0): 7})
+    assert refused(lambda: ctx.commit({("in", 0): 8}, "m1", 1)) == "unknown_member_id"
+    assert refused(lambda: ctx.commit({("in", 0): 8}, "", 1)) == "unknown_member_id"
 
 
 def test_a_commit_of_nobody_makes_a_simple_group_that_members_may_take_over() -> None:

@@ -81,6 +81,14 @@ def test_a_changelog_with_a_partition_count_is_an_invalid_topology() -> None:
     assert refused(lambda: ctx.join("m1", topology=topology(wrong))) == "streams_invalid_topology"
 
 
+def test_what_is_not_supported_is_refused_before_anything_else() -> None:
+    ctx = CoordinatorContext()
+    with pytest.raises(CoordinatorError, match="Static membership"):
+        ctx.heartbeat(" ", -3, instance_id="")
+    with pytest.raises(CoordinatorError, match="InstanceId can't be null"):
+        ctx.heartbeat("m1", -2)
+
+
 # --- 2 members, epochs, size ---
 
 
@@ -409,6 +417,14 @@ def test_shutdown_reaches_everybody_until_the_group_is_empty() -> None:
     for member in ("m2", "m3"):
         ctx.leave(member)
     assert ctx.join("m1").statuses == []
+
+
+def test_the_first_to_ask_for_a_shutdown_is_named() -> None:
+    ctx = two_members()
+    ctx.heartbeat("m2", 3, shutdown=True)
+    ctx.leave("m2")
+    (status,) = ctx.heartbeat("m1", 3, shutdown=True).response.status
+    assert "member m2 " in status.status_detail
 
 
 # --- endpoints ---

@@ -46,7 +46,7 @@ class GroupRegistry:
         """Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
         group = self._groups.get(group_id)
         if group is None:
-            raise CoordinatorError(ErrorCode.group_id_not_found, f"Streams group {group_id} not found.")
+            raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         if not isinstance(group, StreamsGroup):
             raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group.")
         return group

@@ -39,7 +39,7 @@ def undescribed_group(group_id: str, code: ErrorCode, message: str) -> m.Describ
         error_code=code,
         error_message=message,
         group_id=cast("GroupId", group_id),
-        group_state="Dead" if code is ErrorCode.group_id_not_found else "",
+        group_state="",
         group_epoch=cast("i32", 0),
         assignment_epoch=cast("i32", 0),
         topology=None,

@@ -77,8 +77,7 @@ def _committing_member(
         if epoch < 0 and group.is_empty:
             return None
         raise CoordinatorError(
-            ErrorCode.illegal_generation if group.is_empty else ErrorCode.unknown_member_id,
-            f"Group {group.group_id} has no member {request.member_id!r} of generation {epoch}.",
+            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
         )
     if epoch < 0 and not group.members:
         return None

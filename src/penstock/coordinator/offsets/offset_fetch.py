@@ -42,7 +42,7 @@ def offset_fetch(
 
 
 def _check_member(group: StreamsGroup, request: req.OffsetFetchRequestGroup) -> None:
-    if not request.member_id and request.member_epoch < 0:
+    if request.member_id is None and request.member_epoch < 0:
         return
     member = group.members.get(request.member_id or "")
     if member is None:

@@ -19,7 +19,7 @@ from penstock.protocol.units import to_ms
 
 __all__ = ["check_owned_tasks", "find_member", "update_member"]
 
-_ABANDON = "The member must abandon all its tasks and rejoin."
+_ABANDON = "The member must abandon all its partitions and rejoin."
 
 
 def find_member(
@@ -90,7 +90,9 @@ def check_owned_tasks(member: StreamsGroupMember, owned: TasksTuple | None, conf
     for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
         subtopology = configured.subtopologies.get(subtopology_id)
         if subtopology is None:
-            raise CoordinatorError(ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist.")
+            raise CoordinatorError(
+                ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist in the topology."
+            )
         if not 0 <= partition < subtopology.tasks:
             raise CoordinatorError(
                 ErrorCode.invalid_request,

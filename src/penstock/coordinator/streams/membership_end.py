@@ -39,7 +39,7 @@ def streams_group_leave(
 ) -> CoordinatorResult:
     """Epoch -1; any member epoch will do. Raises CoordinatorError(UNKNOWN_MEMBER_ID)."""
     if request.shutdown_application:
-        soft.shutdown_requested_by = request.member_id
+        soft.request_shutdown(request.member_id)
     if request.member_id not in group.members:
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."

@@ -1,6 +1,7 @@
 """Step 1 of a streams heartbeat: is the request well-formed? The first rule that is broken answers. KIP-1071.
 
-As Kafka 4.3: instance ids, task offsets and warm-up tasks are refused; a later issue takes them (heartbeat v1).
+As Kafka 4.3: instance ids, task offsets and warm-up tasks are refused, before anything else is looked at; a later issue
+takes them (heartbeat v1).
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ _UNCHANGED_TIMEOUT_MS = -1
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
     """Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count."""
+    _check_unsupported(request)
     _check_identity(request)
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
+    elif request.member_epoch == STATIC_LEAVE_EPOCH:
+        _refuse("InstanceId can't be null.")
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         _refuse(f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.")
     lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
@@ -30,7 +34,6 @@ def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
         _refuse("If one task-type is non-null, all must be non-null.")
     if request.member_epoch != JOIN_EPOCH and request.topology is not None:
         _refuse("Topology can only be provided when (re-)joining.")
-    _check_unsupported(request)
 
 
 def _check_identity(request: m.StreamsGroupHeartbeatRequest) -> None:
@@ -62,7 +65,7 @@ def _check_join(request: m.StreamsGroupHeartbeatRequest) -> None:
 
 
 def _check_unsupported(request: m.StreamsGroupHeartbeatRequest) -> None:
-    if request.instance_id is not None or request.member_epoch == STATIC_LEAVE_EPOCH:
+    if request.instance_id is not None:
         _refuse("Static membership is not yet supported.")
     if request.task_offsets is not None:
         _refuse("TaskOffsets are not supported yet.")

@@ -23,6 +23,11 @@ class StreamsGroupSoftState:
     _configured: ConfiguredTopology | None = None
     _configured_from: tuple[StreamsGroupTopologyValue, MetadataImage] | None = None
 
+    def request_shutdown(self, member_id: str) -> None:
+        """The first to ask is named until the group is empty, also when it has left or others ask too."""
+        if self.shutdown_requested_by is None:
+            self.shutdown_requested_by = member_id
+
     def configured_topology(self, topology: StreamsGroupTopologyValue, image: MetadataImage) -> ConfiguredTopology:
         """A pure function of both, computed once for each pair."""
         known = self._configured_from

@@ -241,7 +241,7 @@ def _note_soft_changes(
     after: StreamsGroupMember,
 ) -> None:
     if request.shutdown_application:
-        soft.shutdown_requested_by = after.member_id
+        soft.request_shutdown(after.member_id)
     endpoint = after.metadata.user_endpoint
     if endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after)):
         soft.endpoint_epoch += 1
