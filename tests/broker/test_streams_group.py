@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,67 @@ def test_refusals_are_the_apis_own_answers(connect: Connect) -> None:
         assert illegal.error_code is ErrorCode.streams_invalid_topology
         assert describe(client).error_code is ErrorCode.group_id_not_found
         assert broker.group("delays").state == "Dead"
+
+
+def test_topic_names_that_cannot_be_are_all_named(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
+        client = connect(broker)
+        wrong = h.TopicInfo(name="a b", partitions=0, replication_factor=0, topic_configs=())
+        given = topology("c d")
+        first = dataclasses.replace(given.subtopologies[0], state_changelog_topics=(wrong, wrong))
+        given = dataclasses.replace(given, subtopologies=(first, *given.subtopologies[1:]))
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=given))
+        assert answer.error_message == "Topic names c d,a b are not valid topic names."
+
+
+def test_why_an_internal_topic_could_not_be_created(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
+        client = connect(broker)
+        given = topology("delays-by-origin-repartition")
+        bad = h.KeyValue(key="cleanup.policy", value="nonsense")
+        reader = given.subtopologies[1]
+        topic = dataclasses.replace(reader.repartition_source_topics[0], topic_configs=(bad,))
+        reader = dataclasses.replace(reader, repartition_source_topics=(topic,))
+        given = dataclasses.replace(given, subtopologies=(given.subtopologies[0], reader))
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=given))
+        for _ in range(3):
+            answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", answer.member_epoch))
+        (status,) = answer.status
+        missing, reason = status.status_detail.split("; ")
+        assert missing == "Internal topics are missing: delays-by-origin-repartition"
+        assert reason.startswith("Creation failed: delays-by-origin-repartition (Invalid value nonsense for")
+        assert len([record for record in caplog.records if "could not be created" in record.message]) == 1
+        client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", -1))
+        broker.create_topics({"delays-by-origin-repartition": 3})
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=given))
+        assert answer.status == ()
+
+
+def test_a_partition_that_is_not_there_fails_alone(connect: Connect) -> None:
+    with EmbeddedBroker(topics={"flights": 2}) as broker:
+        client = connect(broker)
+        request = commit("", -1, 7, topic_id(client, "flights"))
+        there = request.topics[0].partitions[0]
+        beyond = dataclasses.replace(there, partition_index=2)
+        topics = (dataclasses.replace(request.topics[0], partitions=(beyond, there)),)
+        for version in (9, 10):
+            answer = client.call(ApiKey.OFFSET_COMMIT, dataclasses.replace(request, topics=topics), version)
+            (topic,) = answer.topics
+            assert {int(part.partition_index): part.error_code for part in topic.partitions} == {
+                0: ErrorCode.none,
+                2: ErrorCode.unknown_topic_or_partition,
+            }
+        assert broker.group("delays").offsets == {("flights", 0): 7}
+        d = m.offset_delete_request
+        partitions = tuple(d.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 2))
+        delete = d.OffsetDeleteRequest(
+            group_id="delays", topics=(d.OffsetDeleteRequestTopic(name="flights", partitions=partitions),)
+        )
+        (topic,) = client.call(ApiKey.OFFSET_DELETE, delete).topics
+        assert {int(part.partition_index): part.error_code for part in topic.partitions} == {
+            0: ErrorCode.none,
+            2: ErrorCode.unknown_topic_or_partition,
+        }
 
 
 def test_simple_commits_of_clients_that_are_no_members(connect: Connect) -> None:

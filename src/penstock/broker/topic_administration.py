@@ -26,6 +26,7 @@ logger = logging.getLogger("penstock.broker")
 
 LONGEST_TOPIC_NAME = 249
 MOST_PARTITIONS = 10_000
+FAILURES_KEPT = 1_000
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
@@ -72,6 +73,7 @@ class TopicAdministration:
         logs: PartitionLogs,
         changed: Callable[[], None],
     ) -> None:
+        self.internal_topic_failures: dict[str, str] = {}
         self._configuration = configuration
         self._metadata = metadata
         self._logs = logs
@@ -112,7 +114,8 @@ class TopicAdministration:
         self._changed()
 
     def create_internal(self, topics: tuple[CreatableTopic, ...]) -> None:
-        """The topics a streams group asked for. One refusal does not keep the others from being made."""
+        """The topics a streams group asked for. One refusal does not keep the others from being made; it is kept in
+        `internal_topic_failures` until the topic is made, and logged once although the group asks at each heartbeat."""
         for wanted in topics:
             try:
                 self.create(
@@ -122,9 +125,16 @@ class TopicAdministration:
                     configs=dict(wanted.configs),
                     announce=False,
                 )
+                self.internal_topic_failures.pop(wanted.name, None)
             except TopicRefused as refusal:
-                if refusal.code is not ErrorCode.topic_already_exists:
+                known = self.internal_topic_failures.pop(wanted.name, None)
+                if refusal.code is ErrorCode.topic_already_exists:
+                    continue
+                if refusal.message != known:
                     logger.warning("The internal topic %s could not be created: %s", wanted.name, refusal.message)
+                self.internal_topic_failures[wanted.name] = refusal.message
+                while len(self.internal_topic_failures) > FAILURES_KEPT:
+                    del self.internal_topic_failures[next(iter(self.internal_topic_failures))]
         self._changed()
 
     def delete(self, topic: TopicDescription) -> None:

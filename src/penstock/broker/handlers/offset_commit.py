@@ -1,7 +1,7 @@
 """OffsetCommit (API 8): positions of a group, per partition.
 
 Version notes: v6 leader epochs; v7 instance ids; v8 flexible; v9 member epochs of the new groups (KIP-848); v10 topic
-ids. Topics that do not exist are refused here, partition by partition; the rest is the coordinator's.
+ids. Topics and partitions that do not exist are refused here, each alone; the rest is the coordinator's.
 """
 
 from __future__ import annotations
@@ -36,8 +36,15 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
         if topic is None:
             code = ErrorCode.unknown_topic_id if call.api_version >= 10 else ErrorCode.unknown_topic_or_partition
             unknown.append(_all_partitions(asked, code))
-        else:
-            known.append(_named(asked, topic))
+            continue
+        named = _named(asked, topic)
+        there = tuple(part for part in asked.partitions if 0 <= part.partition_index < topic.partitions)
+        if there:
+            known.append(dataclasses.replace(named, partitions=there))
+        if len(there) < len(asked.partitions):
+            missing = tuple(part for part in asked.partitions if part not in there)
+            gone = dataclasses.replace(named, partitions=missing)
+            unknown.append(_all_partitions(gone, ErrorCode.unknown_topic_or_partition))
     if not known:
         return _response(unknown)
     resolved = dataclasses.replace(request, topics=tuple(known))
@@ -96,4 +103,10 @@ def _all_partitions(asked: RequestTopic, code: ErrorCode) -> ResponseTopic:
 
 
 def _response(topics: Iterable[ResponseTopic]) -> Response:
-    return m.offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+    """Each topic once."""
+    merged: dict[object, ResponseTopic] = {}
+    for topic in topics:
+        key = (topic.name, topic.topic_id)
+        before = merged[key].partitions if key in merged else ()
+        merged[key] = dataclasses.replace(topic, partitions=(*before, *topic.partitions))
+    return m.offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=tuple(merged.values()))

@@ -1,13 +1,15 @@
 """StreamsGroupHeartbeat (API 88, KIP-1071): a member of a streams group joins, stays, acknowledges, leaves.
 
 Version notes: v0 is Kafka 4.2's and 4.3's. Topic names in the topology are checked here, at the door, as Kafka does;
-everything else is the coordinator's. Internal topics the group needs are created after the answer.
+everything else is the coordinator's. Internal topics the group needs are created after the answer; why that failed is
+in the status of the next one, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kio.static.primitive import i32
 
@@ -16,8 +18,12 @@ from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.topic_administration import illegal_topic_name
+from penstock.coordinator.result import CoordinatorResult
+from penstock.coordinator.streams.topics.topic_status import StatusCode
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+
+_NAMED = 3
 
 if TYPE_CHECKING:
     Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
@@ -26,18 +32,25 @@ if TYPE_CHECKING:
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
     if request.topology is not None:
-        for name in _topic_names(request.topology):
-            if name in INTERNAL_TOPICS:
-                return _refuse(
-                    ErrorCode.streams_invalid_topology, f"Use of Kafka internal topics is prohibited: {name}"
-                )
-            if illegal_topic_name(name) is not None:
-                return _refuse(ErrorCode.streams_invalid_topology, f"Topic name {name} is invalid.")
+        names = tuple(dict.fromkeys(_topic_names(request.topology)))
+        internal = ",".join(name for name in names if name in INTERNAL_TOPICS)
+        if internal:
+            return _refuse(
+                ErrorCode.streams_invalid_topology,
+                f"Use of Kafka internal topics {internal} in a Kafka Streams topology is prohibited.",
+            )
+        illegal = [name for name in names if illegal_topic_name(name) is not None]
+        if illegal:
+            return _refuse(
+                ErrorCode.streams_invalid_topology, f"Topic names {','.join(illegal)} are not valid topic names."
+            )
     return group_calls.write(
         broker,
         request.group_id,
         call,
-        lambda shard, now_ms: shard.streams_group_heartbeat(request, call.context, now_ms=now_ms),
+        lambda shard, now_ms: _with_failures(
+            shard.streams_group_heartbeat(request, call.context, now_ms=now_ms), broker.topics.internal_topic_failures
+        ),
         _refuse,
     )
 
@@ -48,6 +61,32 @@ def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterat
         yield from subtopology.repartition_sink_topics
         yield from (topic.name for topic in subtopology.repartition_source_topics)
         yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+def _with_failures(result: CoordinatorResult, failures: Mapping[str, str]) -> CoordinatorResult:
+    """MISSING_INTERNAL_TOPICS says why topics could not be created; of three of them."""
+    failed = [f"{topic.name} ({failures[topic.name]})" for topic in result.topics_to_create if topic.name in failures]
+    if not failed:
+        return result
+    reason = "; Creation failed: " + ", ".join(failed[:_NAMED])
+    if len(failed) > _NAMED:
+        reason += f" and {len(failed) - _NAMED} more"
+    return dataclasses.replace(
+        result,
+        replies=tuple(
+            dataclasses.replace(reply, response=_explained(reply.response, f"{reason}.")) for reply in result.replies
+        ),
+    )
+
+
+def _explained(response: Any, reason: str) -> Any:
+    statuses = tuple(
+        dataclasses.replace(status, status_detail=status.status_detail + reason)
+        if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS
+        else status
+        for status in response.status or ()
+    )
+    return dataclasses.replace(response, status=statuses)
 
 
 def _refuse(code: ErrorCode, message: str) -> Response:
