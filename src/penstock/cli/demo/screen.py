@@ -6,8 +6,8 @@ import contextlib
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.demo.observer import Sight
 from penstock.cli.group_table import clock_text, short_line, table
@@ -52,12 +52,17 @@ class Screen:
 
     @contextlib.contextmanager
     def step(self, name: str, what: str) -> Iterator[Step]:
-        """A line that ends with `ok`, or the seconds it took; a spinner meanwhile."""
+        """A line that ends with `ok`, or the seconds it took; the seconds run meanwhile."""
         step = Step()
         began = time.monotonic()
         head = f"  {clock_text(self.elapsed_s)}  {name:<8} "
         if self._terminal:
-            with self._console.status(f"{head}{what} …", spinner="dots"):
+            from rich.live import Live
+
+            def spinning() -> str:
+                return f"{head}{what} … {time.monotonic() - began:.0f} s"
+
+            with Live(console=self._console, refresh_per_second=4, transient=True, get_renderable=spinning):
                 yield step
         else:
             yield step
@@ -126,9 +131,12 @@ def _so_far(seen: Sight) -> str:
     airports = sorted(seen.airports.items())
     if not airports:
         return "no results yet"
-    told = " · ".join(
-        f"{name} {row['flights']:,} departures, {row['mean_delay'] or 0:.1f} min late on average"
-        for name, row in airports
-    )
+    (first, row), *others = airports
+    told = f"{first} {row['flights']:,} departures, {_late(row)} min late on average"
+    told += "".join(f" · {name} {row['flights']:,}, {_late(row)}" for name, row in others)
     worst = f"    (worst day: {day_text(seen.worst[0])})" if seen.worst is not None else ""
     return told + worst
+
+
+def _late(row: Mapping[str, Any]) -> str:
+    return f"{row['mean_delay'] or 0:.1f}"
