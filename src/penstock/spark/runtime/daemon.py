@@ -4,6 +4,10 @@ A worker that dies is replaced in 0.3 s instead of 1.2 s, workers share the page
 `gc.collect()` that PySpark runs after each task finds nothing to walk through. No thread may exist when it forks:
 importing starts none, and the kernels are only loaded, not run in parallel. Switched off by
 `penstock.spark.session(..., preload_workers=False)`.
+
+The JVM closes workers that had nothing to do for a minute. PySpark's worker takes the end of its input for a task that
+failed, reports that to the closed socket and prints the BrokenPipeError of it; ours sees the end between two tasks and
+goes. Whatever breaks within a task is PySpark's to report, as before.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 from penstock.spark.runtime import row_kernels
 
@@ -43,8 +49,29 @@ def preload() -> None:
     gc.freeze()
 
 
+def ending_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """`run_task(infile, outfile)`, unless the input ends before the first byte of a task: then SystemExit(1).
+
+    The code keeps PySpark's daemon from waiting for another task on the same socket; nothing is printed.
+    """
+
+    def run(infile: Any, outfile: Any) -> None:
+        try:
+            has_task = bool(infile.peek(1))
+        except ConnectionError:
+            has_task = False
+        if not has_task:
+            raise SystemExit(1)
+        run_task(infile, outfile)
+
+    return run
+
+
 def main() -> None:
     preload()
+    import pyspark.worker
+
+    pyspark.worker.main = ending_quietly(pyspark.worker.main)
     from pyspark.daemon import manager
 
     manager()

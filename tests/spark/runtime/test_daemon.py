@@ -1,0 +1,57 @@
+"""The worker daemon: an idle worker that the JVM closes goes without a word, a failing task is reported as ever."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from penstock.spark.runtime.daemon import ending_quietly
+
+pytest.importorskip("pyspark")
+
+WORKER = """
+import os, socket, sys
+import pyspark.worker
+from pyspark.daemon import worker
+from penstock.spark.runtime.daemon import ending_quietly
+os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
+if sys.argv[1] == "ours":
+    pyspark.worker.main = ending_quietly(pyspark.worker.main)
+mine, jvm = socket.socketpair()
+jvm.sendall(bytes.fromhex(sys.argv[2]))
+jvm.close()
+sys.argv[1:] = []
+sys.exit(worker(mine, True))
+"""
+
+
+def closed_worker(whose, sent=b""):
+    """PySpark's own worker function on a socket whose other end sent something and closed."""
+    command = [sys.executable, "-c", WORKER, whose, sent.hex()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONWARNINGS": ""})
+
+
+def test_a_worker_closed_while_idle_is_silent():
+    ended = closed_worker("ours")
+    assert (ended.returncode, ended.stderr, ended.stdout) == (1, "", "")
+
+
+def test_without_ours_it_is_not():
+    """What this is for; when it fails, PySpark has mended it and the daemon's part can go."""
+    assert "BrokenPipeError" in closed_worker("pyspark").stderr
+
+
+def test_a_task_that_breaks_off_is_still_reported():
+    assert "BrokenPipeError" in closed_worker("ours", b"\x00\x00").stderr
+
+
+def test_an_error_of_a_task_passes():
+    def fails(_infile, _outfile):
+        raise ConnectionResetError("within a task")
+
+    reading, writing = os.pipe()
+    os.write(writing, b"task")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as infile, pytest.raises(ConnectionResetError):
+        ending_quietly(fails)(infile, None)
