@@ -140,8 +140,19 @@ class _JsonDecoder:
 def _regular(values: pa.Array) -> np.ndarray:
     """Which values are one line from `{` to `}`."""
     lengths = pc.binary_length(values)
-    whole = pc.and_(
-        pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}")),
-        pc.and_(pc.invert(pc.match_substring(values, b"\n")), pc.invert(pc.match_substring(values, b"\r"))),
-    )
-    return pc.fill_null(pc.and_(whole, pc.greater(lengths, 1)), False).to_numpy(zero_copy_only=False)
+    whole = pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))
+    whole = pc.and_(whole, pc.greater(lengths, 1))
+    for line_break in _line_breaks(values):
+        whole = pc.and_(whole, pc.invert(pc.match_substring(values, line_break)))
+    return pc.fill_null(whole, False).to_numpy(zero_copy_only=False)
+
+
+def _line_breaks(values: pa.Array) -> list[bytes]:
+    """Those that occur in any value. One look at all bytes: value by value took half the time of decoding."""
+    data = values.buffers()[2]
+    if data is None or len(values) == 0:
+        return []
+    width = np.dtype(np.int64 if pa.types.is_large_binary(values.type) else np.int32)
+    offsets = np.frombuffer(values.buffers()[1], width, len(values) + 1, values.offset * width.itemsize)
+    text = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
+    return [line_break for line_break in (b"\n", b"\r") if line_break in text]
