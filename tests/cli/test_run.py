@@ -82,9 +82,9 @@ class Terminal:
         self._child, self._end = pty.fork()
         if self._child == 0:
             os.chdir(directory)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
             os.environ["TERM"] = "xterm"
             os.execv(sys.executable, [sys.executable, "-m", "penstock.cli.main", *arguments])
-        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
 
     def wait_for(self, pattern: str, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
@@ -123,11 +123,11 @@ def test_the_table_and_its_keys(program: Path, broker: EmbeddedBroker) -> None:
         broker.bootstrap_servers,
         directory=program.parent,
     )
-    terminal.wait_for(r"counts-app   Stable   epoch \d+   6 of 6 tasks owned")
+    terminal.wait_for(r"counts-app   Stable   epoch \d+   8 of 8 tasks owned")
     terminal.wait_for(r"│ B +\d+ +│ +[1-9]")
     terminal.press("k")
     terminal.wait_for(r"│ B [^\n]*killed \(SIGKILL\)")
-    terminal.wait_for(r"│ A +\d+ +│ +6 ")
+    terminal.wait_for(r"│ A +\d+ +│ +8 ")
     terminal.press("s")
     terminal.wait_for(r"│ B +\d+ +│ +[1-9]")
     terminal.press("q")
