@@ -65,6 +65,9 @@ class BatchRecovery:
             return
         if cause is None and self._look_for_records(plan):
             return
+        if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
+            log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
+            return
         what = f"{self._subtopology.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
         raise cause or failed.stumble or user_error(failed.error, what)
 
