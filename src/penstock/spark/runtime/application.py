@@ -41,6 +41,7 @@ __all__ = ["ApplicationRuntime"]
 
 log = logging.getLogger("penstock.spark")
 STATUS_INTERVAL = 0.25
+STOP_PATIENCE = 2.0
 
 
 class ApplicationRuntime:
@@ -292,14 +293,32 @@ class ApplicationRuntime:
     def _wind_down(self) -> None:
         for runner in self.runners.values():
             runner.stop()
-        for runner in self.runners.values():
-            runner.join(self._max_poll_ms / 1000)
+        self._await_runners()
         if self._link is not None:
             with contextlib.suppress(PenstockError, OSError):
                 self._link.leave()
         self._release()
         self._write_status()
         self.is_stopped.set()
+
+    def _await_runners(self) -> None:
+        """Micro-batches finish, as long as there is a broker that could take their commits."""
+        deadline = time.monotonic() + self._max_poll_ms / 1000
+        for runner in self.runners.values():
+            while not runner.join(STOP_PATIENCE):
+                if time.monotonic() > deadline or not self._is_broker_there():
+                    runner.abandon()
+                    runner.join(STOP_PATIENCE)
+                    break
+            runner.close()
+
+    def _is_broker_there(self) -> bool:
+        try:
+            with NetworkClient(self.bootstrap_servers, client_id=self.client_id, api_timeout_ms=1000) as client:
+                client.metadata([])
+        except PenstockError:
+            return False
+        return True
 
     def _release(self) -> None:
         if self._link is not None:

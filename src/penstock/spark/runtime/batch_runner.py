@@ -101,14 +101,26 @@ class SubtopologyRunner:
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Finish the micro-batch, commit, end."""
+        """Finish the micro-batch, commit, end. A restore is given up; the next one goes on where it was."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
+        self._cancel_group(self._jobs.restore_group)
 
-    def join(self, timeout: float | None = None) -> None:
+    def abandon(self) -> None:
+        """End without finishing: nothing that is under way will be committed."""
+        with self._lock:
+            self._lost += 1
+        self.cancel()
+
+    def join(self, timeout: float) -> bool:
+        """Whether its micro-batch has ended within so many seconds."""
         if self._thread.is_alive():
             self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        self._cancel_group(self._jobs.restore_group)  # one that began while it was told to stop
         self._opener.close()
         self._client.close()
 
@@ -119,7 +131,13 @@ class SubtopologyRunner:
 
     def cancel(self) -> None:
         """The last resort for a batch that does not end; its Python workers die."""
-        self._runtime.spark.sparkContext.cancelJobGroup(self._jobs.group)
+        self._cancel_group(self._jobs.group)
+
+    def _cancel_group(self, group: str) -> None:
+        try:
+            self._runtime.spark.sparkContext.cancelJobGroup(group)
+        except Exception as error:  # noqa: BLE001 - a session that was stopped has no jobs, and says so in many ways
+            log.debug("%s: jobs were not cancelled: %s", self.name, error)
 
     def tasks(self) -> list[RunningTask]:
         with self._lock:
@@ -158,9 +176,13 @@ class SubtopologyRunner:
                     with self._lock:
                         if not self._stopping and self._wanted is None and not self._arrived:
                             self._lock.wait(IDLE_POLL if self._tasks else 1.0)
-        except PenstockError as error:
-            self._runtime.fail(error)
         except Exception as error:
+            if self._stopping and isinstance(error, CannotConnect):
+                log.warning("%s stops with its last micro-batch undone: %s", self.name, error)
+                return
+            if isinstance(error, PenstockError):
+                self._runtime.fail(error)
+                return
             log.exception("the loop of %s ended", self.name)
             self._runtime.fail(PenstockError("runtime-failed", f"the runtime of {self.name} failed: {error!r}"))
 
@@ -216,6 +238,8 @@ class SubtopologyRunner:
         except (CannotConnect, BrokerError) as error:
             self._bear(error)
             return False
+        if self._stopping:
+            return False
         slots = plan_slots(self._tasks.values(), self._slots, self._runtime.max_records)
         if not slots:
             self._recovery.check_stops()
@@ -250,14 +274,17 @@ class SubtopologyRunner:
         self, batch: BatchKey, assignment: AssignmentSnapshot, slots: tuple[SlotPlan, ...]
     ) -> list[StageReport]:
         for attempt in range(RETRIES):
+            if self._stopping:
+                break
             try:
                 plan = self._runtime.plan(self.subtopology, assignment, slots, replace(batch, attempt=attempt))
                 return self._jobs.restore(plan)
             except BatchFailed as failed:
-                if attempt == RETRIES - 1:
+                if attempt == RETRIES - 1 or self._stopping:
                     raise failed.cause or user_error(failed.error, f"{self.name}: restoring failed") from failed
-                time.sleep(0.2 * 2**attempt)
-        raise AssertionError
+                with self._lock:
+                    self._lock.wait_for(lambda: self._stopping, 0.2 * 2**attempt)
+        raise PenstockError("stopped", f"{self.name} was stopped while it restored")
 
     def _run(self, plan: MicroBatchPlan, started: float) -> bool:
         """Process and commit. Whether both succeeded."""

@@ -38,6 +38,11 @@ class BatchFailed(Exception):
         return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
 
     @property
+    def was_run_again(self) -> bool:
+        """Whether Spark tried a slot again (`spark.task.maxFailures`): its exception is then about our refusal."""
+        return any(error.code == "second-attempt" for error in self.said)
+
+    @property
     def stumble(self) -> PenstockError | None:
         """An exception in a stage that was not foreseen."""
         return next((error for error in self.said if error.code == "stage-failed"), None)
@@ -61,6 +66,11 @@ class JobRunner:
         """The Spark job group of this subtopology's micro-batches."""
         return f"penstock-{self._app_name}-{self._name}"
 
+    @property
+    def restore_group(self) -> str:
+        """That of its restores: they run beside micro-batches, and are cancelled without them."""
+        return f"{self.group}-restore"
+
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
         with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
@@ -82,7 +92,7 @@ class JobRunner:
     def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
         """Bring the stores of the plan's tasks to their committed positions."""
         assert self._chains.restore is not None
-        with self._running(plan, "restore"):
+        with self._running(plan, "restore", self.restore_group):
             return _rows(self._chains.restore)
 
     def warm_up(self, plan: MicroBatchPlan) -> None:
@@ -93,12 +103,12 @@ class JobRunner:
                     prepared.run()
 
     @contextlib.contextmanager
-    def _running(self, plan: MicroBatchPlan, what: str) -> Iterator[SidePath]:
+    def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
         context = self._spark.sparkContext
         side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
         context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
         context.setLocalProperty("spark.scheduler.pool", self._name)
-        context.setJobGroup(self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
+        context.setJobGroup(group or self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
         try:
             yield side_path
         except PenstockError:

@@ -26,6 +26,7 @@ from penstock.spark.runtime.tasks import RunningTask, TopicPartition
 __all__ = ["OpenRequest", "TaskOpener"]
 
 log = logging.getLogger("penstock.spark")
+CLOSE_WAIT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class TaskOpener:
         self._next_batch, self._restore = next_batch, restore
         self._opened, self._failed = opened, failed
         self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
+        self._closing = threading.Event()
         self._thread = make_thread(target=self._loop, name=f"penstock-open-{name}", daemon=True)
         self._thread.start()
 
@@ -66,17 +68,23 @@ class TaskOpener:
         self._requests.put(request)
 
     def close(self) -> None:
+        """Whatever is being opened is given up: nobody will run it."""
+        self._closing.set()
         self._requests.put(None)
-        self._thread.join(10)
         self._client.close()
+        self._thread.join(CLOSE_WAIT)
 
     def _loop(self) -> None:
-        while (request := self._requests.get()) is not None:
+        while (request := self._requests.get()) is not None and not self._closing.is_set():
             try:
                 self._opened(request, self._open(request))
-            except PenstockError as error:
-                self._failed(error)
             except Exception as error:
+                if self._closing.is_set():
+                    log.debug("%s: opening was given up: %s", self._name, error)
+                    return
+                if isinstance(error, PenstockError):
+                    self._failed(error)
+                    continue
                 log.exception("opening tasks of %s failed", self._name)
                 self._failed(PenstockError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
 
