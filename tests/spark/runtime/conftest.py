@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 
 import pytest
 
@@ -69,6 +70,29 @@ class Flights:
         flights = app.stream("flights", schema=Flights.SCHEMA, **settings)
         counts = flights.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"))
         counts.to_topic("by-origin", partitions=2)
+        return app
+
+    @staticmethod
+    def send_keyed(broker, numbers):
+        """By origin, so that counting by origin needs no repartition topic."""
+        values = [json.dumps(Flights.flight(number)) for number in numbers]
+        broker.produce("flights", values, key=lambda value: json.loads(value)["origin"])
+
+    @staticmethod
+    def count_slowly(app):
+        """Counts whose micro-batches last long enough to be hit."""
+        import pandas as pd
+        from pyspark.sql import functions as F
+
+        @F.pandas_udf("long")
+        def slowly(numbers: pd.Series) -> pd.Series:
+            time.sleep(0.4)
+            return numbers
+
+        rows = app.stream("flights", schema="origin string, n bigint", key="origin")
+        rows.withColumn("n", slowly("n")).groupBy("origin").agg(
+            F.count("*").alias("flights"), F.sum("n").alias("total")
+        ).to_topic("by-origin", partitions=2)
         return app
 
     @staticmethod

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -144,29 +143,6 @@ def test_the_users_foreach_batch_function_may_fail(numbers, make_app, running):
     assert not numbers.group("tables").offsets
 
 
-def slow_counts(app):
-    """Counts whose micro-batches last long enough to be hit."""
-    import pandas as pd
-    from pyspark.sql import functions as F
-
-    @F.pandas_udf("long")
-    def slowly(numbers: pd.Series) -> pd.Series:
-        time.sleep(0.4)
-        return numbers
-
-    rows = app.stream("flights", schema="origin string, n bigint", key="origin")
-    rows.withColumn("n", slowly("n")).groupBy("origin").agg(
-        F.count("*").alias("flights"), F.sum("n").alias("total")
-    ).to_topic("by-origin", partitions=2)
-    return app
-
-
-def send_keyed(broker, flights, numbers):
-    broker.produce(
-        "flights", [json.dumps(flights.flight(n)) for n in numbers], key=lambda value: json.loads(value)["origin"]
-    )
-
-
 def workers_of(spark):
     """The forked Python workers of the session's JVM."""
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
@@ -181,10 +157,10 @@ def workers_of(spark):
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers in /proc")
 def test_a_killed_worker_loses_nothing(broker, make_app, running, spark, flights):
-    app = running(slow_counts(make_app("slow")))
+    app = running(flights.count_slowly(make_app("slow")))
     app.wait_until("running", timeout=60)
     for start in range(0, 600, 200):
-        send_keyed(broker, flights, range(start, start + 200))
+        flights.send_keyed(broker, range(start, start + 200))
         [runner] = app._runtime.runners.values()
         app._wait(lambda runner=runner: runner.batch_since is not None, None, "in a batch")
         for worker in workers_of(spark):
@@ -195,11 +171,11 @@ def test_a_killed_worker_loses_nothing(broker, make_app, running, spark, flights
 
 
 def test_a_cancelled_job_loses_nothing(broker, make_app, running, flights):
-    app = running(slow_counts(make_app("slow")))
+    app = running(flights.count_slowly(make_app("slow")))
     app.wait_until("running", timeout=60)
     [runner] = app._runtime.runners.values()
     for start in range(0, 600, 200):
-        send_keyed(broker, flights, range(start, start + 200))
+        flights.send_keyed(broker, range(start, start + 200))
         app._wait(lambda: runner.batch_since is not None, None, "in a batch")
         runner.cancel()
     app.wait_until("caught-up", timeout=60)

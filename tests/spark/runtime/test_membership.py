@@ -1,0 +1,96 @@
+"""What happens to the member while micro-batches run: thrown out, its guardian killed; and what commits allow."""
+
+import logging
+import os
+import signal
+
+import pytest
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.protocol import messages as m
+from penstock.spark.runtime import batch_runner
+
+pytestmark = pytest.mark.spark
+LEAVE = -1
+
+
+def throw_out(broker, group_id, member_id):
+    """The coordinator is told that the member leaves; the member itself knows nothing of it."""
+    request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest(
+        group_id=GroupId(group_id),
+        member_id=member_id,
+        member_epoch=i32(LEAVE),
+        endpoint_information_epoch=i32(-1),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        client_tags=None,
+        task_offsets=None,
+        task_end_offsets=None,
+    )
+    with NetworkClient(broker.bootstrap_servers) as client:
+        client.call_coordinator(group_id, request, lambda reply: (reply.error_code,))
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["hears at once", "hears late"])
+def test_a_batch_of_a_lost_member_is_not_committed(broker, make_app, running, flights, caplog, hears):
+    """The same tasks come back with a new epoch; what the old epoch's batch left in the stores is undone."""
+    caplog.set_level(logging.WARNING, "penstock.spark")
+    app = running(flights.count_slowly(make_app("slow")))
+    app.wait_until("running", timeout=60)
+    [runner] = app._runtime.runners.values()
+    member, guardian = app.member.member_id, app._runtime._link.pid
+    flights.send_keyed(broker, range(300))
+    app._wait(lambda: runner.batch_since is not None, None, "in a batch")
+    try:
+        if not hears:
+            os.kill(guardian, signal.SIGSTOP)
+        throw_out(broker, "slow", member)
+        app._wait(lambda: "is not committed" in caplog.text, None, "refused")
+        if not hears:  # the commit itself was refused, not left out
+            assert "lost its tasks" not in caplog.text
+            assert not any(broker.group("slow").offsets.values())
+    finally:
+        os.kill(guardian, signal.SIGCONT)
+    app.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(300))
+    flights.send_keyed(broker, range(300, 400))
+    app.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(400))
+
+
+def test_a_killed_guardian_is_replaced(broker, make_app, running, flights):
+    app = running(flights.count_slowly(make_app("slow")))
+    app.wait_until("running", timeout=60)
+    [runner] = app._runtime.runners.values()
+    member, guardian = app.member.member_id, app._runtime._link.pid
+    flights.send_keyed(broker, range(300))
+    app._wait(lambda: runner.batch_since is not None, None, "in a batch")
+    os.kill(guardian, signal.SIGKILL)
+    app._wait(lambda: app._runtime._link.pid != guardian, None, "joined again")
+    app.wait_until("caught-up", timeout=60)
+    assert app.member.member_id == member
+    assert set(broker.group("slow").members) == {member}
+    assert flights.newest(broker, "by-origin") == flights.counted(range(300))
+
+
+def test_committed_rows_of_repartition_topics_are_deleted(broker, make_app, running, flights, monkeypatch):
+    monkeypatch.setattr(batch_runner, "PURGE_INTERVAL", 0.1)
+    flights.send(broker, range(200))
+    app = running(flights.count_by_origin(make_app()))
+    app.wait_until("caught-up", timeout=60)
+    committed = broker.group("flight-counts").offsets
+    internal = {where: at for where, at in committed.items() if where[0].endswith("-repartition") and at > 0}
+    with Admin(broker.bootstrap_servers) as admin:
+
+        def begins():
+            return {where: row.offset for where, row in admin.list_offsets(dict.fromkeys(internal, "earliest")).items()}
+
+        assert sum(internal.values()) == 200
+        app._wait(lambda: begins() == internal, None, "purged")
+        ends = admin.list_offsets(dict.fromkeys(internal, "latest"))
+    assert {where: row.offset for where, row in ends.items()} == internal
+    assert len(broker.records("flights")) == 200  # the user's own topics are left alone
