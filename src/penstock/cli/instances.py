@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -49,13 +49,22 @@ class InstanceStatus:
 class Instance:
     """One application instance. Mutable: it may be started again after it ended."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, directory: Path, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        directory: Path,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.started_at = 0.0
         self.killed = False
         self.log = log or directory / f"{name}.log"
         self._report = directory / f"{name}.report.json"
         self._arguments = list(arguments)
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: IO[bytes] | None = None
 
@@ -67,7 +76,7 @@ class Instance:
         command += ["--name", self.name, "--report", str(self._report)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, env=self._environment
             )
         self._lifeline = self._process.stdin
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.cli.demo.flights import Departures, FlightYear
-from penstock.cli.demo.stage import Stage, example_path
+from penstock.cli.demo.stage import Stage, example_path, spark_environment
 from penstock.cli.verdict_report import repeats
 from penstock.errors import PenstockError
 
@@ -24,7 +24,13 @@ def recompute(stage: Stage) -> dict[str, Any]:
     command += ["--bootstrap-server", stage.bootstrap_servers]
     with stage.log.open("ab") as log:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, timeout=TIMEOUT_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+            env=spark_environment(),
         )
     try:
         document: dict[str, Any] = json.loads(done.stdout)
