@@ -141,7 +141,7 @@ class RunningApp:
         if state == "running":
             self._wait(self._is_running, deadline, state)
             return
-        self._wait(self._is_running, deadline, state)
+        self._wait(self._is_settled, deadline, state)
         for layer in self._layers():
             self._wait_for_commits(layer, deadline)
         self._ends.clear()
@@ -163,6 +163,12 @@ class RunningApp:
             return False
         owned = {name: {task.partition for task in runner.tasks()} for name, runner in self._runtime.runners.items()}
         return all(set(partitions) <= owned.get(name, set()) for name, partitions in snapshot.active.items())
+
+    def _is_settled(self) -> bool:
+        """Running, or a spare: joined, with nothing wrong, and no task left for it (the others' commits count too)."""
+        snapshot = self._runtime.snapshot
+        is_spare = snapshot is not None and snapshot.member_epoch > 0 and not snapshot.active and not snapshot.status
+        return is_spare or self._is_running()
 
     def _layers(self) -> list[list[str]]:
         """Topics of the outside world first; internal ones end only when what feeds them has ended."""

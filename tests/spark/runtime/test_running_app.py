@@ -154,3 +154,19 @@ def test_the_status_file_tells_other_processes(broker, make_app, running, tmp_pa
     assert status["member_id"] == app.member.member_id
     assert status["tasks"]["flights"] == [0, 1, 2, 3]
     assert status["error"] is None
+
+
+def test_an_instance_without_tasks_is_caught_up_with_its_group(broker, make_app, running, flights):
+    broker.create_topics({"narrow": 1})
+    broker.produce("narrow", [json.dumps(flights.flight(number)) for number in range(50)])
+
+    def instance(name):
+        app = make_app("one-task", instance=name)
+        app.stream("narrow", schema=flights.SCHEMA).select("n").to_topic("numbers", partitions=1)
+        return running(app)
+
+    worker, spare = instance("a"), instance("b")
+    worker.wait_until("caught-up", timeout=60)
+    spare.wait_until("caught-up", timeout=60)
+    assert sorted(map(len, (worker.tasks, spare.tasks))) == [0, 1]
+    assert len(broker.records("numbers")) == 50
