@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.cli.near_names import nearest
+from penstock.client.near_names import nearest
 from penstock.errors import ConfigError, PenstockError, UserCodeError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cli.near_names import nearest
+from penstock.client.near_names import nearest
 
 if TYPE_CHECKING:
     from penstock.client.cluster_metadata import TopicMetadata

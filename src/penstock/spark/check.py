@@ -5,7 +5,6 @@ Findings are returned, nothing is raised: a preflight that stops at the first pr
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicMetadata
+from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
@@ -53,7 +53,7 @@ def _cluster(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient)
     yield from _guarded(lambda: _group(app, admin))
     sources = [source for part in compiled.subtopologies for source in part.sources if isinstance(source, TopicSource)]
     for source in sources:
-        yield from _source_topics(source, known)
+        yield from _source_topics(source, known, app.bootstrap_servers)
     for part in compiled.subtopologies:
         for branch in part.branches:
             if isinstance(branch.sink, TopicSink):
@@ -103,18 +103,19 @@ def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
         )
 
 
-def _source_topics(source: TopicSource, known: Mapping[str, TopicMetadata]) -> Iterator[Finding]:
+def _source_topics(
+    source: TopicSource, known: Mapping[str, TopicMetadata], bootstrap_servers: str
+) -> Iterator[Finding]:
     for topic in source.topics:
         if topic in known:
             yield Finding(level="ok", code="topic", message=f"{topic}: {len(known[topic].partitions)} partitions")
             continue
-        near = difflib.get_close_matches(topic, sorted(known), n=1, cutoff=0.6)
-        create = f"penstock topics --create --topic {topic} --partitions 8"
+        missing = topic_missing(topic, known, bootstrap_servers)
         yield Finding(
             level="problem",
-            code="topic-missing",
-            message=f'source topic "{topic}" does not exist',
-            fix=f'did you mean "{near[0]}"?  else:  {create}' if near else create,
+            code=missing.code,
+            message=f"source {missing.message}",
+            fix=missing.fix,
             where=shown(source.where),
         )
     counts = {len(known[topic].partitions) for topic in source.topics if topic in known}

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.client.admin import Admin
+from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import ConfigError
 from penstock.spark.compilation import Output
@@ -184,7 +185,10 @@ class _Recomputation:
 
 def _extent(app: StreamsApp, admin: Admin, sources: Sequence[TopicSource], internal: Sequence[str]) -> _Extent:
     topics = [topic for source in sources for topic in source.topics]
-    known = admin.describe_topics(topics)
+    known = admin.list_topics()
+    for topic in topics:
+        if topic not in known:
+            raise topic_missing(topic, known, app.bootstrap_servers)
     where = [(topic, partition) for topic in topics for partition in known[topic].partitions]
     first, last = (
         admin.list_offsets(dict.fromkeys(where, "earliest")),

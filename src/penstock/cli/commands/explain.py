@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from penstock.cli.error_pages import error_codes, error_page
-from penstock.cli.near_names import nearest
 from penstock.cli.terminal import data
+from penstock.client.near_names import nearest
 
 __all__ = ["command"]
 

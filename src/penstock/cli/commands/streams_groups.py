@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.group_report import member_lines, offset_lines, state_lines
-from penstock.cli.near_names import group_missing
 from penstock.cli.options import bootstrap_option, exactly_one, json_option
 from penstock.cli.terminal import data, print_json, talk
 from penstock.cli.text_table import kafka_table
+from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError
 
 if TYPE_CHECKING:

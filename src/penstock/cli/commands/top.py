@@ -10,9 +10,9 @@ import click
 
 from penstock.cli.group_table import group_line, member_rows, plain_rows, table
 from penstock.cli.group_view import GroupView, GroupWatch
-from penstock.cli.near_names import group_missing
 from penstock.cli.options import bootstrap_option, json_option
 from penstock.cli.terminal import console, data, is_terminal, print_json
+from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.near_names import topic_missing
 from penstock.cli.options import bootstrap_option, exactly_one, json_option, key_value_pairs
 from penstock.cli.terminal import data, print_json, talk
+from penstock.client.near_names import topic_missing
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin

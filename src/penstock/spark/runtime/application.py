@@ -23,8 +23,9 @@ from penstock.client.admin import Admin
 from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from penstock.client.membership import events as member_events
 from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, MaxPollExceeded, PenstockError
+from penstock.errors import MaxPollExceeded, PenstockError
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.chains import build_chains, source_topics
 from penstock.spark.runtime.job_runner import JobRunner
@@ -166,14 +167,7 @@ class ApplicationRuntime:
         to_create = {name: count for name, count in sinks.items() if name not in known and count}
         missing = [name for name in [*sorted(sources), *sorted(sinks)] if name not in known and name not in to_create]
         if missing:
-            raise BrokerError(
-                "topic-missing",
-                f"the topic {missing[0]} does not exist on {self.bootstrap_servers}",
-                f"Create it (penstock topics --create --topic {missing[0]}), or let a sink create it: partitions=.",
-                topic=missing[0],
-                kafka_code=3,
-                kafka_name="UNKNOWN_TOPIC_OR_PARTITION",
-            )
+            raise topic_missing(missing[0], self._client.metadata(refresh=True).topics, self.bootstrap_servers)
         if to_create:
             replicas = int(self.app.config["replication.factor"])
             # another instance may be faster
