@@ -35,20 +35,20 @@ STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
-        load(broker.bootstrap_servers)
+        load(broker.bootstrap_servers, "flights")
         yield broker
 
 
 @pytest.fixture(scope="module")
 def theirs(kafka: KafkaBroker) -> KafkaBroker:
-    load(kafka.bootstrap_servers)
+    load(kafka.bootstrap_servers, "flights")
     return kafka
 
 
-def load(bootstrap_servers: str) -> None:
+def load(bootstrap_servers: str, topic: str) -> None:
     with Admin(bootstrap_servers) as admin:
-        admin.create_topics({"flights": PARTITIONS}, replication_factor=1)
-    send_flights(bootstrap_servers, FLIGHTS, PARTITIONS)
+        admin.create_topics({topic: PARTITIONS}, replication_factor=1)
+    send_flights(bootstrap_servers, FLIGHTS, PARTITIONS, topic)
 
 
 def expected_delays() -> dict[str, Any]:
@@ -93,10 +93,12 @@ def test_the_same_results(
     assert found["ours"] == found["kafka"]
 
 
-def test_two_instances_share_the_tasks_on_kafka(theirs: KafkaBroker, tmp_path: Path) -> None:
-    servers, name = theirs.bootstrap_servers, "shared-delays"
+def test_two_instances_share_the_tasks_on_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
+    servers, name, topic = kafka.bootstrap_servers, "shared-delays", "shared-flights"
+    load(servers, topic)
     first, second = (
-        Application("flight_delays.py", servers, tmp_path / instance, FLIGHTS_GROUP=name) for instance in "ab"
+        Application("flight_delays.py", servers, tmp_path / instance, FLIGHTS_GROUP=name, FLIGHTS_TOPIC=topic)
+        for instance in "ab"
     )
     try:
         first.start()
@@ -104,14 +106,14 @@ def test_two_instances_share_the_tasks_on_kafka(theirs: KafkaBroker, tmp_path: P
         with Admin(servers) as admin:
             until(lambda: list(active_tasks(group(admin, name)).values()) == [4, 4], "4 + 4 tasks", first, second)
             until(lambda: caught_up(admin, name), "caught up", first, second)
-            kafkas_tool_sees_the_group(servers, name, {first.member_id, second.member_id})
+            kafkas_tool_sees_the_group(servers, name, topic, {first.member_id, second.member_id})
             assert newest(servers, f"{name}-by-origin") == expected_delays()
 
             assert second.stop() == 0, second.log.read_text()[-3000:]
             until(lambda: active_tasks(group(admin, name)) == {first.member_id: 8}, "8 tasks of one", first)
             until(lambda: first.open_tasks == 8, "8 open tasks", first)
             more = range(len(FLIGHTS), len(FLIGHTS) + 70)
-            send_flights(servers, more, PARTITIONS)
+            send_flights(servers, more, PARTITIONS, topic)
             until(lambda: caught_up(admin, name), "caught up", first)
         counts = {origin: row["flights"] for origin, row in newest(servers, f"{name}-by-origin").items()}
         fresh = [flight(n) for n in more if flight(n)["dep_delay"] is not None]
@@ -123,7 +125,7 @@ def test_two_instances_share_the_tasks_on_kafka(theirs: KafkaBroker, tmp_path: P
         second.end()
 
 
-def kafkas_tool_sees_the_group(servers: str, name: str, members: set[str | None]) -> None:
+def kafkas_tool_sees_the_group(servers: str, name: str, topic: str, members: set[str | None]) -> None:
     def tool(*arguments: str) -> list[list[str]]:
         out = run_tool(STREAMS_GROUPS, ["--bootstrap-server", servers, *arguments])
         return [line.split() for line in out.splitlines() if line.strip()]
@@ -134,10 +136,10 @@ def kafkas_tool_sees_the_group(servers: str, name: str, members: set[str | None]
     assert offsets[0] == [
         *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LEADER-EPOCH", "LOG-END-OFFSET", "OFFSET-LAG"),
     ]
-    flights = {row[2]: row[3:] for row in offsets[1:] if row[1] == "flights"}
+    flights = {row[2]: row[3:] for row in offsets[1:] if row[1] == topic}
     each = str(len(FLIGHTS) // PARTITIONS)
     assert flights == {str(p): [each, "-", each, "0"] for p in range(PARTITIONS)}
-    assert {row[1] for row in offsets[1:]} == {"flights", f"{name}-by-origin-repartition"}
+    assert {row[1] for row in offsets[1:]} == {topic, f"{name}-by-origin-repartition"}
     assert all(row[-1] == "0" for row in offsets[1:]), "no lag anywhere"
 
     rows = tool("--describe", "--group", name, "--members")

@@ -1,7 +1,7 @@
 """The stateful program of the process tests: where → groupBy → agg(count, avg, max) → topic, with a repartition topic.
 
 `python flight_delays.py [until]`; where the cluster and the state are say PENSTOCK_BOOTSTRAP_SERVERS and
-PENSTOCK_STATE_DIR. `FLIGHTS_GROUP` names the group, so that tests may share a cluster.
+PENSTOCK_STATE_DIR. `FLIGHTS_GROUP` and `FLIGHTS_TOPIC` name group and input, so that tests may share a cluster.
 """
 
 import os
@@ -13,7 +13,9 @@ from penstock import StreamsApp
 
 app = StreamsApp(os.environ.get("FLIGHTS_GROUP", "flight-delays"))
 
-flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
+flights = app.stream(
+    os.environ.get("FLIGHTS_TOPIC", "flights"), schema="id bigint, origin string, carrier string, dep_delay double"
+)
 
 
 def delays(flights):
