@@ -10,6 +10,8 @@ from penstock.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument
 
 __all__ = ["command"]
 
+_REACH_MS = 5_000
+
 
 @click.command("run")
 @application_argument
@@ -59,6 +61,8 @@ def command(
     from penstock.cli.running import RunOptions, run_instances
 
     check_application_path(application)
+    if bootstrap_servers and not dev:
+        _reach(bootstrap_servers)
     return run_instances(
         RunOptions(
             application=application,
@@ -69,3 +73,11 @@ def command(
             config_file=config_file,
         )
     )
+
+
+def _reach(bootstrap_servers: str) -> None:
+    """A wrong address is told before Spark is started for nothing. Raises CannotConnect."""
+    from penstock.client.network_client import NetworkClient
+
+    with NetworkClient(bootstrap_servers, client_id="penstock-run", api_timeout_ms=_REACH_MS) as client:
+        client.metadata([])
