@@ -59,8 +59,10 @@ def command(
     """
     from penstock.cli.application import check_application_path
     from penstock.cli.running import RunOptions, run_instances
+    from penstock.spark.spark_session import check_java
 
     check_application_path(application)
+    check_java()
     if bootstrap_servers and not dev:
         _reach(bootstrap_servers)
     return run_instances(
