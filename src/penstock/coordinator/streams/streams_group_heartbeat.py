@@ -245,6 +245,7 @@ def _note_soft_changes(
     endpoint = after.metadata.user_endpoint
     if endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after)):
         soft.endpoint_epoch += 1
+        soft.changed()
 
 
 def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
