@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from penstock.broker.shard_runner import AppendFailed, ShardRunner
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.result import (
@@ -61,6 +62,12 @@ class RecordingShard:
 
     def on_metadata_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[CoordinatorResult]:
         self.events.append(("image", image.version))
+        yield from self.on_timers(now_ms=now_ms)
+
+    def on_configuration(
+        self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
+    ) -> Iterator[CoordinatorResult]:
+        self.events.append(("configuration", configuration.streams_max_size))
         yield from self.on_timers(now_ms=now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
@@ -159,3 +166,19 @@ def test_after_a_failed_timer_the_shard_is_armed_anew_and_takes_the_newest_image
     shard.loaded = CoordinatorResult(timers=(TIMER,))
     list(runner.catch_up(MetadataImage(version=8), now_ms=4))
     assert events == [("fire", 3), ("loaded", 4), ("timers", (TIMER,)), ("image", 8)]
+
+
+def test_what_new_settings_mean_takes_effect_one_result_after_the_other(
+    runner: ShardRunner, shard: RecordingShard, events: list[object]
+) -> None:
+    shard.due = [CoordinatorResult(records=(RECORD,)), CoordinatorResult(timers=(TIMER,))]
+    configuration = GroupCoordinatorConfiguration(streams_max_size=6)
+    assert len(list(runner.push_configuration(configuration, now_ms=3))) == 2
+    assert events == [
+        ("configuration", 6),
+        ("fire", 3),
+        ("append", (RECORD,), 3),
+        ("replay", RECORD),
+        ("fire", 3),
+        ("timers", (TIMER,)),
+    ]

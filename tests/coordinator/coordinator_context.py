@@ -275,6 +275,14 @@ class CoordinatorContext:
             records.extend(self.apply(result).records)
         return records
 
+    def set_group_settings(self, settings: Mapping[str, str], group_id: str = "g") -> list[CoordinatorRecord]:
+        """The group's own settings from now on. The records they brought."""
+        self.configuration = self.configuration.with_group_settings(group_id, settings)
+        records: list[CoordinatorRecord] = []
+        for result in self.shard.on_configuration(self.configuration, now_ms=self.now_ms):
+            records.extend(self.apply(result).records)
+        return records
+
     def restart(self) -> None:
         """The shard is lost; a new one reads the log."""
         self.shard = self.replayed()

@@ -185,7 +185,12 @@ def test_another_number_of_standbys_is_a_new_group_epoch() -> None:
     ctx.heartbeat("m1", 2)
     ctx.heartbeat("m1", 2, active={"0": (0,)})
     ctx.heartbeat("m2", 3)
-    ctx.shard.on_configuration(ctx.configuration.with_group_settings("g", {"streams.num.standby.replicas": "1"}))
+    records = ctx.set_group_settings({"streams.num.standby.replicas": "1"})
+    assert [type(record.key).__name__ for record in records] == [
+        "StreamsGroupMetadataKey",
+        *["StreamsGroupTargetAssignmentMemberKey"] * 2,
+        "StreamsGroupTargetAssignmentMetadataKey",
+    ]
     assert ctx.heartbeat("m1", 3).standby == {"0": (1,)}
     assert ctx.heartbeat("m2", 3).standby == {"0": (0,)}
 

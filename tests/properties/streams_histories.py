@@ -215,7 +215,8 @@ class History:
 
     def standbys_change(self) -> None:
         self.standbys = self.random.choice([0, 1, 2])
-        self.shard.on_configuration(self._configuration())
+        for result in self.shard.on_configuration(self._configuration(), now_ms=self.now_ms):
+            self._apply(result)
 
     def group_is_deleted(self) -> None:
         if self.members:

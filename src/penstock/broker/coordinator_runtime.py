@@ -135,10 +135,23 @@ class CoordinatorRuntime:
         self._parked.pop(token, None)
 
     def image_changed(self, image: MetadataImage) -> None:
+        """Topics changed; groups that need them move on. A shard that is behind takes the image when it catches up."""
         self._image = image
         now_ms = self._now_ms()
         for _, runner in tuple(self._shards.values()):
-            self._drain(runner, runner.push_image(image, now_ms=now_ms))
+            if runner not in self._behind:
+                self._drain(runner, runner.push_image(image, now_ms=now_ms))
+
+    def configuration_changed(self, configuration: GroupCoordinatorConfiguration) -> None:
+        """Settings of the broker or of groups changed, and count from now on. Groups whose assignment they concern move
+        on; a shard that is behind does so when it catches up."""
+        self._configuration = configuration
+        now_ms = self._now_ms()
+        for shard, runner in tuple(self._shards.values()):
+            if runner in self._behind:
+                shard.on_configuration(configuration, now_ms=now_ms)
+            else:
+                self._drain(runner, runner.push_configuration(configuration, now_ms=now_ms))
 
     def _shard(self, partition: int) -> tuple[GroupCoordinatorShard, ShardRunner]:
         return self._shards.get(partition) or self._start_shard(partition)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.result import (
@@ -49,6 +50,9 @@ class Shard(Protocol):
     def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None: ...
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]: ...
     def on_metadata_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[CoordinatorResult]: ...
+    def on_configuration(
+        self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
+    ) -> Iterator[CoordinatorResult]: ...
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult: ...
     def next_deadline_ms(self) -> int | None: ...
 
@@ -94,8 +98,14 @@ class ShardRunner:
         for result in self._shard.on_metadata_image(image, now_ms=now_ms):
             yield self._take_effect(result, now_ms)
 
+    def push_configuration(self, configuration: GroupCoordinatorConfiguration, *, now_ms: int) -> Iterator[Outcome]:
+        """New settings. What they mean for the shard's groups takes effect one group after the other."""
+        for result in self._shard.on_configuration(configuration, now_ms=now_ms):
+            yield self._take_effect(result, now_ms)
+
     def catch_up(self, image: MetadataImage, *, now_ms: int) -> Iterator[Outcome]:
-        """After a failed append: the timer that had fired is armed anew, and the newest image is taken in."""
+        """After a failed append: the timer that had fired is armed anew, and groups move on to the newest image and
+        settings."""
         yield self._take_effect(self._shard.on_loaded(now_ms=now_ms), now_ms)
         yield from self.push_image(image, now_ms=now_ms)
 

@@ -2,8 +2,8 @@
 
 A write returns a `CoordinatorResult` and changes no hard state: the runner appends the records, calls `replay` for
 each, then `apply_timers`, and sends the replies. A refused request raises `CoordinatorError`; nothing was changed then.
-Reads return parts of wire messages. `on_timers` and `on_metadata_image` are lazy: the runner applies each result before
-it asks for the next, which is computed on the state that the last one left.
+Reads return parts of wire messages. `on_timers`, `on_metadata_image` and `on_configuration` are lazy: the runner takes
+each result before it asks for the next, which is computed on the state that the last one left.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.group_timers import (
     assignment_due,
+    circumstances_changed,
     loaded_group_timers,
     rebalance_timed_out,
     session_timed_out,
-    topics_changed,
 )
 from penstock.coordinator.streams.membership_end import streams_group_leave
 from penstock.coordinator.streams.request_validation import JOIN_EPOCH, validate_request
@@ -217,9 +217,16 @@ class GroupCoordinatorShard:
         before, self._image = self._image, image
         return self._follow_image(before, now_ms)
 
-    def on_configuration(self, configuration: GroupCoordinatorConfiguration) -> None:
-        """New settings; a group notices at its next heartbeat, as in Kafka."""
+    def on_configuration(
+        self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
+    ) -> Iterator[CoordinatorResult]:
+        """Takes new settings, then moves every group on whose assignment they concern; Kafka waits for a heartbeat of
+        one of the group's members. Timeouts count from the next heartbeat on, as in Kafka.
+
+        The settings count from the call on, also when the iterator is not drained.
+        """
         self._configuration = configuration
+        return self._follow_circumstances(now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: the timers that a fresh shard needs."""
@@ -294,9 +301,12 @@ class GroupCoordinatorShard:
         tombstones = deleted_topic_tombstones(self._registry.offsets, before, self._image)
         if tombstones:
             yield CoordinatorResult(records=tombstones)
+        yield from self._follow_circumstances(now_ms)
+
+    def _follow_circumstances(self, now_ms: int) -> Iterator[CoordinatorResult]:
         for group in self._registry.streams_groups():
             soft, circumstances = self._soft_state(group.group_id), self._circumstances(group.group_id, now_ms)
-            result = topics_changed(group, soft, circumstances)
+            result = circumstances_changed(group, soft, circumstances)
             if result is not None:
                 yield result
 

@@ -1,6 +1,8 @@
-"""What happens to a streams group without a request: timers fire, topics change, the coordinator has loaded it."""
+"""What happens to a streams group without a request: timers fire, topics or settings change, it has been loaded."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from penstock.coordinator.records import builders
 from penstock.coordinator.records.schemas import StreamsGroupMetadataValue
@@ -22,10 +24,10 @@ from penstock.coordinator.streams.topics.configured_topology import ConfiguredTo
 
 __all__ = [
     "assignment_due",
+    "circumstances_changed",
     "loaded_group_timers",
     "rebalance_timed_out",
     "session_timed_out",
-    "topics_changed",
 ]
 
 
@@ -66,10 +68,11 @@ def assignment_due(
     return _computed(group, group.metadata, configured, circumstances, bump=None)
 
 
-def topics_changed(
+def circumstances_changed(
     group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
 ) -> CoordinatorResult | None:
-    """A new image: when it changes what the topology needs, the group moves on by itself, no heartbeat needed.
+    """A new image or new settings: when they change what the assignor sees, the group moves on by itself, no heartbeat
+    needed: a new epoch, and the target as soon as the initial delay and the assignment interval allow.
 
     Topics to create are left to heartbeats, which carry somebody's right to create them.
     """
@@ -77,17 +80,15 @@ def topics_changed(
         return None
     configured = soft.configured_topology(group.topology, circumstances.image)
     metadata = group.metadata
-    if (
-        configured.metadata_hash == metadata.metadata_hash
-        and configured.validated_epoch == metadata.validated_topology_epoch
-    ):
-        return None
-    bumped = StreamsGroupMetadataValue(
-        epoch=metadata.epoch + 1,
+    wanted = StreamsGroupMetadataValue(
+        epoch=metadata.epoch,
         metadata_hash=configured.metadata_hash,
         validated_topology_epoch=configured.validated_epoch,
-        last_assignment_configs=metadata.last_assignment_configs,
+        last_assignment_configs=circumstances.configuration.assignment_configs,
     )
+    if wanted == metadata:
+        return _interval_timer_anew(group, circumstances)
+    bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = builders.streams_group_metadata_record(group.group_id, bumped)
     if circumstances.initial_delay_runs:
         return CoordinatorResult(records=(record,), events=(_epoch_event(group, bumped.epoch),))
@@ -96,6 +97,15 @@ def topics_changed(
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
         return CoordinatorResult(records=(record,), timers=(timer,), events=(_epoch_event(group, bumped.epoch),))
     return _computed(group, bumped, configured, circumstances, bump=record)
+
+
+def _interval_timer_anew(group: StreamsGroup, circumstances: Circumstances) -> CoordinatorResult | None:
+    """The interval's length may be another one now; whoever waits for its end waits for the new one."""
+    if not circumstances.interval_timer_runs:
+        return None
+    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+    due_ms = circumstances.now_ms if end_ms is None else end_ms
+    return CoordinatorResult(timers=(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms),))
 
 
 def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> list[SetTimer | CancelTimer]:
