@@ -23,7 +23,7 @@ from penstock.coordinator.assignors.assignor import TaskAssignor
 from penstock.coordinator.assignors.sticky_tasks import StickyTaskAssignor
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.group_registry import GroupRegistry
+from penstock.coordinator.group_registry import Group, GroupRegistry
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.offset_commit import offset_commit
 from penstock.coordinator.offsets.offset_delete import offset_delete
@@ -199,6 +199,10 @@ class GroupCoordinatorShard:
     ) -> offset_fetch_response.OffsetFetchResponseGroup:
         """API 9, one group. Raises CoordinatorError when the whole group is refused."""
         return offset_fetch(self._registry.offsets, self._registry.get(group.group_id), group, image=self._image)
+
+    def group(self, group_id: str) -> Group | None:
+        """For watchers and checkers: to be looked at, not to be changed."""
+        return self._registry.get(group_id)
 
     # --- what happens by itself ---
 

@@ -1,0 +1,38 @@
+"""`python -m penstock.simulator SEED` tells the story of one seed; `--seeds N [--first M]` runs many and sums up."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from penstock.simulator.simulation import Outcome, simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.simulator", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", help="one seed, its story on stdout")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their stories")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        outcome = simulate(arguments.seed)
+        print("\n".join(outcome.story))
+        print(f"digest {outcome.digest}")
+        return _verdict([outcome])
+    return _verdict([simulate(seed) for seed in range(arguments.first, arguments.first + arguments.seeds)])
+
+
+def _verdict(outcomes: list[Outcome]) -> int:
+    broken = [outcome for outcome in outcomes if outcome.broken is not None]
+    for outcome in broken:
+        print(f"seed {outcome.seed}: {outcome.broken}", file=sys.stderr)
+    did = sum((outcome.did for outcome in outcomes), Counter[str]())
+    deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
+    checks = sum(outcome.checks for outcome in outcomes)
+    print(f"{len(outcomes)} seeds, {len(broken)} broken, {checks} checks; {deeds}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""One world from one seed: a broker, applications, chaos, then calm; and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+from penstock.coordinator.streams.group import StreamsGroup
+from penstock.simulator.chaos import Chaos
+from penstock.simulator.checkers import Checkers, RuleBroken, check_balance, check_moves, owners, unsettled
+from penstock.simulator.event_queue import EventQueue
+from penstock.simulator.network import NetworkConditions
+from penstock.simulator.simulated_application import Habits, SimulatedApplication
+from penstock.simulator.simulated_broker import SimulatedBroker
+from penstock.simulator.topologies import SHAPES, Task
+
+__all__ = ["Outcome", "World", "simulate"]
+
+CHAOS_MS = 25_000
+SETTLING_MS = 40_000
+STEP_MS = 100
+STORY_LINES = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`broken`: the rule that did not hold, None when all held. `digest` hashes the story: one seed, one digest."""
+
+    seed: int
+    broken: str | None
+    digest: str
+    story: tuple[str, ...]
+    did: Counter[str]
+    checks: int
+    moved: int
+
+
+class World:
+    """Everything of one simulation. Mutable."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.group_id = "flights"
+        self.events = EventQueue()
+        self.conditions = NetworkConditions()
+        self.shape = self.random.choice(SHAPES)
+        self.story: list[str] = []
+        self._hash = hashlib.sha256()
+        self._began_ms = self.events.now_ms
+        self.applications: list[SimulatedApplication] = []
+        self._watched = False
+        self.habits = Habits()
+        self.broker = SimulatedBroker(
+            self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
+        )
+        self.checkers = Checkers(self.group_id, self.broker, self.living)
+        for name, partitions in self.shape.sources.items():
+            self.broker.create_topic(name, partitions)
+        self.broker.metadata_changed()
+        self._watched = True
+
+    # --- doors ---
+
+    def tell(self, text: str) -> None:
+        line = f"{self.events.now_ms - self._began_ms:>8} ms  {text}"
+        self._hash.update(line.encode())
+        self.story.append(line)
+        if len(self.story) > 2 * STORY_LINES:
+            del self.story[:STORY_LINES]
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def living(self) -> list[SimulatedApplication]:
+        return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
+
+    def start_application(self) -> SimulatedApplication:
+        number = len(self.applications) + 1
+        process = f"p{self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number}"
+        self.tell(f"m{number} starts in process {process}")
+        application = SimulatedApplication(
+            name=f"m{number}",
+            process_id=process,
+            group_id=self.group_id,
+            shape=self.shape,
+            habits=self.habits,
+            broker=self.broker,
+            events=self.events,
+            conditions=self.conditions,
+            random=self.random,
+            tell=self.tell,
+        )
+        self.applications.append(application)
+        return application
+
+    def advance(self, duration_ms: int) -> None:
+        self.events.run_until(self.events.now_ms + duration_ms)
+
+    # --- the course ---
+
+    def calm_down(self) -> None:
+        """The network is clean, the broker up, topics are as they should be, two applications live at least."""
+        self.tell("the world calms down")
+        self.conditions.calm()
+        self.broker.log.refusals = 0
+        self.broker.creations_fail = False
+        self.broker.start()
+        for name, partitions in self.shape.sources.items():
+            known = self.broker.topics.get(name)
+            if known is None or known.partitions != partitions:
+                self.broker.create_topic(name, partitions)
+        for name in self.shape.internal_topics():
+            self.broker.topics.pop(name, None)
+        self.checkers.offsets_start_anew()
+        self.broker.metadata_changed()
+        while len(self.living()) < 2:
+            self.start_application()
+
+    def settle(self, cause: str) -> None:
+        """Lets time pass until everything is as it should be. Raises RuleBroken after `SETTLING_MS`."""
+        end_ms = self.events.now_ms + SETTLING_MS
+        why: str | None = "no time has passed"
+        while why is not None:
+            if self.events.now_ms >= end_ms:
+                raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
+            self.advance(STEP_MS)
+            why = unsettled(self.checkers.group(), self.living(), self.tasks())
+        check_balance(self._group(), self.shape, self.tasks())
+        self.tell(f"settled: {cause}")
+
+    def tasks(self) -> tuple[Task, ...]:
+        partitions = {name: topic.partitions for name, topic in self.broker.topics.items()}
+        needed = {*self.shape.read_topic.values()}
+        return self.shape.tasks(partitions) if needed <= partitions.keys() else ()
+
+    def check_movement(self) -> int:
+        """One member more, then one less: each moves only what it must."""
+        moved = 0
+        before = owners(self._group())
+        joiner = self.start_application()
+        self.settle("one member more")
+        after = owners(self._group())
+        moved += check_moves(before, after, len(self._group().members), cause="one member more")
+        joiner.leave()
+        self.settle("one member less")
+        moved += check_moves(after, owners(self._group()), len(self._group().members), cause="one member less")
+        return moved
+
+    # --- parts ---
+
+    def _group(self) -> StreamsGroup:
+        group = self.checkers.group()
+        assert group is not None
+        return group
+
+    def _check(self) -> None:
+        if self._watched:
+            self.checkers.check()
+
+    def _configuration(self) -> GroupCoordinatorConfiguration:
+        return GroupCoordinatorConfiguration(
+            streams_session_timeout_ms=self.habits.session_timeout_ms,
+            streams_num_standby_replicas=self.random.choice([0, 0, 1, 2]),
+            streams_initial_rebalance_delay_ms=self.random.choice([0, 0, 3_000]),
+            streams_assignment_interval_ms=self.random.choice([0, 1_000, 1_000]),
+        )
+
+
+def simulate(seed: int, *, chaos_ms: int = CHAOS_MS) -> Outcome:
+    """Chaos for `chaos_ms` of virtual time, then calm, then the rules of movement. Never raises RuleBroken."""
+    world = World(seed)
+    chaos = Chaos(world, world.random)
+    broken: str | None = None
+    moved = 0
+    try:
+        for _ in range(world.random.randint(1, 3)):
+            world.start_application()
+        world.advance(chaos_ms)
+        chaos.stop()
+        world.calm_down()
+        world.settle("after the chaos")
+        moved = world.check_movement()
+        world.checkers.check_replay()
+    except RuleBroken as rule:
+        broken = str(rule)
+        world.tell(f"BROKEN: {rule}")
+    return Outcome(
+        seed=seed,
+        broken=broken,
+        digest=world.digest(),
+        story=tuple(world.story[-STORY_LINES:]),
+        did=chaos.did,
+        checks=world.checkers.checks,
+        moved=moved,
+    )
