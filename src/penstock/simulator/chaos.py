@@ -39,6 +39,7 @@ class Chaos:
         deeds: list[tuple[int, Callable[[], bool]]] = [
             (10, self.application_starts),
             (5, self.application_is_killed),
+            (4, self.application_restarts),
             (4, self.application_leaves),
             (4, self.application_stands_still),
             (5, self.weather_changes),
@@ -66,6 +67,14 @@ class Chaos:
         if len(living) < 2:
             return False
         self._random.choice(living).kill()
+        return True
+
+    def application_restarts(self) -> bool:
+        """Killed, and soon there again under the same ids: within the session, or after it."""
+        living = self._world.living()
+        if not living:
+            return False
+        self._world.restart_application(self._random.choice(living), self._random.choice([10, 500, 3_000, 9_000]))
         return True
 
     def application_leaves(self) -> bool:

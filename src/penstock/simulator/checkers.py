@@ -12,7 +12,7 @@ movement   one member more or less moves no more tasks than it must
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.coordinator.records import serde
 from penstock.coordinator.records.schemas import OffsetCommitKey, OffsetCommitValue
@@ -135,13 +135,16 @@ def _check_holders(group: StreamsGroup) -> dict[Task, str]:
 
 
 def unsettled(
-    group: StreamsGroup | None, applications: Iterable[SimulatedApplication], tasks: Iterable[Task]
+    group: StreamsGroup | None, applications: Sequence[SimulatedApplication], tasks: Iterable[Task]
 ) -> str | None:
     """Why a calm world has not settled yet, None when it has."""
     if group is None:
         return "there is no group"
     if group.state() is not GroupState.STABLE:
         return f"the group is {group.state().value}"
+    for application in applications:
+        if not application.runs or application.name not in group.members:
+            return f"{application.name} is not back yet"
     running = Counter(task for application in applications for task in application.open)
     missing = [task for task in tasks if running[task] != 1]
     if missing or sum(running.values()) != len(set(running)):

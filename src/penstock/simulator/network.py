@@ -47,10 +47,15 @@ class Connection:
         self._random = random
         self._last_arrival_ms = 0
         self._alive = True
+        self._cut = False
 
     def close(self) -> None:
         """The process is gone: what is under way may arrive, no answer is heard."""
         self._alive = False
+
+    def cut(self) -> None:
+        """The process has a successor of the same name: nothing of its own arrives any more."""
+        self._alive, self._cut = False, True
 
     def call(
         self, serve: Callable[[], object], *, answered: Callable[[object], None], failed: Callable[[], None]
@@ -66,6 +71,8 @@ class Connection:
         twice, lost, back_ms = chance() < weather.twice, chance() < weather.answer_lost, self._delay()
 
         def arrive() -> None:
+            if self._cut:
+                return
             try:
                 answer = serve()
                 if twice:

@@ -102,6 +102,11 @@ class SimulatedApplication:
         self.open.clear()
         self._tell("is killed")
 
+    def succeeded(self) -> None:
+        """Killed before; now another process has its ids."""
+        self._heartbeats.cut()
+        self._commits.cut()
+
     def pause(self, duration_ms: int) -> None:
         """The whole process stands still; answers wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms

@@ -53,6 +53,7 @@ class World:
         self._began_ms = self.events.now_ms
         self.applications: list[SimulatedApplication] = []
         self._watched = False
+        self._restarts = 0
         self.habits = Habits()
         self.broker = SimulatedBroker(
             self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
@@ -79,12 +80,28 @@ class World:
         return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
 
     def start_application(self) -> SimulatedApplication:
+        """A new one, now and then as a further member of a process that has some already."""
         number = len(self.applications) + 1
-        process = f"p{self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number}"
-        self.tell(f"m{number} starts in process {process}")
+        process = self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number
+        return self._start(f"m{number}", f"p{process}")
+
+    def restart_application(self, victim: SimulatedApplication, after_ms: int) -> None:
+        """Kills it and starts it again under its member and process id, as one that keeps them in its state directory."""
+        victim.kill()
+        self._restarts += 1
+
+        def start() -> None:
+            self._restarts -= 1
+            victim.succeeded()
+            self._start(victim.name, victim.process_id)
+
+        self.events.after(after_ms, start)
+
+    def _start(self, name: str, process_id: str) -> SimulatedApplication:
+        self.tell(f"{name} starts in process {process_id}")
         application = SimulatedApplication(
-            name=f"m{number}",
-            process_id=process,
+            name=name,
+            process_id=process_id,
             group_id=self.group_id,
             shape=self.shape,
             habits=self.habits,
@@ -128,7 +145,10 @@ class World:
             if self.events.now_ms >= end_ms:
                 raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
             self.advance(STEP_MS)
-            why = unsettled(self.checkers.group(), self.living(), self.tasks())
+            if self._restarts:
+                why = f"{self._restarts} applications are to be restarted"
+            else:
+                why = unsettled(self.checkers.group(), self.living(), self.tasks())
         check_balance(self._group(), self.shape, self.tasks())
         self.tell(f"settled: {cause}")
 
