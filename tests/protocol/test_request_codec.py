@@ -37,6 +37,7 @@ LOSSY = {
     *[(ApiKey.OFFSET_COMMIT, version, "request") for version in (2, 3, 4)],  # retention time
     *[(ApiKey.UPDATE_FEATURES, version, "response") for version in (0, 1)],
     *[(ApiKey.API_VERSIONS, 3, "response")],  # features that start at 0
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, "response"),  # a recovery lag that no broker fills in
 }
 
 

@@ -1,4 +1,4 @@
-"""The ranges of Apache Kafka 4.3.1, retold from its message definitions (`validVersions`)."""
+"""The ranges of Apache Kafka 4.3.1, of streams groups those of 4.4.0, retold from their message definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IncrementalAlterConfigs 44 0-1, ListPartitionReassignments 46 0-0, OffsetDelete 
 AlterClientQuotas 49 0-1, DescribeUserScramCredentials 50 0-0, AlterUserScramCredentials 51 0-0, DescribeQuorum 55 0-2,
 UpdateFeatures 57 0-2, DescribeCluster 60 0-2, DescribeProducers 61 0-0, DescribeTransactions 65 0-0,
 ListTransactions 66 0-2, ConsumerGroupHeartbeat 68 0-1, ConsumerGroupDescribe 69 0-1, ListConfigResources 74 0-1,
-DescribeTopicPartitions 75 0-0, StreamsGroupHeartbeat 88 0-0, StreamsGroupDescribe 89 0-0
+DescribeTopicPartitions 75 0-0, StreamsGroupHeartbeat 88 0-1, StreamsGroupDescribe 89 0-1
 """
 
 

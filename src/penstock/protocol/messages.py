@@ -5,7 +5,8 @@
     m.list_offsets_request.ListOffsetsRequest(...)        # nested classes come from the same module
     m.list_offsets_request.ListOffsetsTopic(...)
 
-This is the one file that names versions; older ones are lifted and lowered at the door (`version_bridge`).
+This is the one file that names versions; older ones are lifted and lowered at the door (`version_bridge`). Classes are
+kio's, and for versions that kio does not have, ours (`kafka_4_4`).
 
 *Topics by name or by id.* Produce, Fetch, OffsetCommit and OffsetFetch named topics until their last versions and carry
 topic ids since (Produce 13, Fetch 13, OffsetCommit 10, OffsetFetch 10). Their messages here are kio's newest classes
@@ -115,10 +116,6 @@ if TYPE_CHECKING:
     from kio.schema.sasl_authenticate.v2 import response as sasl_authenticate_response
     from kio.schema.sasl_handshake.v1 import request as sasl_handshake_request
     from kio.schema.sasl_handshake.v1 import response as sasl_handshake_response
-    from kio.schema.streams_group_describe.v0 import request as streams_group_describe_request
-    from kio.schema.streams_group_describe.v0 import response as streams_group_describe_response
-    from kio.schema.streams_group_heartbeat.v0 import request as streams_group_heartbeat_request
-    from kio.schema.streams_group_heartbeat.v0 import response as streams_group_heartbeat_response
     from kio.schema.sync_group.v5 import request as sync_group_request
     from kio.schema.sync_group.v5 import response as sync_group_response
     from kio.schema.txn_offset_commit.v5 import request as txn_offset_commit_request
@@ -138,9 +135,16 @@ if TYPE_CHECKING:
         produce_request,
         produce_response,
     )
+    from penstock.protocol.kafka_4_4 import (
+        streams_group_describe_request,
+        streams_group_describe_response,
+        streams_group_heartbeat_request,
+        streams_group_heartbeat_response,
+    )
 
 __all__ = [
     "BY_NAME_OR_ID",
+    "VERSIONS_OF_OUR_OWN",
     "add_offsets_to_txn_request",
     "add_offsets_to_txn_response",
     "add_partitions_to_txn_request",
@@ -248,6 +252,7 @@ __all__ = [
     "txn_offset_commit_response",
     "update_features_request",
     "update_features_response",
+    "version_module",
     "write_txn_markers_request",
     "write_txn_markers_response",
 ]
@@ -256,6 +261,9 @@ __all__ = [
 # The APIs whose newest classes are ours: see above.
 BY_NAME_OR_ID = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH})
 
+# The versions that kio does not have: their classes stand in `kafka_4_4`.
+VERSIONS_OF_OUR_OWN = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
+
 _STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
 
 
@@ -263,7 +271,14 @@ def message_module(api_key: ApiKey, kind: str) -> ModuleType:
     """The module of the newest `kind` ("request" or "response") of an API."""
     if api_key in BY_NAME_OR_ID:
         return import_module(f"penstock.protocol.canonical.{api_key.stem}_{kind}")
-    return import_module(f"kio.schema.{api_key.stem}.v{SUPPORTED[api_key].highest}.{kind}")
+    return version_module(api_key, SUPPORTED[api_key].highest, kind)
+
+
+def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
+    """The module whose classes are what travels in one version."""
+    if (api_key, api_version) in VERSIONS_OF_OUR_OWN:
+        return import_module(f"penstock.protocol.kafka_4_4.{api_key.stem}_{kind}")
+    return import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
 
 
 if not TYPE_CHECKING:  # hidden from mypy, which would take every name for a module

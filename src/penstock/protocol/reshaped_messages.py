@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId, TransactionalId
-from kio.static.primitive import i8, i32
+from kio.static.primitive import i8, i32, i64
 
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
@@ -313,6 +313,15 @@ def _adjust_lowered_update_features_request(new: Any, lowered: Any) -> object:
     return dataclasses.replace(lowered, feature_updates=updates)
 
 
+def _adjust_streams_heartbeat_response(_old: Any, lifted: Any) -> object:
+    """Version 0 has a recovery lag that no broker fills in."""
+    return dataclasses.replace(lifted, acceptable_recovery_lag=i64(-1))
+
+
+def _adjust_lowered_streams_heartbeat_response(_new: Any, lowered: Any) -> object:
+    return dataclasses.replace(lowered, acceptable_recovery_lag=i32(0))
+
+
 def _adjust_lowered_api_versions(response: Any) -> object:
     """Java clients before 4.0 refuse a feature whose lowest version is 0 (KAFKA-17011): only version 4 has them."""
     features = tuple(feature for feature in response.supported_features if feature.min_version > 0)
@@ -363,8 +372,10 @@ _ADJUSTING_LIFT: _Table = {
     (ApiKey.JOIN_GROUP, "request"): [(0, _adjust_join_group_request)],
     (ApiKey.METADATA, "request"): [(0, _adjust_metadata_request)],
     (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_update_features_request)],
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_streams_heartbeat_response)],
 }
 _ADJUSTING_LOWER: _Table = {
     (ApiKey.FETCH, "request"): [(14, _adjust_lowered_fetch_request)],
     (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_lowered_update_features_request)],
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_lowered_streams_heartbeat_response)],
 }

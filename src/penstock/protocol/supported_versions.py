@@ -1,6 +1,7 @@
-"""Which versions of each API we speak: the ranges of Apache Kafka 4.3, unstable versions left out.
+"""Which versions of each API we speak: the ranges of Apache Kafka 4.3, unstable versions left out; of
+streams groups those of 4.4.
 
-The highest version of a range names the kio class that the rooms see (`messages`). An API grows a version here and in
+The highest version of a range names the class that the rooms see (`messages`). An API grows a version here and in
 the type-checking block of `messages`; a test holds both against each other and against Kafka's own ranges.
 """
 
@@ -81,8 +82,8 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         _K.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
         _K.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
         _K.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
-        _K.STREAMS_GROUP_HEARTBEAT: VersionRange(0, 0),
-        _K.STREAMS_GROUP_DESCRIBE: VersionRange(0, 0),
+        _K.STREAMS_GROUP_HEARTBEAT: VersionRange(0, 1),
+        _K.STREAMS_GROUP_DESCRIBE: VersionRange(0, 1),
     }
 )
 

@@ -18,7 +18,6 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
@@ -68,8 +67,8 @@ def lower_response(api_key: ApiKey, api_version: int, response: object) -> objec
 
 @cache
 def message_class(api_key: ApiKey, api_version: int, kind: str) -> Any:
-    """kio's class of one version; `kind` is "request" or "response". Imported when first met."""
-    module = import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
+    """The class of one version; `kind` is "request" or "response". Imported when first met."""
+    module = messages.version_module(api_key, api_version, kind)
     return getattr(module, api_key.kafka_name + kind.capitalize())
 
 

@@ -1,8 +1,8 @@
 """StreamsGroupHeartbeat (API 88, KIP-1071): a member of a streams group joins, stays, acknowledges, leaves.
 
-Version notes: v0 is Kafka 4.2's and 4.3's. Topic names in the topology are checked here, at the door, as Kafka does;
-everything else is the coordinator's. Internal topics the group needs are created after the answer; why that failed is
-in the status of the next one, as in Kafka.
+Version notes: v0 is Kafka 4.2's and 4.3's, v1 Kafka 4.4's; requests may say the same in both. Topic names in the
+topology are checked here, at the door, as Kafka does; everything else is the coordinator's. Internal topics that the
+group needs are created after the answer; why that failed is in the status of the next one, as in Kafka.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def _refuse(code: ErrorCode, message: str) -> Response:
         member_id="",
         member_epoch=i32(0),
         heartbeat_interval=NO_THROTTLE,
-        acceptable_recovery_lag=i32(0),
         task_offset_interval=NO_THROTTLE,
         status=None,
         active_tasks=None,

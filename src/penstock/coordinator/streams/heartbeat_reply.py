@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import cast
 
-from kio.static.primitive import i8, i32
+from kio.static.primitive import i8, i32, i64
 
 from penstock.coordinator.streams.tasks import Task, TasksTuple, by_subtopology
 from penstock.coordinator.streams.topics.topic_status import TopicStatus
@@ -36,7 +36,7 @@ def heartbeat_reply(
         member_id=member_id,
         member_epoch=cast("i32", member_epoch),
         heartbeat_interval=from_ms(heartbeat_interval_ms),
-        acceptable_recovery_lag=cast("i32", 0),
+        acceptable_recovery_lag=cast("i64", 0),
         task_offset_interval=_NO_TIME,
         status=tuple(
             m.Status(status_code=cast("i8", int(status.code)), status_detail=status.detail) for status in statuses

@@ -1,0 +1,110 @@
+"""StreamsGroupDescribe's response, v1: the topology's description (KIP-1331) and the assignor's name (KIP-1357)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.schema.streams_group_describe.v0 import response as v0
+from kio.schema.streams_group_describe.v0.response import (
+    Assignment,
+    Endpoint,
+    KeyValue,
+    Member,
+    Subtopology,
+    TaskIds,
+    TaskOffset,
+    TopicInfo,
+    Topology,
+)
+from kio.schema.types import TopicName
+from kio.static.constants import EntityType
+from kio.static.primitive import i8, i16, i32Timedelta
+
+__all__ = [
+    "Assignment",
+    "DescribedGroup",
+    "Endpoint",
+    "KeyValue",
+    "Member",
+    "StreamsGroupDescribeResponse",
+    "Subtopology",
+    "TaskIds",
+    "TaskOffset",
+    "TopicInfo",
+    "Topology",
+    "TopologyDescription",
+    "TopologyDescriptionGlobalStore",
+    "TopologyDescriptionNode",
+    "TopologyDescriptionSubtopology",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDescriptionNode:
+    """A node of the processing graph. `node_type`: 1 source, 2 processor, 3 sink."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(89)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    name: str = field(metadata={"kafka_type": "string"})
+    node_type: i8 = field(metadata={"kafka_type": "int8"})
+    source_topics: tuple[TopicName, ...] = field(metadata={"kafka_type": "string"}, default=())
+    sink_topic: TopicName | None = field(metadata={"kafka_type": "string"}, default=None)
+    stores: tuple[str, ...] = field(metadata={"kafka_type": "string"}, default=())
+    successors: tuple[str, ...] = field(metadata={"kafka_type": "string"}, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDescriptionSubtopology:
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(89)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    subtopology_id: str = field(metadata={"kafka_type": "string"})
+    nodes: tuple[TopologyDescriptionNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDescriptionGlobalStore:
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(89)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    source: TopologyDescriptionNode
+    processor: TopologyDescriptionNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDescription:
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(89)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    subtopologies: tuple[TopologyDescriptionSubtopology, ...]
+    global_stores: tuple[TopologyDescriptionGlobalStore, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup(v0.DescribedGroup):
+    """`topology_description_status`: 0 not asked for, 1 not stored, 2 error, 3 here."""
+
+    __version__: ClassVar[i16] = i16(1)
+    topology_description: TopologyDescription | None = field(default=None)
+    topology_description_status: i8 = field(metadata={"kafka_type": "int8"}, default=i8(0))
+    assignor_name: str | None = field(metadata={"kafka_type": "string"}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupDescribeResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(89)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    groups: tuple[DescribedGroup, ...]
