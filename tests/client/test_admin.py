@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
+from penstock.client.admin_results import CommittedOffset
 from penstock.client.group_offsets import commit_offsets, fetch_offsets
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, Fenced
@@ -99,3 +100,47 @@ def test_an_admin_of_its_own_closes_its_client(broker: EmbeddedBroker) -> None:
     with Admin(broker.bootstrap_servers, client_id="of-its-own") as admin:
         assert admin.list_topics()
         assert admin.client.client_id == "of-its-own"
+
+
+def test_positions_travel_with_epoch_and_metadata(admin: Admin) -> None:
+    given = {
+        ("flights", 0): CommittedOffset(offset=5, leader_epoch=0, metadata="größer"),
+        ("flights", 1): CommittedOffset(offset=1),
+    }
+    admin.alter_offsets("app", given)
+    assert admin.list_group_offsets("app", require_stable=True) == given
+    assert admin.list_group_offsets("app", [("flights", 1), ("flights", 2)]) == {("flights", 1): given["flights", 1]}
+
+
+def test_single_positions_are_forgotten(admin: Admin) -> None:
+    admin.alter_offsets("app", {("flights", 0): 5, ("flights", 1): 6})
+    outcomes = admin.delete_offsets("app", [("flights", 0), ("absent", 3)])
+    assert list(outcomes.done) == [("flights", 0)]
+    assert outcomes.errors["absent", 3].code == "topic-missing"
+    assert admin.committed_offsets("app") == {("flights", 1): 6}
+    with pytest.raises(BrokerError) as caught:
+        admin.delete_offsets("ghost", [("flights", 0)])
+    assert caught.value.code == "group-missing"
+
+
+def test_each_group_has_its_own_answer(admin: Admin) -> None:
+    admin.alter_offsets("app", {("flights", 0): 5})
+    described = admin.try_describe_streams_groups(["app", "ghost"])
+    assert ({*described.errors}, dict(described.done)) == ({"app", "ghost"}, {})
+    assert "classic" in described.errors["app"].message
+    deleted = admin.try_delete_groups(["ghost", "app"])
+    assert (list(deleted.done), list(deleted.errors)) == (["app"], ["ghost"])
+
+
+@pytest.mark.parametrize("state", ["empty", "EMPTY", " Empty"])
+def test_lists_are_filtered_in_any_spelling(admin: Admin, state: str) -> None:
+    admin.alter_offsets("app", {("flights", 0): 5})
+    assert [group.group_id for group in admin.list_groups(states=[state], types=["classic"], protocols=[""])] == ["app"]
+    assert admin.list_groups(states=["not_ready"]) == admin.list_groups(types=["streams"]) == ()
+    assert admin.list_groups(protocols=["consumer"]) == ()
+
+
+def test_topics_that_are_gone_already(admin: Admin) -> None:
+    admin.create_topics({"one": 1})
+    admin.delete_topics(["one", "two"], missing_ok=True)
+    assert "one" not in admin.list_topics()

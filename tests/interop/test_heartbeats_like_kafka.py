@@ -51,6 +51,7 @@ COUNT_ORDER = (
     "order of subtopologies."
 )
 WORDING = "The fact in our own words."
+BOTH_TYPES = "A clash of types names both: what the group is, and what it is not."
 
 INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
     "two-members": {
@@ -70,6 +71,11 @@ INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
     },
     "unknown": {"unknown group": Intended(("message",), "Kafka calls it a streams group here and a group elsewhere.")},
     "other-topology": {"empty group keeps its topology": Intended(("assignment epoch",), TIMER)},
+    "simple-group-becomes-streams": {
+        "is no streams group": Intended(("message",), BOTH_TYPES),
+        "a member of nothing": Intended(("message",), BOTH_TYPES),
+        "leaves nothing": Intended(("message",), BOTH_TYPES),
+    },
     "impossible-topology": {
         "copartition of a topic that is not there": Intended(("error", "message"), NOT_A_CRASH),
         "copartition of a repartition topic that is not there": Intended(("error", "message"), NOT_A_CRASH),

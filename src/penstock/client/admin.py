@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
-from penstock.client import group_offsets
+from penstock.client import group_admin, group_offsets
 from penstock.client.admin_results import (
+    CommittedOffset,
     ConfigEntry,
     GroupListing,
     OffsetAndTimestamp,
+    Outcomes,
     StreamsGroupDescription,
-    read_streams_group,
 )
 from penstock.client.broker_errors import STALE_METADATA, raise_for, refusal
 from penstock.client.cluster_metadata import TopicMetadata
@@ -94,18 +95,20 @@ class Admin:
             accepted,
         )
 
-    def delete_topics(self, names: Iterable[str]) -> None:
-        """Raises BrokerError `topic-missing`."""
+    def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
+        """Raises BrokerError `topic-missing` unless `missing_ok`."""
         request = m.delete_topics_request
         message = request.DeleteTopicsRequest(
             topics=tuple(request.DeleteTopicState(name=TopicName(name), topic_id=None) for name in names),
             timeout=from_ms(self.client.request_timeout_ms),
         )
+        accepted = {ErrorCode.none} | ({ErrorCode.unknown_topic_or_partition} if missing_ok else set())
         self._controller(
             message,
             lambda response: [
                 (t.error_code, f"to delete the topic {t.name}", t.error_message) for t in response.responses
             ],
+            accepted,
         )
 
     def create_partitions(self, counts: Mapping[str, int]) -> None:
@@ -177,59 +180,56 @@ class Admin:
         )
         return {key: int(found[key].low_watermark) for key in before}
 
-    # Groups.
+    # Groups. `try_…` answers for each group; the plain form raises the first refusal.
 
-    def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[GroupListing, ...]:
-        """The groups of all brokers, ordered by id; `types`: streams, consumer, classic."""
-        request = m.list_groups_request.ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
-        brokers = self.client.metadata((), refresh=True).brokers
-        listed: dict[str, GroupListing] = {}
-        for response in self.client.call_all([(node, request) for node in sorted(brokers)]):
-            raise_for(response.error_code, "to list groups", api="ListGroups")
-            for group in response.groups:
-                listed[str(group.group_id)] = GroupListing(
-                    group_id=str(group.group_id),
-                    group_type=group.group_type,
-                    state=group.group_state,
-                    protocol_type=group.protocol_type,
-                )
-        return tuple(listed[name] for name in sorted(listed))
+    def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = (), protocols: Iterable[str] = ()
+    ) -> tuple[GroupListing, ...]:
+        """The groups of all brokers by id; `types`: streams, consumer, classic, share. States in any spelling."""
+        return group_admin.list_groups(self.client, states, types, protocols)
 
     def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
         """Members, assignments and topology (StreamsGroupDescribe). Raises BrokerError `group-missing`."""
-        described: dict[str, StreamsGroupDescription] = {}
-        for group_id in group_ids:
-            request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
-                group_ids=(GroupId(group_id),), include_authorized_operations=False
-            )
-            response = self.client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
-            (group,) = response.groups
-            raise_for(
-                group.error_code,
-                f"to describe the streams group {group_id}",
-                api="StreamsGroupDescribe",
-                message=group.error_message,
-                group_id=group_id,
-            )
-            described[group_id] = read_streams_group(group)
-        return described
+        return self.try_describe_streams_groups(group_ids).all()
+
+    def try_describe_streams_groups(self, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
+        """As `describe_streams_groups`, with an error per group."""
+        return group_admin.describe_streams_groups(self.client, group_ids)
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
-        for group_id in group_ids:
-            request = m.delete_groups_request.DeleteGroupsRequest(groups_names=(GroupId(group_id),))
-            response = self.client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.results))
-            for result in response.results:
-                raise_for(result.error_code, f"to delete the group {group_id}", api="DeleteGroups", group_id=group_id)
+        self.try_delete_groups(group_ids).all()
+
+    def try_delete_groups(self, group_ids: Iterable[str]) -> Outcomes[str, None]:
+        """As `delete_groups`, with an error per group."""
+        return group_admin.delete_groups(self.client, group_ids)
 
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """All committed positions of a group."""
-        found = group_offsets.fetch_offsets(self.client, group_id, None)
-        return {key: offset for key, offset in found.items() if offset >= 0}
+        return {key: committed.offset for key, committed in self.list_group_offsets(group_id).items()}
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits for a group without members; creates the group when it is absent."""
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Committed positions with leader epoch and metadata; a partition without one is left out.
+
+        `require_stable` waits for open transactions, until the API timeout (BrokerError `offsets-unstable`).
+        """
+        found = group_offsets.fetch_committed(self.client, group_id, partitions, require_stable=require_stable)
+        return {key: committed for key, committed in found.items() if committed.offset >= 0}
+
+    def alter_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Commits for a group without members; creates the group when it is absent.
+
+        Raises BrokerError: `member-fenced` (the group has members), `topic-missing`.
+        """
         group_offsets.commit_offsets(self.client, group_id, offsets)
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Outcomes[TopicPartition, None]:
+        """Forgets single positions. Raises BrokerError `group-missing`; a topic that is read is an error of its own."""
+        return group_admin.delete_offsets(self.client, group_id, partitions)
 
     # Configurations.
 

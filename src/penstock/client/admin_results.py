@@ -4,20 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.client.membership.assignment import Tasks, tasks_of
 from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
+from penstock.errors import BrokerError
 
 __all__ = [
+    "CommittedOffset",
     "ConfigEntry",
     "GroupListing",
     "OffsetAndTimestamp",
+    "Outcomes",
     "StreamsGroupDescription",
     "StreamsMemberAssignment",
     "StreamsMemberDescription",
     "read_streams_group",
 ]
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes(Generic[Key, Value]):
+    """What became of each thing that a call named (a group, a topic, a partition): every one is in one of the two."""
+
+    done: Mapping[Key, Value]
+    errors: Mapping[Key, BrokerError]
+
+    def all(self) -> dict[Key, Value]:
+        """What was done, when nothing was refused. Raises the first error."""
+        for error in self.errors.values():
+            raise error
+        return dict(self.done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A position that a group committed: the next record to read. Leader epoch -1 when none was given."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

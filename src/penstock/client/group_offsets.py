@@ -13,6 +13,7 @@ from typing import Any
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
+from penstock.client.admin_results import CommittedOffset
 from penstock.client.broker_errors import STALE_METADATA, raise_for, refusal
 from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.deadline import Backoff, Deadline
@@ -20,7 +21,7 @@ from penstock.client.network_client import NetworkClient
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode, is_retriable
 
-__all__ = ["commit_offsets", "fetch_offsets", "fetch_offsets_and_metadata"]
+__all__ = ["commit_offsets", "fetch_committed", "fetch_offsets", "fetch_offsets_and_metadata"]
 
 TopicPartition = tuple[str, int]
 NO_OFFSET = -1
@@ -29,13 +30,14 @@ NO_OFFSET = -1
 def commit_offsets(
     client: NetworkClient,
     group_id: str,
-    offsets: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset],
     *,
     member_id: str = "",
     member_epoch: int = -1,
     timeout_ms: float | None = None,
 ) -> None:
-    """Commits positions (the next record to read). Without a member: allowed while the group has none.
+    """Commits positions (the next record to read), plain or with leader epoch and metadata. Without a member: allowed
+    while the group has none.
 
     Raises Fenced for a member epoch that does not hold any more, BrokerError (`facts`: topic, partition) otherwise;
     then nothing or, for a group that is not a streams group, only a part is committed. Retriable errors are retried
@@ -43,12 +45,16 @@ def commit_offsets(
     """
     if not offsets:
         return
+    committed = {
+        key: given if isinstance(given, CommittedOffset) else CommittedOffset(offset=given)
+        for key, given in offsets.items()
+    }
     deadline = Deadline.after_ms(client.api_timeout_ms if timeout_ms is None else timeout_ms)
     backoff = Backoff()
     refresh = False
     while True:
         cluster = client.known_topics(_topics(offsets), refresh=refresh)
-        request = _commit_request(group_id, offsets, member_id, member_epoch, cluster)
+        request = _commit_request(group_id, committed, member_id, member_epoch, cluster)
         response = client.call_coordinator(
             group_id, request, lambda r: (code for _, _, code in _commit_errors(r)), timeout_ms=_left_ms(deadline)
         )
@@ -109,6 +115,29 @@ def fetch_offsets_and_metadata(
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, tuple[int, str]]:
     """As `fetch_offsets`, with each commit's metadata string."""
+    found = fetch_committed(
+        client,
+        group_id,
+        partitions,
+        member_id=member_id,
+        member_epoch=member_epoch,
+        require_stable=require_stable,
+        timeout_ms=timeout_ms,
+    )
+    return {key: (committed.offset, committed.metadata) for key, committed in found.items()}
+
+
+def fetch_committed(
+    client: NetworkClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+    require_stable: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, CommittedOffset]:
+    """As `fetch_offsets`, with everything that was committed."""
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
     if wanted == []:
         return {}
@@ -151,7 +180,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def _commit_request(
     group_id: str,
-    offsets: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, CommittedOffset],
     member_id: str,
     member_epoch: int,
     cluster: ClusterMetadata,
@@ -168,8 +197,9 @@ def _commit_request(
                 partitions=tuple(
                     request.OffsetCommitRequestPartition(
                         partition_index=i32(p),
-                        committed_offset=i64(offsets[topic, p]),
-                        committed_metadata="",
+                        committed_offset=i64(offsets[topic, p].offset),
+                        committed_leader_epoch=i32(offsets[topic, p].leader_epoch),
+                        committed_metadata=offsets[topic, p].metadata,
                     )
                     for p in partitions
                 ),
@@ -225,11 +255,15 @@ def _fetch_errors(response: Any) -> Iterator[ErrorCode]:
 
 def _read_offsets(
     response: Any, wanted: list[TopicPartition] | None, cluster: ClusterMetadata
-) -> dict[TopicPartition, tuple[int, str]]:
+) -> dict[TopicPartition, CommittedOffset]:
     found = {
-        (topic.name or cluster.topic_name(topic.topic_id) or str(topic.topic_id), int(partition.partition_index)): (
-            int(partition.committed_offset),
-            partition.metadata or "",
+        (
+            topic.name or cluster.topic_name(topic.topic_id) or str(topic.topic_id),
+            int(partition.partition_index),
+        ): CommittedOffset(
+            offset=int(partition.committed_offset),
+            leader_epoch=int(partition.committed_leader_epoch),
+            metadata=partition.metadata or "",
         )
         for group in response.groups
         for topic in group.topics
@@ -237,4 +271,4 @@ def _read_offsets(
     }
     if wanted is None:
         return {key: found[key] for key in sorted(found)}
-    return {key: found.get(key, (NO_OFFSET, "")) for key in wanted}
+    return {key: found.get(key, CommittedOffset(offset=NO_OFFSET)) for key in wanted}

@@ -1,7 +1,11 @@
 """All groups of a shard by id, which type may replace which, and the dispatch of records: the writer of hard state.
 
+Offline migration: an *empty* group gives way to the type that its next member speaks, and the offsets stay; a group
+with members never does. The tombstones of the old type come before the records of the new one.
+
 Compaction may have left any subset of a group's records: each creates what it needs; a tombstone for what is not there
-is nothing. A *simple* classic group (offsets only) gives way to a streams group (KAFKA-20254); another type is corrupt.
+is nothing. Also in replay an empty group gives way to a record of the other type (KAFKA-20254 was about one that holds
+offsets only): a missing tombstone must not make the whole shard unloadable. Over members it is corrupt.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
 from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records.builders import group_metadata_tombstone
+from penstock.coordinator.records.builders import group_metadata_tombstone, streams_group_tombstones
 from penstock.coordinator.result import CoordinatorRecord
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.protocol.error_codes import ErrorCode
@@ -48,7 +52,9 @@ class GroupRegistry:
         if group is None:
             raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         if not isinstance(group, StreamsGroup):
-            raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group.")
+            raise CoordinatorError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group: it is a classic group."
+            )
         return group
 
     def streams_group_to_join(self, group_id: str) -> tuple[StreamsGroup, tuple[CoordinatorRecord, ...]]:
@@ -60,6 +66,23 @@ class GroupRegistry:
         if isinstance(group, ClassicGroup) and group.is_empty:
             return StreamsGroup.new(group_id), (group_metadata_tombstone(group_id),)
         return self.streams_group(group_id), ()
+
+    def classic_group_to_join(self, group_id: str) -> tuple[ClassicGroup, tuple[CoordinatorRecord, ...]]:
+        """The other direction, for a classic member: an empty streams group is taken out, its offsets stay.
+
+        Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL) while streams members are there.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return ClassicGroup(group_id=group_id), ()
+        if isinstance(group, ClassicGroup):
+            return group, ()
+        if group.members:
+            raise CoordinatorError(
+                ErrorCode.inconsistent_group_protocol,
+                f"Group {group_id} is a streams group with {len(group.members)} members, not a classic group.",
+            )
+        return ClassicGroup(group_id=group_id), streams_group_tombstones(group_id)
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Raises CorruptRecord for a record that cannot follow what was replayed before."""
@@ -77,6 +100,8 @@ class GroupRegistry:
             group = self._streams_group_for_replay(key.group_id, creates=value is not None)
             if group is not None:
                 _replay_streams(group, key, value)
+                if value is None and group.is_blank:
+                    self._remove_streams_group(key.group_id)
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
         """The records that rebuild everything, by group."""
@@ -96,8 +121,10 @@ class GroupRegistry:
     def _replay_classic(self, group_id: str, value: s.GroupMetadataValue | None) -> None:
         group = self._groups.get(group_id)
         if value is not None:
-            if group is not None and not isinstance(group, ClassicGroup):
-                raise CorruptRecord(f"a classic group's record for {group_id}, which is a streams group")
+            if isinstance(group, StreamsGroup) and group.members:
+                raise CorruptRecord(
+                    f"a classic group's record for {group_id}, a streams group with {len(group.members)} members"
+                )
             self._groups[group_id] = ClassicGroup(group_id=group_id, metadata=value)
         elif isinstance(group, ClassicGroup):
             del self._groups[group_id]
@@ -116,7 +143,7 @@ class GroupRegistry:
             return group
         if not creates:
             return None
-        if isinstance(group, ClassicGroup) and not group.is_simple:
+        if isinstance(group, ClassicGroup) and not group.is_empty:
             raise CorruptRecord(f"a streams group's record for {group_id}, which is a classic group")
         created = StreamsGroup.new(group_id)
         self._groups[group_id] = created

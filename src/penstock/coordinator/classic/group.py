@@ -27,10 +27,6 @@ class ClassicGroup:
         return self.metadata is None or not self.metadata.members
 
     @property
-    def is_simple(self) -> bool:
-        return self.metadata is None or (not self.metadata.protocol_type and not self.metadata.members)
-
-    @property
     def protocol_type(self) -> str:
         return "" if self.metadata is None else self.metadata.protocol_type
 

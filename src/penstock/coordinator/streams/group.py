@@ -72,6 +72,12 @@ class StreamsGroup:
     def assignment_epoch(self) -> int:
         return self.target_metadata.assignment_epoch
 
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
+        nothing = not (self.members or self.target or self.topology)
+        return nothing and self.group_epoch == self.assignment_epoch == FIRST_EPOCH
+
     def target_of(self, member_id: str) -> TasksTuple:
         return self.target.get(member_id, NO_TASKS)
 
