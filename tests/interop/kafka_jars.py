@@ -1,39 +1,47 @@
-"""Apache Kafka's own jars, fetched once through Maven into `.jars/<version>/` of the repository.
+"""Apache Kafka's own jars, fetched once through Maven into `.jars/<version>/` of the repository; and a compiler.
 
 Maven reads a pom that is written into a temporary directory and names no repository: which one serves the jars is
 the machine's own Maven setting. Kafka 4.4.0 has no `kafka-tools` and no `kafka-tools-api` jar: its broker takes the
-latter from 4.3.1, and tools always run from 4.3.1.
+latter from 4.3.1, and tools always run from 4.3.1. Java programs of the tests are compiled by the Eclipse compiler,
+which is one jar and needs no JDK.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["TOOLS_VERSION", "VERSIONS", "KafkaUnavailable", "java", "kafka_jars"]
+__all__ = ["TOOLS_VERSION", "VERSIONS", "KafkaUnavailable", "compiled", "java", "kafka_jars"]
 
 TOOLS_VERSION = "4.3.1"
 JARS = Path(__file__).parents[2] / ".jars"
 
-# (artifact, version, artifacts left out)
 _KAFKA = "org.apache.kafka"
+# Without a binding Kafka's own error messages would be lost.
+_LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", ())
+_COMPILER = "ecj-3.38.0"
+
+# Directory below .jars → (group, artifact, version, artifacts left out)
 VERSIONS: dict[str, list[tuple[str, str, str, tuple[str, ...]]]] = {
     "4.3.1": [
         (_KAFKA, "kafka_2.13", "4.3.1", ()),
         (_KAFKA, "kafka-tools", "4.3.1", ()),
         (_KAFKA, "kafka-streams", "4.3.1", ()),
+        _LOGGING,
     ],
     "4.4.0": [
         (_KAFKA, "kafka_2.13", "4.4.0", ("kafka-tools-api",)),
         (_KAFKA, "kafka-tools-api", "4.3.1", ()),
+        _LOGGING,
     ],
+    _COMPILER: [("org.eclipse.jdt", "ecj", "3.38.0", ())],
 }
-# Without a binding Kafka's own error messages would be lost.
-_LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", ())
 
 
 class KafkaUnavailable(Exception):
@@ -52,23 +60,50 @@ def java() -> str:
 
 def kafka_jars(version: str) -> Path:
     """The directory with Kafka's jars and all they need. Raises KafkaUnavailable."""
-    target = JARS / version
+    return _made_once(version, lambda target: _download(version, target))
+
+
+def compiled(sources: Path) -> Path:
+    """Class files of the Java sources below `sources`, for Java 17, against Kafka's jars. Raises KafkaUnavailable.
+
+    They are kept for as long as the sources are the same.
+    """
+    files = sorted(sources.rglob("*.java"))
+    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    libraries, compiler = kafka_jars(TOOLS_VERSION), kafka_jars(_COMPILER)
+    return _made_once(f"classes-{digest}", lambda target: _compile(files, libraries, compiler, target))
+
+
+def _made_once(name: str, make: Callable[[Path], None]) -> Path:
+    target = JARS / name
     if target.is_dir():
         return target
     JARS.mkdir(exist_ok=True)
     with (JARS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once download once
         if not target.is_dir():
-            _download(version, target)
+            make(target)
     return target
+
+
+def _compile(files: list[Path], libraries: Path, compiler: Path, target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-classes-", dir=JARS) as scratch:
+        classes = Path(scratch) / "classes"
+        command = [java(), "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main"]
+        command += ["-17", "-proc:none", "-failOnWarning", "-classpath", ":".join(map(str, libraries.glob("*.jar")))]
+        command += ["-d", str(classes), *map(str, files)]
+        out = subprocess.run(command, capture_output=True, text=True, check=False)
+        if out.returncode != 0:
+            raise AssertionError(f"The Java sources of the tests do not compile:\n{out.stdout}{out.stderr}")
+        classes.rename(target)
 
 
 def _download(version: str, target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaUnavailable(
-            f"Apache Kafka {version} is fetched with Maven, and there is no mvn in PATH. "
-            f"Install Maven, or put Kafka's jars into {target}."
+            f"{_named(version)} is fetched with Maven, and there is no mvn in PATH. "
+            f"Install Maven, or put its jars into {target}."
         )
     with tempfile.TemporaryDirectory(prefix="penstock-jars-", dir=JARS) as scratch:
         (Path(scratch) / "pom.xml").write_text(_pom(version))
@@ -76,17 +111,19 @@ def _download(version: str, target: Path) -> None:
         command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         out = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
         if out.returncode != 0:
-            raise KafkaUnavailable(
-                f"Maven could not fetch Apache Kafka {version}:\n{(out.stdout + out.stderr)[-2000:]}"
-            )
+            raise KafkaUnavailable(f"Maven could not fetch {_named(version)}:\n{(out.stdout + out.stderr)[-2000:]}")
         jars.rename(target)
+
+
+def _named(version: str) -> str:
+    return f"Apache Kafka {version}" if version[0].isdigit() else version
 
 
 def _pom(version: str) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{number}</version>"
         f"{_exclusions(left_out)}</dependency>"
-        for group, artifact, number, left_out in [*VERSIONS[version], _LOGGING]
+        for group, artifact, number, left_out in VERSIONS[version]
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

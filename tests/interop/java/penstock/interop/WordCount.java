@@ -1,0 +1,68 @@
+package penstock.interop;
+
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.time.Duration;
+import java.util.Properties;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
+
+/**
+ * One instance of the application: {@code WordCount settings.properties}. The file has the settings of Kafka Streams,
+ * and of our own {@code word.source}, {@code word.sink}; {@code word.on.disk}: the store is RocksDB;
+ * {@code word.changed}: another topology; {@code word.queries}: the group is told where this instance answers.
+ *
+ * <p>Standard output tells what happens, one JSON object a line ({@link Events}); {@link QueryEndpoint} answers
+ * questions and takes the order to close. The exit code is 0 after an orderly end, 1 after an error.
+ */
+public final class WordCount {
+    private static final Duration CLOSE_WITHIN = Duration.ofSeconds(30);
+
+    private WordCount() {}
+
+    public static void main(String[] arguments) throws Exception {
+        Properties settings = read(arguments[0]);
+        var events = new Events(System.out);
+        var endpoint = new QueryEndpoint();
+        if (Boolean.parseBoolean(settings.getProperty("word.queries"))) {
+            settings.setProperty(StreamsConfig.APPLICATION_SERVER_CONFIG, endpoint.address());
+        }
+
+        var topology = WordTopology.of(
+                settings.getProperty("word.source"),
+                settings.getProperty("word.sink"),
+                Boolean.parseBoolean(settings.getProperty("word.on.disk")),
+                Boolean.parseBoolean(settings.getProperty("word.changed")));
+        var streams = new KafkaStreams(topology, settings);
+        streams.setStateListener((now, before) -> events.tell("state", "from", before.name(), "to", now.name()));
+        streams.setUncaughtExceptionHandler(error -> {
+            events.tell("error", "type", error.getClass().getName(), "message", error.getMessage(), "cause", causeOf(error));
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+        });
+        endpoint.serve(streams, () -> streams.close(CLOSE_WITHIN));
+        events.tell("listening", "address", endpoint.address());
+        streams.start();
+        waitForTheEnd(streams);
+        System.exit(streams.state() == KafkaStreams.State.ERROR ? 1 : 0);
+    }
+
+    private static void waitForTheEnd(KafkaStreams streams) throws InterruptedException {
+        while (!streams.state().hasCompletedShutdown()) {
+            Thread.sleep(20);
+        }
+    }
+
+    private static String causeOf(Throwable error) {
+        return error.getCause() == null ? null : error.getCause().getClass().getName();
+    }
+
+    private static Properties read(String file) throws IOException {
+        var settings = new Properties();
+        try (InputStream in = new FileInputStream(file)) {
+            settings.load(in);
+        }
+        return settings;
+    }
+}

@@ -1,0 +1,45 @@
+package penstock.interop;
+
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.Stores;
+
+/** How often each word came: (id, word) is grouped anew by word, counted in a store, and told in a topic. */
+final class WordTopology {
+    static final String STORE = "counts";
+
+    private WordTopology() {}
+
+    /**
+     * Subtopology 0 reads {@code source} and writes the repartition topic, subtopology 1 counts.
+     * With {@code changed} a third one counts lengths: another topology under the same name.
+     */
+    static Topology of(String source, String sink, boolean onDisk, boolean changed) {
+        var builder = new StreamsBuilder();
+        KStream<String, String> words = builder.stream(source, Consumed.with(Serdes.String(), Serdes.String()));
+        words.selectKey((id, word) -> word)
+                .groupByKey(Grouped.with("by-word", Serdes.String(), Serdes.String()))
+                .count(store(STORE, onDisk))
+                .toStream()
+                .to(sink, Produced.with(Serdes.String(), Serdes.Long()));
+        if (changed) {
+            words.selectKey((id, word) -> String.valueOf(word.length()))
+                    .groupByKey(Grouped.with("by-length", Serdes.String(), Serdes.String()))
+                    .count(store("lengths", onDisk));
+        }
+        return builder.build();
+    }
+
+    private static Materialized<String, Long, KeyValueStore<Bytes, byte[]>> store(String name, boolean onDisk) {
+        var supplier = onDisk ? Stores.persistentKeyValueStore(name) : Stores.inMemoryKeyValueStore(name);
+        return Materialized.<String, Long>as(supplier).withKeySerde(Serdes.String()).withValueSerde(Serdes.Long());
+    }
+}
