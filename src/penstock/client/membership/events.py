@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.client.membership.assignment import AssignmentSnapshot, Tasks
+from penstock.client.membership.endpoints import EndpointMap
+from penstock.client.membership.target_watch import TargetAssignment
 from penstock.errors import PenstockError
 
 __all__ = [
     "Assigned",
     "AssignmentChanged",
+    "EndpointsChanged",
     "Fatal",
     "Fenced",
+    "InstanceIdTaken",
     "Left",
     "Lost",
     "LostReason",
     "MemberEvent",
     "NotReady",
     "Ready",
+    "SettingIgnored",
     "ShutdownRequested",
+    "TargetSeen",
 ]
 
 LostReason = Literal["fenced", "session-expired", "left", "fatal"]
@@ -36,12 +42,17 @@ class Assigned:
 class AssignmentChanged:
     """Tasks or the member epoch changed. `revoked` active tasks must be given back: commit, close, acknowledge.
 
-    With nothing added and nothing revoked only the epoch (or standby tasks) changed.
+    With all differences empty only the epoch changed. A standby task that became active is in `added` and in
+    `standby_removed`: its state stays. Without an acknowledgement the coordinator waits for the application.
     """
 
     assignment: AssignmentSnapshot
     added: Tasks
     revoked: Tasks
+    standby_added: Tasks = field(default_factory=dict)
+    standby_removed: Tasks = field(default_factory=dict)
+    warmup_added: Tasks = field(default_factory=dict)
+    warmup_removed: Tasks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +88,53 @@ class ShutdownRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSeen:
+    """What the member is going to get, before it gets it: restore ahead, but process nothing of it.
+
+    `to_come` are the active tasks it does not have yet. Only with `early_look`; told when it differs from the last.
+    """
+
+    target: TargetAssignment
+    to_come: Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointsChanged:
+    """Who serves which partitions to interactive queries."""
+
+    endpoints: EndpointMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingIgnored:
+    """The coordinator does not take something that was asked for; the member goes on without it. Told once."""
+
+    setting: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceIdTaken:
+    """Another member holds this member's instance id; it tries again until that one's session must be over.
+
+    `holder` None: the group may not be described, or the holder is gone already.
+    """
+
+    instance_id: str
+    member_id: str
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The member is out of the group. `confirmed` False: the coordinator did not answer the leave in time."""
+    """The member is out of the group. `confirmed` False: the coordinator did not answer the leave in time.
+
+    `will_return`: a static member that left for a while; its tasks wait for it until its session ends.
+    """
 
     confirmed: bool
+    will_return: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,4 +144,18 @@ class Fatal:
     error: PenstockError
 
 
-MemberEvent = Assigned | AssignmentChanged | Fenced | Lost | NotReady | Ready | ShutdownRequested | Left | Fatal
+MemberEvent = (
+    Assigned
+    | AssignmentChanged
+    | Fenced
+    | Lost
+    | NotReady
+    | Ready
+    | ShutdownRequested
+    | TargetSeen
+    | EndpointsChanged
+    | SettingIgnored
+    | InstanceIdTaken
+    | Left
+    | Fatal
+)

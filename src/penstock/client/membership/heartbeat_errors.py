@@ -11,7 +11,7 @@ from types import MappingProxyType
 from penstock.errors import BrokerError, PenstockError
 from penstock.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 
-__all__ = ["Reaction", "fatal_error", "reaction_to"]
+__all__ = ["INSTANCE_CONFLICTS", "Reaction", "fatal_error", "reaction_to"]
 
 API = "StreamsGroupHeartbeat"
 
@@ -34,6 +34,10 @@ _REACTIONS = MappingProxyType(
         ErrorCode.unknown_member_id: Reaction.REJOIN,
     }
 )
+
+
+INSTANCE_CONFLICTS = frozenset({ErrorCode.unreleased_instance_id, ErrorCode.fenced_instance_id})
+"""Two processes with one instance id; `static_member` says what to do."""
 
 
 def reaction_to(code: ErrorCode) -> Reaction:

@@ -5,17 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kio.schema.types import GroupId
-from kio.static.primitive import i32
+from kio.static.primitive import i32, u16
 
 from penstock.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from penstock.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint
+from penstock.client.membership.task_offsets import TaskOffset
 from penstock.client.membership.topology import Topology
 from penstock.protocol import messages as m
 from penstock.protocol.units import from_ms
 
-__all__ = ["JOIN_EPOCH", "LEAVE_EPOCH", "MemberIdentity", "join_request", "leave_request", "steady_request", "tasks_in"]
+__all__ = [
+    "JOIN_EPOCH",
+    "LEAVE_EPOCH",
+    "LEAVE_FOR_A_WHILE_EPOCH",
+    "Extras",
+    "MemberIdentity",
+    "join_request",
+    "leave_request",
+    "steady_request",
+    "tasks_in",
+]
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
+LEAVE_FOR_A_WHILE_EPOCH = -2
 _UNCHANGED_MS = -1
 
 Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
@@ -32,15 +45,28 @@ class MemberIdentity:
     topology: Topology
     rebalance_timeout_ms: int
     rack_id: str | None = None
+    endpoint: Endpoint | None = None
 
 
-def join_request(identity: MemberIdentity, *, endpoint_epoch: int) -> Request:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a heartbeat carries beyond the tasks. `instance_id` is None where the coordinator refuses it."""
+
+    instance_id: str | None = None
+    endpoint_epoch: int = NO_ENDPOINT_EPOCH
+    task_offsets: tuple[TaskOffset, ...] | None = None
+    task_end_offsets: tuple[TaskOffset, ...] | None = None
+    shutdown_application: bool = False
+
+
+def join_request(identity: MemberIdentity, extras: Extras) -> Request:
     """Everything, with epoch 0 and three empty lists: a joiner owns nothing."""
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
         member_epoch=i32(JOIN_EPOCH),
-        endpoint_information_epoch=i32(endpoint_epoch),
+        endpoint_information_epoch=i32(extras.endpoint_epoch),
+        instance_id=extras.instance_id,
         rack_id=identity.rack_id,
         rebalance_timeout=from_ms(identity.rebalance_timeout_ms),
         topology=identity.topology.to_heartbeat(),
@@ -48,34 +74,36 @@ def join_request(identity: MemberIdentity, *, endpoint_epoch: int) -> Request:
         standby_tasks=(),
         warmup_tasks=(),
         process_id=identity.process_id,
+        user_endpoint=_endpoint(identity.endpoint),
         client_tags=(),
-        task_offsets=None,
-        task_end_offsets=None,
+        task_offsets=extras.task_offsets,
+        task_end_offsets=extras.task_end_offsets,
     )
 
 
-def steady_request(
-    identity: MemberIdentity, *, member_epoch: int, endpoint_epoch: int, owned: OwnedTasks | None
-) -> Request:
+def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None) -> Request:
     """A heartbeat between join and leave; `owned` None says that nothing changed since the last answered one."""
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
         member_epoch=i32(member_epoch),
-        endpoint_information_epoch=i32(endpoint_epoch),
+        endpoint_information_epoch=i32(extras.endpoint_epoch),
+        instance_id=extras.instance_id,
         rebalance_timeout=from_ms(_UNCHANGED_MS if owned is None else identity.rebalance_timeout_ms),
         active_tasks=None if owned is None else _task_ids(owned.active),
         standby_tasks=None if owned is None else _task_ids(owned.standby),
         warmup_tasks=None if owned is None else _task_ids(owned.warmup),
         client_tags=None,
-        task_offsets=None,
-        task_end_offsets=None,
+        task_offsets=extras.task_offsets,
+        task_end_offsets=extras.task_end_offsets,
+        shutdown_application=extras.shutdown_application,
     )
 
 
-def leave_request(identity: MemberIdentity) -> Request:
-    """The last word: epoch -1."""
-    return steady_request(identity, member_epoch=LEAVE_EPOCH, endpoint_epoch=-1, owned=None)
+def leave_request(identity: MemberIdentity, extras: Extras, *, for_a_while: bool) -> Request:
+    """The last word: epoch -1, or -2 of a static member that will be back."""
+    epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH
+    return steady_request(identity, extras, member_epoch=epoch, owned=None)
 
 
 def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:
@@ -95,3 +123,9 @@ def _task_ids(tasks: Tasks) -> tuple[TaskIds, ...]:
     return tuple(
         TaskIds(subtopology_id=name, partitions=tuple(i32(p) for p in partitions)) for name, partitions in tasks.items()
     )
+
+
+def _endpoint(endpoint: Endpoint | None) -> m.streams_group_heartbeat_request.Endpoint | None:
+    if endpoint is None:
+        return None
+    return m.streams_group_heartbeat_request.Endpoint(host=endpoint.host, port=u16(endpoint.port))
