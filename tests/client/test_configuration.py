@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.client import ignored_settings
 from penstock.client.configuration import SETTINGS, ClientConfiguration
 from penstock.client.properties_file import parse_properties
 from penstock.errors import ConfigError
@@ -72,11 +73,46 @@ def test_a_value_that_cannot_be_is_refused(key: str, value: object) -> None:
     assert caught.value.code == "bad-value"
 
 
-def test_settings_of_the_group_are_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh process: warnings come once in the life of one."""
+    monkeypatch.setattr(ignored_settings, "_warned", set())
+
+
+def test_settings_of_the_group_are_named_as_such(nothing_warned: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="penstock.client"):
         ClientConfiguration({"session.timeout.ms": 1, "key.serializer": "x"}, environment={})
-    assert "streams.session.timeout.ms on the group" in caplog.text
+    assert "set streams.session.timeout.ms on the group" in caplog.text
     assert "key.serializer means nothing here" in caplog.text
+
+
+@pytest.mark.parametrize("name", ignored_settings.IGNORED_UNDER_STREAMS)
+def test_every_setting_that_streams_groups_ignore_is_warned_about_once(
+    nothing_warned: None, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """The seed's list of ignored configurations (S16), and the two of the classic protocol."""
+    for _ in range(3):
+        assert dict(ClientConfiguration({name: "1"}, environment={})) == dict(ClientConfiguration(environment={}))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith(f"{name} is ignored for streams groups: ")
+    replacement = ignored_settings.IGNORED_UNDER_STREAMS[name]
+    assert replacement is None or replacement in warning
+
+
+def test_the_list_of_ignored_settings_is_kafkas() -> None:
+    assert set(ignored_settings.IGNORED_UNDER_STREAMS) >= {
+        "acceptable.recovery.lag",
+        "max.warmup.replicas",
+        "num.standby.replicas",
+        "probing.rebalance.interval.ms",
+        "rack.aware.assignment.tags",
+        "rack.aware.assignment.strategy",
+        "rack.aware.assignment.traffic_cost",
+        "rack.aware.assignment.non_overlap_cost",
+        "task.assignor.class",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+    }
 
 
 def test_explain_shows_every_value_with_its_source() -> None:

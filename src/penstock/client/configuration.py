@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from penstock.client.ignored_settings import warn_if_ignored
 from penstock.client.network_client import NetworkClient
 from penstock.client.properties_file import read_properties
 from penstock.errors import ConfigError
@@ -59,6 +60,9 @@ SETTINGS: Final = _table(
     Setting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
     Setting(name="client.id", kind="string", default="penstock"),
     Setting(name="client.rack", kind="string", default=""),
+    Setting(name="group.instance.id", kind="string", default=""),
+    Setting(name="application.server", kind="string", default=""),
+    _ms("rebalance.timeout.ms", 300_000, 1),
     _ms("request.timeout.ms", 30_000, 1),
     _ms("default.api.timeout.ms", 60_000, 1),
     _ms("max.poll.interval.ms", 300_000, 1),
@@ -89,6 +93,7 @@ _MEANINGLESS_HERE: Final = frozenset(
         "linger.ms",
         "queue.buffering.max.ms",
         "queue.buffering.max.messages",
+        "group.protocol",
         "num.stream.threads",
         "cache.max.bytes.buffering",
         "statestore.cache.max.bytes",
@@ -96,15 +101,6 @@ _MEANINGLESS_HERE: Final = frozenset(
         "log.connection.close",
     }
 )
-
-_GROUP_LEVEL: Final = MappingProxyType(
-    {
-        "session.timeout.ms": "streams.session.timeout.ms",
-        "heartbeat.interval.ms": "streams.heartbeat.interval.ms",
-        "num.standby.replicas": "streams.num.standby.replicas",
-    }
-)
-"""Settings that the streams protocol (KIP-1071) took from the client to the group."""
 
 
 class ClientConfiguration(Mapping[str, Any]):
@@ -174,12 +170,8 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
     for key, value in values.items():
         if key in SETTINGS:
             given[key] = (value, source)
-        elif key in _GROUP_LEVEL:
-            log.warning(
-                "%s is ignored for streams groups: set %s on the group (kafka-configs --entity-type groups)",
-                key,
-                _GROUP_LEVEL[key],
-            )
+        elif warn_if_ignored(key):
+            continue
         elif key in _MEANINGLESS_HERE:
             log.info("%s means nothing here and is passed over", key)
         else:

@@ -2,8 +2,8 @@
 
 Duties: heartbeats, through the pure membership; the watch over the driver's progress; the end of the lease after a
 pause; and when the driver dies: kill what it left behind, then leave the group, so that the others own everything at
-once instead of after the session timeout. The driver is dead when stdin ends, or (a forked child may hold the pipe
-open) when our parent is another process than it was.
+once instead of after the session timeout (a static member's tasks too: a crash is no restart). The driver is dead when
+stdin ends, or (a forked child may hold the pipe open) when our parent is another process than it was.
 
 The guardian ignores SIGINT, SIGTERM and SIGHUP: they reach whole process groups, and the driver decides what they mean.
 """
@@ -24,6 +24,7 @@ from typing import Any, Final
 from penstock.client.guardian_messages import GuardianSettings, read_settings, write_event
 from penstock.client.member_runner import MemberRunner
 from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.endpoints import Endpoint
 from penstock.client.membership.events import Fatal, MemberEvent
 from penstock.client.network_client import NetworkClient
 from penstock.client.process_tree import ProcessTree
@@ -93,6 +94,9 @@ class Guardian:
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
             rack_id=settings.rack_id,
+            instance_id=settings.instance_id,
+            endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
+            early_look=settings.early_look,
         )
 
     def run(self, already_read: bytes) -> None:
@@ -139,15 +143,22 @@ class Guardian:
             case "acknowledge":
                 self._watch.progress(time.monotonic())
                 self._runner.acknowledge(
-                    command["owned"], standby=command.get("standby"), version=command.get("version")
+                    command["owned"],
+                    standby=command.get("standby"),
+                    warmup=command.get("warmup"),
+                    version=command.get("version"),
                 )
             case "progress":
                 self._watch.progress(time.monotonic())
+            case "offsets":
+                self._runner.report_offsets(_task_offsets(command["offsets"]), _task_offsets(command["end_offsets"]))
+            case "shutdown":
+                self._runner.request_shutdown()
             case "watch":
                 self._tree.watch(command["pid"])
             case "leave":
                 self._watch.over = True  # nobody owes progress any more
-                self._runner.leave()
+                self._runner.leave(for_a_while=command.get("for_a_while", False))
             case "close":
                 self._closing = True
 
@@ -169,6 +180,10 @@ class Guardian:
             view = memoryview(line)
             while view:
                 view = view[os.write(self._events, view) :]
+
+
+def _task_offsets(listed: list[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
+    return {(subtopology, partition): offset for subtopology, partition, offset in listed}
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from typing import Any, Self
 from penstock.client.guardian_messages import GuardianSettings, read_event, write_settings
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.membership.events import MemberEvent
+from penstock.client.membership.task_offsets import TaskId
 
 __all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
 
@@ -91,7 +92,11 @@ class GuardianLink:
         return happened
 
     def acknowledge(
-        self, owned: Mapping[str, Sequence[int]], *, standby: Mapping[str, Sequence[int]] | None = None
+        self,
+        owned: Mapping[str, Sequence[int]],
+        *,
+        standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """The driver works on exactly these active tasks now: what was revoked is committed and closed.
 
@@ -104,7 +109,17 @@ class GuardianLink:
         }
         if standby is not None:
             command["standby"] = {name: list(partitions) for name, partitions in standby.items()}
+        if warmup is not None:
+            command["warmup"] = {name: list(partitions) for name, partitions in warmup.items()}
         self._tell(command)
+
+    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
+        """Changelog offsets of stores, all tasks; they travel with heartbeats to brokers that take them."""
+        self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": _listed(end_offsets or {})})
+
+    def request_shutdown(self) -> None:
+        """Asks all members of the group to stop; this one hears `ShutdownRequested` too."""
+        self._tell({"do": "shutdown"})
 
     def progress(self) -> None:
         """The driver gets on: to be called at least once per `max.poll.interval.ms`, cheap enough for each batch."""
@@ -118,9 +133,9 @@ class GuardianLink:
         self._watched.append(pid)
         self._tell({"do": "watch", "pid": pid})
 
-    def leave(self) -> None:
-        """Leaves the group; `Lost` and `Left` follow as events."""
-        self._tell({"do": "leave"})
+    def leave(self, *, for_a_while: bool = False) -> None:
+        """Leaves the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will be back."""
+        self._tell({"do": "leave", "for_a_while": for_a_while})
 
     def close(self) -> None:
         """Leaves the group if that was not done, and ends the guardian. Watched processes are left alone."""
@@ -197,3 +212,7 @@ class GuardianLink:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def _listed(offsets: Mapping[TaskId, int]) -> list[tuple[str, int, int]]:
+    return [(subtopology, partition, offset) for (subtopology, partition), offset in sorted(offsets.items())]

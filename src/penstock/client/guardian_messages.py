@@ -1,7 +1,8 @@
 """What driver and guardian say to each other: one JSON object per line, both ways.
 
-Driver to guardian: the settings first, then `acknowledge`, `progress`, `watch`, `leave`, `close`. Guardian to driver:
-each event with the snapshot that holds after it. Errors travel with class, code, sentence and fix.
+Driver to guardian: the settings first, then `acknowledge`, `progress`, `offsets`, `shutdown`, `watch`, `leave`,
+`close`. Guardian to driver: each event with the snapshot that holds after it. Errors travel with class, code, sentence
+and fix.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from penstock import errors
 from penstock.client.membership import events as e
 from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.endpoints import Endpoint, EndpointPartitions
+from penstock.client.membership.target_watch import TargetAssignment
 from penstock.client.membership.topology import Topology
 from penstock.errors import PenstockError
 
@@ -37,6 +41,9 @@ class GuardianSettings:
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
     rack_id: str | None = None
+    instance_id: str | None = None
+    endpoint: str | None = None
+    early_look: bool = False
 
 
 def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
@@ -62,6 +69,10 @@ _EVENTS: Mapping[str, type[Any]] = {
         e.NotReady,
         e.Ready,
         e.ShutdownRequested,
+        e.TargetSeen,
+        e.EndpointsChanged,
+        e.SettingIgnored,
+        e.InstanceIdTaken,
         e.Left,
         e.Fatal,
     )
@@ -75,8 +86,10 @@ def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
         value = getattr(event, field.name)
         if isinstance(value, PenstockError):
             value = _error_to_json(value)
-        elif isinstance(value, AssignmentSnapshot):
+        elif isinstance(value, AssignmentSnapshot | TargetAssignment):
             value = asdict(value)
+        elif field.name == "endpoints":
+            value = [[point.host, point.port, asdict(partitions)] for point, partitions in value.items()]
         body[field.name] = value
     return json.dumps({"event": type(event).__name__, "body": body, "assignment": asdict(snapshot)}, default=str)
 
@@ -94,7 +107,24 @@ def _from_json(name: str, value: Any) -> Any:
     match name:
         case "assignment":
             return _snapshot(value)
-        case "added" | "revoked":
+        case "target":
+            return TargetAssignment(
+                group_epoch=value["group_epoch"],
+                assignment_epoch=value["assignment_epoch"],
+                active=_tasks(value["active"]),
+                standby=_tasks(value["standby"]),
+                warmup=_tasks(value["warmup"]),
+            )
+        case "endpoints":
+            return MappingProxyType(
+                {
+                    Endpoint(host, port): EndpointPartitions(
+                        active=_tasks(partitions["active"]), standby=_tasks(partitions["standby"])
+                    )
+                    for host, port, partitions in value
+                }
+            )
+        case _ if name == "to_come" or name.endswith(("added", "removed", "revoked")):
             return _tasks(value)
         case "status":
             return _status(value)

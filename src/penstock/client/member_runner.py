@@ -15,11 +15,13 @@ from contextlib import suppress
 from penstock.client.connection import ConnectionLost
 from penstock.client.deadline import lease_clock_ms
 from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.client.membership.events import MemberEvent
+from penstock.client.membership.endpoints import Endpoint
+from penstock.client.membership.events import MemberEvent, SettingIgnored
 from penstock.client.membership.heartbeat_errors import fatal_error
 from penstock.client.membership.member_state import MemberState
 from penstock.client.membership.request_manager import NEVER_MS, Outgoing
 from penstock.client.membership.streams_membership import StreamsMembership
+from penstock.client.membership.task_offsets import TaskId
 from penstock.client.membership.topology import Topology
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
@@ -48,6 +50,9 @@ class MemberRunner:
         session_timeout_ms: int = 45_000,
         heartbeat_max_interval_ms: int = 500,
         rack_id: str | None = None,
+        instance_id: str | None = None,
+        endpoint: Endpoint | None = None,
+        early_look: bool = False,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -62,6 +67,9 @@ class MemberRunner:
             session_timeout_ms=session_timeout_ms,
             heartbeat_max_interval_ms=heartbeat_max_interval_ms,
             rack_id=rack_id,
+            instance_id=instance_id,
+            endpoint=endpoint,
+            early_look=early_look,
         )
         self._changed = threading.Condition()
         self._commands: list[Callable[[int], None]] = []
@@ -80,14 +88,25 @@ class MemberRunner:
         owned: Mapping[str, Sequence[int]],
         *,
         standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
         version: int | None = None,
     ) -> None:
         """See `StreamsMembership.acknowledge`."""
-        self._command(lambda now_ms: self._membership.acknowledge(owned, now_ms, standby=standby, version=version))
+        self._command(
+            lambda now_ms: self._membership.acknowledge(owned, now_ms, standby=standby, warmup=warmup, version=version)
+        )
 
-    def leave(self) -> None:
+    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
+        """See `StreamsMembership.report_offsets`."""
+        self._command(lambda _: self._membership.report_offsets(offsets, end_offsets))
+
+    def request_shutdown(self) -> None:
+        """See `StreamsMembership.request_shutdown`."""
+        self._command(self._membership.request_shutdown)
+
+    def leave(self, *, for_a_while: bool = False) -> None:
         """Leaves; the listener hears `Lost` and, when it is done, `Left`."""
-        self._command(self._membership.leave)
+        self._command(lambda now_ms: self._membership.leave(now_ms, for_a_while=for_a_while))
 
     def wait_left(self, timeout_s: float) -> bool:
         """Whether the member is out of the group, or out of it for good, within this time."""
@@ -169,6 +188,8 @@ class MemberRunner:
 
     def _tell(self) -> None:
         for event in self._membership.take_events():
+            if isinstance(event, SettingIgnored):
+                log.warning("%s: %s; %s", self._group_id, event.message, event.fix)
             with suppress(BrokenPipeError):
                 self._listener(event, self._membership.assignment)
 

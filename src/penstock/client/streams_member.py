@@ -11,13 +11,18 @@ import queue
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Self
 
+from penstock.client.configuration import ClientConfiguration
 from penstock.client.member_runner import MemberRunner
 from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.client.membership.events import Assigned, AssignmentChanged, MemberEvent
+from penstock.client.membership.endpoints import Endpoint, EndpointMap, owner_of
+from penstock.client.membership.events import Assigned, AssignmentChanged, EndpointsChanged, MemberEvent
+from penstock.client.membership.task_offsets import TaskId
 from penstock.client.membership.topology import Topology
-from penstock.client.network_client import NetworkClient
+from penstock.errors import ConfigError
+from penstock.protocol.partitioner import partition_for_key
 
 __all__ = ["StreamsMember"]
 
@@ -32,30 +37,59 @@ class StreamsMember:
         group_id: str,
         topology: Topology,
         *,
-        bootstrap_servers: str | Sequence[str] = "localhost:9092",
-        client_id: str = "penstock",
+        bootstrap_servers: str | Sequence[str] | None = None,
+        client_id: str | None = None,
         member_id: str | None = None,
         process_id: str | None = None,
-        rebalance_timeout_ms: int = 300_000,
+        group_instance_id: str | None = None,
+        endpoint: str | None = None,
+        early_look: bool = False,
+        rebalance_timeout_ms: int | None = None,
         session_timeout_ms: int = 45_000,
-        heartbeat_max_interval_ms: int = 500,
-        **client_settings: Any,
+        heartbeat_max_interval_ms: int | None = None,
+        request_timeout_ms: int | None = None,
+        api_timeout_ms: int | None = None,
+        config: Mapping[str, object] | str | os.PathLike[str] | None = None,
     ) -> None:
+        """`docs/members.md` explains each. None: from `config`, the environment or Kafka's default.
+
+        `session_timeout_ms` is the group's, set on the broker: so long without an answer and the member gives up its
+        tasks by itself. Raises ConfigError for settings that cannot be.
+        """
+        settings = ClientConfiguration(
+            config,
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            group_instance_id=group_instance_id,
+            application_server=endpoint,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            default_api_timeout_ms=api_timeout_ms,
+            penstock_heartbeat_max_interval_ms=heartbeat_max_interval_ms,
+        )
         member = member_id or _random_id()
         self._queue: queue.SimpleQueue[tuple[MemberEvent, AssignmentSnapshot]] = queue.SimpleQueue()
         self._newest = AssignmentSnapshot(member_id=member)
         self._told_version = 0
+        self._endpoints: EndpointMap = MappingProxyType({})
         self._closed = False
+        self._topics = (
+            settings.network_client()
+        )  # for questions of the caller's thread, which must not delay heartbeats
         self._runner = MemberRunner(
-            NetworkClient(bootstrap_servers, client_id=client_id, **client_settings),
+            settings.network_client(),
             group_id=group_id,
             member_id=member,
             process_id=process_id or _random_id(),
             topology=topology,
             listener=self._hear,
-            rebalance_timeout_ms=rebalance_timeout_ms,
+            rebalance_timeout_ms=settings["rebalance.timeout.ms"],
             session_timeout_ms=session_timeout_ms,
-            heartbeat_max_interval_ms=heartbeat_max_interval_ms,
+            heartbeat_max_interval_ms=settings["penstock.heartbeat.max.interval.ms"],
+            rack_id=settings["client.rack"] or None,
+            instance_id=settings["group.instance.id"] or None,
+            endpoint=_endpoint(settings["application.server"]),
+            early_look=early_look,
         )
         self._runner.start()
 
@@ -76,6 +110,20 @@ class StreamsMember:
         self._told_version = max(self._told_version, snapshot.version)
         return snapshot
 
+    @property
+    def endpoints(self) -> EndpointMap:
+        """Who serves which partitions to interactive queries, as last told. Empty while no member gave an endpoint."""
+        return self._endpoints
+
+    def endpoint_for(self, topic: str, key: bytes) -> Endpoint | None:
+        """Where to ask for a key: the member whose active task reads the partition of `topic` that the key is in.
+
+        `topic` is a source or repartition topic of the store's subtopology, written with Kafka's default partitioner.
+        None while nobody has that task. Raises BrokerError `topic-missing`.
+        """
+        partitions = self._topics.known_topics([topic]).topics[topic].partitions
+        return owner_of(self._endpoints, topic, partition_for_key(key, len(partitions)))
+
     def changes(self, timeout: float | None = 0.5) -> Iterator[MemberEvent]:
         """What happened; waits up to `timeout` seconds (None: for ever) for the first event."""
         with suppress(queue.Empty):
@@ -86,31 +134,75 @@ class StreamsMember:
                 yield event
                 entry = self._queue.get_nowait()
 
-    def acknowledge(self, change: MemberEvent | Mapping[str, Sequence[int]]) -> None:
-        """Says what is worked on now: all tasks of an `Assigned` or `AssignmentChanged`, or the tasks given.
+    def acknowledge(
+        self,
+        change: MemberEvent | Mapping[str, Sequence[int]],
+        *,
+        standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Says what is worked on now: all tasks of an `Assigned` or `AssignmentChanged`, or the active tasks given.
 
-        Heartbeats at once. Other events need no acknowledgement and are passed over.
+        `standby` and `warmup` None: those tasks as assigned. Heartbeats at once. Other events need no acknowledgement
+        and are passed over.
         """
         if isinstance(change, Assigned | AssignmentChanged):
-            self._runner.acknowledge(change.assignment.active, version=change.assignment.version)
+            told = change.assignment
+            self._runner.acknowledge(told.active, standby=standby, warmup=warmup, version=told.version)
         elif isinstance(change, Mapping):
-            self._runner.acknowledge(change, version=self._told_version)
+            self._runner.acknowledge(change, standby=standby, warmup=warmup, version=self._told_version)
 
-    def leave(self) -> None:
-        """Leaves the group; `Lost` and `Left` follow as events."""
-        self._runner.leave()
+    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
+        """Changelog offsets of stores by (subtopology id, partition), all tasks; each call replaces the last.
 
-    def close(self) -> None:
+        They travel with heartbeats to brokers that take them (Kafka 4.4, ours); others are not bothered.
+        """
+        self._runner.report_offsets(offsets, end_offsets)
+
+    def request_shutdown(self) -> None:
+        """Asks all members of the group to stop. Each hears `ShutdownRequested`, this one too."""
+        self._runner.request_shutdown()
+
+    def leave(self, *, for_a_while: bool = False) -> None:
+        """Leaves the group; `Lost` and `Left` follow as events.
+
+        `for_a_while`: a static member's tasks wait for a process with the same `group_instance_id` until the group's
+        session timeout is over. Of a dynamic member they go to the others at once.
+        """
+        self._runner.leave(for_a_while=for_a_while)
+
+    def close(self, *, for_a_while: bool = False) -> None:
         """Leaves if that was not done, and ends the thread."""
         if not self._closed:
             self._closed = True
-            self._runner.leave()
+            self._runner.leave(for_a_while=for_a_while)
             self._runner.wait_left(LEAVE_WAIT_S)
             self._runner.stop()
+            self._topics.close()
+
+    def abandon(self) -> None:
+        """Ends the thread without a word to the coordinator, as a crash would: the session timeout does the rest."""
+        if not self._closed:
+            self._closed = True
+            self._runner.stop()
+            self._topics.close()
 
     def _hear(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
+        if isinstance(event, EndpointsChanged):
+            self._endpoints = event.endpoints
         self._newest = snapshot
         self._queue.put((event, snapshot))
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    if not text:
+        return None
+    try:
+        return Endpoint.parse(text)
+    except ValueError:
+        raise ConfigError(
+            "bad-value", f"application.server is {text!r}, which cannot be", "give host:port", key="application.server"
+        ) from None
 
 
 def _random_id() -> str:

@@ -103,9 +103,10 @@ class RunningApp:
     @property
     def member(self) -> Member:
         snapshot = self._runtime.snapshot
+        instance_id = self._runtime.instance_id
         if snapshot is None:
-            return Member(member_id=None, member_epoch=None)
-        return Member(member_id=snapshot.member_id, member_epoch=snapshot.member_epoch)
+            return Member(member_id=None, member_epoch=None, group_instance_id=instance_id)
+        return Member(member_id=snapshot.member_id, member_epoch=snapshot.member_epoch, group_instance_id=instance_id)
 
     @property
     def tasks(self) -> tuple[OwnedTask, ...]:

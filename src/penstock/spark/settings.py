@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from penstock.client.ignored_settings import warn_if_ignored
 from penstock.errors import ConfigError
 
 # name → (default, meaning)
@@ -21,6 +22,7 @@ SETTINGS: Mapping[str, tuple[int | str, str]] = {
     "default.api.timeout.ms": (60_000, "one call with its retries"),
     "compression.type": ("lz4", "of what the application writes: none, gzip, snappy, lz4, zstd"),
     "replication.factor": (-1, "of internal topics and topics created by partitions=; -1: the broker's default"),
+    "group.instance.id": ("", "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)"),
     "penstock.batch.max.records": (200_000, "records per task and micro-batch at most"),
     "penstock.batch.max.bytes": (67_108_864, "bytes per task and micro-batch at most"),
     "penstock.heartbeat.max.interval.ms": (500, "heartbeats come at least so often, so that a leave is noticed fast"),
@@ -34,6 +36,8 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
     values: dict[str, int | str] = {name: default for name, (default, _) in SETTINGS.items()}
     for name, value in (given or {}).items():
         if name not in SETTINGS:
+            if warn_if_ignored(str(name)):
+                continue
             near = difflib.get_close_matches(str(name), SETTINGS, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else ""
             raise ConfigError("unknown-setting", f'no setting "{name}"{hint}', f"known: {', '.join(SETTINGS)}")

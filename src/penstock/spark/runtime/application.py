@@ -58,6 +58,7 @@ class ApplicationRuntime:
         self.trigger_interval_ms = app.trigger_interval_ms
         self.max_records = int(app.config["penstock.batch.max.records"])
         self._max_bytes = int(app.config["penstock.batch.max.bytes"])
+        self.instance_id = str(app.config["group.instance.id"]) or None
         self._max_poll_ms = int(app.config["max.poll.interval.ms"])
         self.incarnation = uuid.uuid4().hex[:12]
         self.started_at = time.time()
@@ -205,6 +206,7 @@ class ApplicationRuntime:
             rebalance_timeout_ms=int(self.app.config["rebalance.timeout.ms"]),
             max_poll_interval_ms=self._max_poll_ms,
             heartbeat_max_interval_ms=int(self.app.config["penstock.heartbeat.max.interval.ms"]),
+            instance_id=self.instance_id,
         )
         self._link = GuardianLink.start(settings)
         jvm = self.spark.sparkContext._jvm
@@ -260,6 +262,10 @@ class ApplicationRuntime:
             case member_events.ShutdownRequested():
                 log.warning("%s: a member asked the whole application to stop", self.group_id)
                 self.stop()
+            case member_events.InstanceIdTaken(instance_id=instance_id, holder=holder):
+                log.warning(
+                    "%s: %s holds the instance id %s; waiting for it", self.group_id, holder or "another", instance_id
+                )
             case member_events.Fatal(error=error):
                 self.fail(error)
             case _:
@@ -290,7 +296,8 @@ class ApplicationRuntime:
         self._await_runners()
         if self._link is not None:
             with contextlib.suppress(PenstockError, OSError):
-                self._link.leave()
+                # With an instance id a stop is the first half of a restart: the tasks wait for the same instance.
+                self._link.leave(for_a_while=self.instance_id is not None and not self.is_failed)
         self._release()
         self._write_status()
         self.is_stopped.set()
