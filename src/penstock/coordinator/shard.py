@@ -321,7 +321,7 @@ class GroupCoordinatorShard:
             return undescribed_group(group_id, error.code, error.message)
         if group.topology is None:
             return described_group(group, None)
-        configured = self._soft_state(group_id).configured_topology(group.topology, self._image)
+        configured = self._soft_state(group_id).configured_topology(group, group.topology, self._image)
         return described_group(group, configured)
 
 

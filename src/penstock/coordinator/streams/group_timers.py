@@ -64,7 +64,7 @@ def assignment_due(
     is_due = group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs
     if group.topology is None or not is_due:
         return None
-    configured = soft.configured_topology(group.topology, circumstances.image)
+    configured = soft.configured_topology(group, group.topology, circumstances.image)
     return _computed(group, group.metadata, configured, circumstances, bump=None)
 
 
@@ -78,7 +78,7 @@ def circumstances_changed(
     """
     if group.topology is None or not group.members:
         return None
-    configured = soft.configured_topology(group.topology, circumstances.image)
+    configured = soft.configured_topology(group, group.topology, circumstances.image)
     metadata = group.metadata
     wanted = StreamsGroupMetadataValue(
         epoch=metadata.epoch,

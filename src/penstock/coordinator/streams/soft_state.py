@@ -6,10 +6,15 @@ Unlike Kafka's it does not hang on the group object, so what the very first hear
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.records.schemas import StreamsGroupTopologyValue
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
+
+if TYPE_CHECKING:
+    from penstock.coordinator.streams.group import StreamsGroup
 
 __all__ = ["StreamsGroupSoftState"]
 
@@ -26,7 +31,7 @@ class StreamsGroupSoftState:
     endpoint_epoch: int = 0
     shutdown_requested_by: str | None = None
     _configured: ConfiguredTopology | None = None
-    _configured_from: tuple[StreamsGroupTopologyValue, MetadataImage] | None = None
+    _configured_from: tuple[StreamsGroupTopologyValue, MetadataImage, bool] | None = None
 
     def changed(self) -> None:
         """Answers that were remembered hold no longer."""
@@ -38,10 +43,31 @@ class StreamsGroupSoftState:
             self.shutdown_requested_by = member_id
             self.changed()
 
-    def configured_topology(self, topology: StreamsGroupTopologyValue, image: MetadataImage) -> ConfiguredTopology:
-        """A pure function of both, computed once for each pair."""
+    def configured_topology(
+        self, group: StreamsGroup, topology: StreamsGroupTopologyValue, image: MetadataImage
+    ) -> ConfiguredTopology:
+        """The group's topology, or the one it is about to get, on the topics of the image. Computed once for each, and
+        whether it was ready before."""
+        is_running = group.metadata.validated_topology_epoch == topology.epoch
         known = self._configured_from
-        if self._configured is None or known is None or known[0] is not topology or known[1] is not image:
-            self._configured = configure_topology(topology, image)
-            self._configured_from = (topology, image)
+        if (
+            self._configured is None
+            or known is None
+            or known[0] is not topology
+            or known[1] is not image
+            or known[2] is not is_running
+        ):
+            self._configured = configure_topology(
+                topology, image, present_tasks=partial(_present_tasks, group) if is_running else None
+            )
+            self._configured_from = (topology, image, is_running)
         return self._configured
+
+
+def _present_tasks(group: StreamsGroup) -> dict[str, int]:
+    """How many tasks of each subtopology the present target gives to somebody."""
+    counts: dict[str, int] = {}
+    for target in group.target.values():
+        for subtopology_id, partition in target.active:
+            counts[subtopology_id] = max(counts.get(subtopology_id, 0), partition + 1)
+    return counts

@@ -109,7 +109,7 @@ def streams_group_heartbeat(
     member = find_member(group, request, owned, max_size=circumstances.configuration.max_size)
     updated = update_member(member, request, context)
     topology = initialize_topology(group, request)
-    configured = configure_topics(soft, topology, circumstances)
+    configured = configure_topics(group, soft, topology, circumstances)
     check_owned_tasks(member, owned, configured)
     metadata = bump_group_epoch(group, circumstances, configured, member_changed=updated != member)
     target = target_assignment(group, updated, metadata, configured, circumstances)
@@ -162,10 +162,13 @@ def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatReq
 
 
 def configure_topics(
-    soft: StreamsGroupSoftState, topology: StreamsGroupTopologyValue, circumstances: Circumstances
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    topology: StreamsGroupTopologyValue,
+    circumstances: Circumstances,
 ) -> ConfiguredTopology:
     """Step 5. Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could satisfy."""
-    configured = soft.configured_topology(topology, circumstances.image)
+    configured = soft.configured_topology(group, topology, circumstances.image)
     if configured.invalid is not None:
         raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
     return configured
@@ -293,7 +296,7 @@ def _statuses(
             f"{topology.epoch}."
         )
         statuses.append(TopicStatus(code=StatusCode.STALE_TOPOLOGY, detail=detail))
-    statuses.extend(status for status in (target.delay, configured.status) if status is not None)
+    statuses.extend(status for status in (configured.unread, target.delay, configured.status) if status is not None)
     if soft.shutdown_requested_by is not None:
         detail = (
             f"Streams group member {soft.shutdown_requested_by} encountered a fatal error and requested a shutdown "

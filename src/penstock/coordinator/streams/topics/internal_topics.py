@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.records.schemas import TopicInfo
 from penstock.coordinator.result import CreatableTopic
 from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicProblem, TopicStatus
 
-__all__ = ["configured_internal_topic", "missing_internal_topics", "missing_status"]
+__all__ = ["configured_internal_topic", "missing_internal_topics", "missing_status", "summary"]
 
 _NAMED = 3
 _BROKER_DEFAULT = -1
@@ -41,10 +41,14 @@ def missing_internal_topics(topics: Iterable[CreatableTopic], image: MetadataIma
 
 
 def missing_status(missing: tuple[CreatableTopic, ...]) -> TopicStatus | None:
-    """Three names and how many more; None when nothing is missing."""
+    """None when nothing is missing."""
     if not missing:
         return None
-    detail = "Internal topics are missing: " + ", ".join(topic.name for topic in missing[:_NAMED])
-    if len(missing) > _NAMED:
-        detail += f" and {len(missing) - _NAMED} additional topics"
+    detail = f"Internal topics are missing: {summary([topic.name for topic in missing])}"
     return TopicStatus(code=StatusCode.MISSING_INTERNAL_TOPICS, detail=detail)
+
+
+def summary(names: Sequence[str]) -> str:
+    """Three of them, and how many more there are."""
+    more = f" and {len(names) - _NAMED} additional topics" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
