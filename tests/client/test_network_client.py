@@ -305,3 +305,23 @@ def test_bootstrap_servers_are_read(text: str, expected: list[tuple[str, int]]) 
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap_servers(text)
+
+
+def test_a_call_that_tries_again_and_again_is_ended_from_outside() -> None:
+    broker = EmbeddedBroker({"in": 1})
+    with broker, NetworkClient(broker.bootstrap_servers, api_timeout_ms=600_000) as client:
+        client.metadata(["in"])
+        broker.kill()
+        failures: list[CannotConnect] = []
+
+        def ask() -> None:
+            try:
+                client.metadata(["in"], refresh=True)
+            except CannotConnect as error:
+                failures.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        client.end()
+        asking.join(60)
+        assert [error.code for error in failures] == ["broker-unreachable"]

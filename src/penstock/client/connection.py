@@ -157,6 +157,11 @@ class Connection:
         """Fails what is pending; calling it again does nothing."""
         self._fail(ConnectionLost(self.address, "the connection was closed on this side"))
 
+    def interrupt(self) -> None:
+        """From another thread: whoever reads or writes here meets the end of the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def abandon(self) -> None:
         """Closes this process' copy of the socket only: after a fork the parent goes on using it."""
         with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import dataclass
 
@@ -49,8 +50,12 @@ class Backoff:
         self._next_ms = first_ms
         self._highest_ms = highest_ms
 
-    def pause(self, deadline: Deadline) -> None:
-        """Sleeps, but not past the deadline."""
+    def pause(self, deadline: Deadline, ended: threading.Event | None = None) -> None:
+        """Sleeps, but not past the deadline, and not when `ended` is or gets set."""
         wait_s = self._next_ms * random.uniform(0.8, 1.0) / 1000
         self._next_ms = min(self._next_ms * 2, self._highest_ms)
-        time.sleep(min(wait_s, deadline.remaining_s))
+        wait_s = min(wait_s, deadline.remaining_s)
+        if ended is None:
+            time.sleep(wait_s)
+        else:
+            ended.wait(wait_s)

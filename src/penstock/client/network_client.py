@@ -74,6 +74,7 @@ class NetworkClient:
         self._cluster_id: str | None = None
         self._coordinators: dict[str, int] = {}
         self._ever_connected = False
+        self._ended = threading.Event()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self._settings,))
@@ -91,6 +92,12 @@ class NetworkClient:
             for connection in self._connections.values():
                 connection.close()
             self._connections.clear()
+
+    def end(self) -> None:
+        """From another thread: what is being asked fails with CannotConnect at once; nothing is retried any more."""
+        self._ended.set()
+        for connection in tuple(self._connections.values()):
+            connection.interrupt()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -289,9 +296,9 @@ class NetworkClient:
             except ConnectionLost as error:
                 if node is not None:
                     self._brokers.pop(node, None)  # it may have come back elsewhere
-                if overall.passed:
+                if overall.passed or self._ended.is_set():
                     raise self._cannot_connect(error, (time.monotonic() - began) * 1000) from error
-            backoff.pause(overall)
+            backoff.pause(overall, self._ended)
 
     def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
         response = self._connection(node, deadline).send(request, deadline).result()

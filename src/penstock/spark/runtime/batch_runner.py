@@ -111,6 +111,7 @@ class SubtopologyRunner:
         """End without finishing: nothing that is under way will be committed."""
         with self._lock:
             self._lost += 1
+        self._client.end()
         self.cancel()
 
     def join(self, timeout: float) -> bool:
@@ -122,6 +123,7 @@ class SubtopologyRunner:
     def close(self) -> None:
         self._cancel_group(self._jobs.restore_group)  # one that began while it was told to stop
         self._opener.close()
+        self._client.end()
         self._client.close()
 
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:

@@ -71,6 +71,7 @@ class TaskOpener:
         """Whatever is being opened is given up: nobody will run it."""
         self._closing.set()
         self._requests.put(None)
+        self._client.end()
         self._client.close()
         self._thread.join(CLOSE_WAIT)
 
