@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from kio.schema.types import GroupId, TopicName
@@ -61,21 +61,24 @@ def _subtopology(subtopology: Subtopology, configured: ConfiguredSubtopology | N
     repartitions: Iterable[TopicInfo | CreatableTopic] = subtopology.repartition_source_topics
     if configured is not None:
         changelogs, repartitions = configured.changelog_topics, configured.repartition_source_topics
+    # What the member asked for, also where the topic is created with the broker's default.
+    asked = (*subtopology.state_changelog_topics, *subtopology.repartition_source_topics)
+    factors = {topic.name: topic.replication_factor for topic in asked}
     return m.Subtopology(
         subtopology_id=subtopology.subtopology_id,
         source_topics=cast("tuple[TopicName, ...]", tuple(sorted(subtopology.source_topics))),
         repartition_sink_topics=cast("tuple[TopicName, ...]", tuple(sorted(subtopology.repartition_sink_topics))),
-        state_changelog_topics=_topics(changelogs),
-        repartition_source_topics=_topics(repartitions),
+        state_changelog_topics=_topics(changelogs, factors),
+        repartition_source_topics=_topics(repartitions, factors),
     )
 
 
-def _topics(topics: Iterable[TopicInfo | CreatableTopic]) -> tuple[m.TopicInfo, ...]:
+def _topics(topics: Iterable[TopicInfo | CreatableTopic], factors: Mapping[str, int]) -> tuple[m.TopicInfo, ...]:
     return tuple(
         m.TopicInfo(
             name=cast("TopicName", topic.name),
             partitions=cast("i32", topic.partitions),
-            replication_factor=cast("i16", max(0, topic.replication_factor)),
+            replication_factor=cast("i16", factors[topic.name]),
             topic_configs=_pairs(topic.configs if isinstance(topic, CreatableTopic) else topic.topic_configs),
         )
         for topic in sorted(topics, key=lambda topic: topic.name)
