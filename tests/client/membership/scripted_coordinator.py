@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kio.schema.types import BrokerId
-from kio.static.primitive import i8, i32
+from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.static.primitive import i8, i16, i32, u16
 
 from penstock.client.membership.events import MemberEvent
 from penstock.client.membership.member_state import MemberState
@@ -86,10 +86,14 @@ class ScriptedCoordinator:
         code: ErrorCode = ErrorCode.none,
         message: str | None = None,
         throttle_ms: int = 0,
+        warmup: Tasks | None = None,
+        endpoint_epoch: int = 0,
+        endpoints: Sequence[tuple[str, int, Tasks, Tasks]] | None = None,
+        task_offset_interval_ms: int = 0,
     ) -> None:
-        """Answers the heartbeat that is out; tasks None: unchanged."""
+        """Answers the heartbeat that is out; tasks None: unchanged; endpoints as (host, port, active, standby)."""
         response = m.streams_group_heartbeat_response
-        listed = active is not None or standby is not None
+        listed = active is not None or standby is not None or warmup is not None
         self.member.on_response(
             response.StreamsGroupHeartbeatResponse(
                 throttle_time=from_ms(throttle_ms),
@@ -99,15 +103,45 @@ class ScriptedCoordinator:
                 member_epoch=i32(epoch),
                 heartbeat_interval=from_ms(self.interval_ms),
                 acceptable_recovery_lag=i32(0),
-                task_offset_interval=from_ms(0),
+                task_offset_interval=from_ms(task_offset_interval_ms),
                 status=tuple(response.Status(status_code=i8(c), status_detail=detail) for c, detail in status),
                 active_tasks=_task_ids(active or {}) if listed else None,
                 standby_tasks=_task_ids(standby or {}) if listed else None,
-                warmup_tasks=() if listed else None,
-                endpoint_information_epoch=i32(0),
-                partitions_by_user_endpoint=None,
+                warmup_tasks=_task_ids(warmup or {}) if listed else None,
+                endpoint_information_epoch=i32(endpoint_epoch),
+                partitions_by_user_endpoint=None if endpoints is None else tuple(map(_endpoint, endpoints)),
             ),
             self.now_ms,
+        )
+
+    def speaks(self, heartbeat_version: int, code: ErrorCode = ErrorCode.none) -> None:
+        """Answers the question for versions."""
+        response = m.api_versions_response
+        offered = response.ApiVersion(api_key=i16(88), min_version=i16(0), max_version=i16(heartbeat_version))
+        self.member.on_response(
+            response.ApiVersionsResponse(error_code=code, api_keys=(offered,), throttle_time=from_ms(0)), self.now_ms
+        )
+
+    def describe(
+        self,
+        *members: tuple[str, str | None, Tasks],
+        group_epoch: int = 2,
+        assignment_epoch: int = 2,
+        code: ErrorCode = ErrorCode.none,
+    ) -> None:
+        """Answers the description that is asked for: (member id, instance id, target of active tasks) each."""
+        response = m.streams_group_describe_response
+        group = response.DescribedGroup(
+            error_code=code,
+            error_message=None,
+            group_id=GroupId("app"),
+            group_state="Reconciling",
+            group_epoch=i32(group_epoch),
+            assignment_epoch=i32(assignment_epoch),
+            members=tuple(_described(*member) for member in members),
+        )
+        self.member.on_response(
+            response.StreamsGroupDescribeResponse(throttle_time=from_ms(0), groups=(group,)), self.now_ms
         )
 
     def joined(self, *, active: Tasks | None = None, epoch: int = 1) -> None:
@@ -140,4 +174,51 @@ def _task_ids(tasks: Tasks) -> tuple[m.streams_group_heartbeat_response.TaskIds,
     return tuple(
         m.streams_group_heartbeat_response.TaskIds(subtopology_id=name, partitions=tuple(i32(p) for p in partitions))
         for name, partitions in tasks.items()
+    )
+
+
+def _endpoint(entry: tuple[str, int, Tasks, Tasks]) -> m.streams_group_heartbeat_response.EndpointToPartitions:
+    response = m.streams_group_heartbeat_response
+    host, port, active, standby = entry
+    return response.EndpointToPartitions(
+        user_endpoint=response.Endpoint(host=host, port=u16(port)),
+        active_partitions=_partitions(active),
+        standby_partitions=_partitions(standby),
+    )
+
+
+def _partitions(listed: Tasks) -> tuple[m.streams_group_heartbeat_response.TopicPartition, ...]:
+    return tuple(
+        m.streams_group_heartbeat_response.TopicPartition(
+            topic=TopicName(topic), partitions=tuple(i32(p) for p in partitions)
+        )
+        for topic, partitions in listed.items()
+    )
+
+
+def _described(member_id: str, instance_id: str | None, target: Tasks) -> m.streams_group_describe_response.Member:
+    response = m.streams_group_describe_response
+    nothing = response.Assignment(active_tasks=(), standby_tasks=(), warmup_tasks=())
+    wanted = response.Assignment(
+        active_tasks=tuple(
+            response.TaskIds(subtopology_id=name, partitions=tuple(i32(p) for p in partitions))
+            for name, partitions in target.items()
+        ),
+        standby_tasks=(),
+        warmup_tasks=(),
+    )
+    return response.Member(
+        member_id=member_id,
+        instance_id=instance_id,
+        member_epoch=i32(1),
+        client_id=f"client-of-{member_id}",
+        client_host="/10.0.0.7",
+        topology_epoch=i32(0),
+        process_id="p",
+        client_tags=(),
+        task_offsets=(),
+        task_end_offsets=(),
+        assignment=nothing,
+        target_assignment=wanted,
+        is_classic=False,
     )

@@ -74,7 +74,7 @@ class StreamsMembership(MemberCore):
             if self._static.look_is_due:
                 return self._ask("holder", now_ms, now_ms)
             return self._ask("release" if self._static.release_first else "join", self._schedule.due_ms, now_ms)
-        if self._watch.due_ms < self._schedule.due_ms:
+        if self._watch.due_ms < self._schedule.due_ms and not self._owned.is_due:
             return self._ask("look", self._watch.due_ms, now_ms)
         return self._ask("steady", self._schedule.due_ms, now_ms)
 

@@ -30,7 +30,7 @@ class TaskOffsetReport:
         self._offsets: Mapping[TaskId, int] = MappingProxyType({})
         self._end_offsets: Mapping[TaskId, int] = MappingProxyType({})
         self._interval_ms = DEFAULT_INTERVAL_MS
-        self._due_ms = 0
+        self._told_ms: int | None = None
         self._changed = False
 
     def __bool__(self) -> bool:
@@ -45,17 +45,17 @@ class TaskOffsetReport:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the next heartbeat should carry them."""
-        return self._changed and now_ms >= self._due_ms
+        return self._changed and (self._told_ms is None or now_ms >= self._told_ms + self._interval_ms)
 
     def told(self, now_ms: int) -> None:
         """They were in a heartbeat that is out."""
         self._changed = False
-        self._due_ms = now_ms + self._interval_ms
+        self._told_ms = now_ms
 
     def repeat(self) -> None:
         """Nobody knows whether the coordinator has them: the next heartbeat carries them."""
         self._changed = bool(self)
-        self._due_ms = 0
+        self._told_ms = None
 
     def take_interval(self, interval_ms: int) -> None:
         """The coordinator named the interval."""

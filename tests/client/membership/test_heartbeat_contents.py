@@ -1,0 +1,239 @@
+"""What heartbeats carry beside active tasks: standby and warm-up tasks, offsets, endpoints, a wish to shut down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.client.membership.scripted_coordinator import ScriptedCoordinator
+
+from penstock.client.membership import events as e
+from penstock.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
+from penstock.client.membership.heartbeat_schedule import BURST, BURST_WINDOW_MS
+
+HALF = {"flights": (0, 1)}
+
+
+def listed(task_ids: Any) -> dict[str, tuple[int, ...]]:
+    return {ids.subtopology_id: tuple(ids.partitions) for ids in task_ids}
+
+
+# Standby and warm-up tasks.
+
+
+def test_the_application_hears_of_every_role_and_what_changed_in_it() -> None:
+    script = ScriptedCoordinator()
+    script.settled(active=HALF)
+    script.next_sent()
+    script.answer(epoch=2, active=HALF, standby={"flights": [2]}, warmup={"flights": [3]})
+    (told,) = script.events()
+    assert isinstance(told, e.AssignmentChanged)
+    assert (told.added, told.revoked) == ({}, {})
+    assert (told.standby_added, told.warmup_added) == ({"flights": (2,)}, {"flights": (3,)})
+    script.member.acknowledge(HALF, script.now_ms)
+    script.next_sent()
+    script.answer(epoch=3, active={"flights": [0, 1, 2]}, warmup={"flights": [3]})
+    (promoted,) = script.events()
+    assert isinstance(promoted, e.AssignmentChanged)
+    assert (promoted.added, promoted.standby_removed) == ({"flights": (2,)}, {"flights": (2,)})
+    assert (promoted.warmup_added, promoted.warmup_removed) == ({}, {})
+
+
+def test_what_the_application_says_of_standby_and_warmup_tasks_is_what_the_coordinator_hears() -> None:
+    script = ScriptedCoordinator()
+    script.settled(active=HALF)
+    script.next_sent()
+    script.answer(epoch=2, active=HALF, standby={"flights": [2, 3]}, warmup={"flights": [4]})
+    script.member.acknowledge(HALF, script.now_ms, standby={"flights": [2]}, warmup={})
+    beat = script.next_sent()
+    assert (listed(beat.standby_tasks), listed(beat.warmup_tasks)) == ({"flights": (2,)}, {})
+
+
+# Task offsets.
+
+
+def with_offsets(version: int) -> ScriptedCoordinator:
+    script = ScriptedCoordinator()
+    script.member.report_offsets({("flights", 1): 20, ("flights", 0): 10}, {("flights", 0): 15})
+    script.member.join(script.now_ms)
+    script.next_sent()
+    script.find_coordinator()
+    assert type(script.next_sent()).__name__ == "ApiVersionsRequest"
+    script.speaks(version)
+    return script
+
+
+def test_offsets_go_out_with_the_join() -> None:
+    script = with_offsets(1)
+    join = script.next_sent()
+    assert [(o.subtopology_id, o.partition, o.offset) for o in join.task_offsets] == [
+        ("flights", 0, 10),
+        ("flights", 1, 20),
+    ]
+    assert [(o.partition, o.offset) for o in join.task_end_offsets] == [(0, 15)]
+
+
+def test_offsets_are_not_sent_to_a_coordinator_that_would_refuse_the_heartbeat() -> None:
+    script = with_offsets(0)
+    join = script.next_sent()
+    assert (join.task_offsets, join.task_end_offsets) == (None, None)
+    assert script.events() == ()
+
+
+def test_offsets_travel_once_per_interval_of_the_coordinator_and_only_when_they_changed() -> None:
+    script = with_offsets(1)
+    script.next_sent()
+    script.answer(active={}, task_offset_interval_ms=3_000)
+    sent: list[int] = []
+    for step in range(40):
+        if step == 5:
+            script.member.report_offsets({("flights", 0): 11})
+        beat = script.next_sent()
+        if beat.task_offsets is not None:
+            assert [(o.partition, o.offset) for o in beat.task_offsets] == [(0, 11)]
+            sent.append(script.now_ms)
+        script.answer(task_offset_interval_ms=3_000)
+    assert len(sent) == 1
+    assert sent[0] >= 1_000 + 3_000
+
+
+def test_offsets_are_repeated_to_a_coordinator_that_may_have_forgotten_them() -> None:
+    script = with_offsets(1)
+    script.next_sent()
+    script.answer(active={}, task_offset_interval_ms=60_000)
+    script.next_sent()
+    script.member.on_failure(script.now_ms)
+    script.next_sent()
+    script.find_coordinator(node=2)
+    script.next_sent()
+    script.speaks(1)
+    assert len(script.next_sent().task_offsets) == 2
+
+
+# Interactive query endpoints.
+
+MINE, OTHER = Endpoint("here", 8080), Endpoint("there", 8081)
+
+
+def test_the_endpoint_goes_out_with_the_join_and_the_map_comes_back_frozen() -> None:
+    script = ScriptedCoordinator(endpoint=MINE)
+    script.member.join(script.now_ms)
+    script.next_sent()
+    script.find_coordinator()
+    join = script.next_sent()
+    assert (join.user_endpoint.host, join.user_endpoint.port, join.endpoint_information_epoch) == ("here", 8080, -1)
+    script.answer(active=HALF)  # names epoch 0 without a map, as to the first member of a group
+    beat = script.next_sent()
+    assert (beat.user_endpoint, beat.endpoint_information_epoch) == (None, -1)
+    script.answer(
+        endpoint_epoch=3,
+        endpoints=[
+            ("there", 8081, {"flights": [2, 3]}, {}),
+            ("here", 8080, {"flights": [0]}, {"flights": [3]}),
+            ("here", 8080, {"flights": [1]}, {}),
+        ],
+    )
+    changed = script.events()[-1]
+    assert changed == e.EndpointsChanged(
+        endpoints={
+            MINE: EndpointPartitions(active={"flights": (0, 1)}, standby={"flights": (3,)}),
+            OTHER: EndpointPartitions(active={"flights": (2, 3)}),
+        }
+    )
+    assert script.member.endpoints == changed.endpoints
+    assert owner_of(changed.endpoints, "flights", 3) == OTHER
+    assert owner_of(changed.endpoints, "flights", 9) is None
+    with pytest.raises(TypeError):
+        changed.endpoints[MINE] = None  # type: ignore[index]
+    assert script.next_sent().endpoint_information_epoch == 3
+    script.answer(endpoint_epoch=3)
+    assert script.events() == (), "unchanged"
+
+
+def test_another_coordinator_is_asked_for_the_whole_map() -> None:
+    """The epoch is soft state of a coordinator: after a failover the same number may mean something else."""
+    script = ScriptedCoordinator(endpoint=MINE)
+    script.joined(active=HALF)
+    script.next_sent()
+    script.answer(endpoint_epoch=2, endpoints=[("here", 8080, {"flights": [0, 1]}, {})])
+    script.next_sent()
+    script.member.on_failure(script.now_ms)
+    script.next_sent()
+    script.find_coordinator(node=2)
+    assert script.next_sent().endpoint_information_epoch == -1
+
+
+def test_a_group_without_endpoints_is_not_asked_for_the_map_again_and_again() -> None:
+    script = ScriptedCoordinator()
+    script.joined(active=HALF)
+    script.next_sent()
+    script.answer(endpoint_epoch=0)
+    assert script.next_sent().endpoint_information_epoch == 0
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:http"])
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match="no host:port"):
+        Endpoint.parse(text)
+
+
+# Shutting down the application.
+
+
+def test_a_wish_to_shut_down_goes_out_at_once_until_it_is_answered() -> None:
+    script = ScriptedCoordinator()
+    script.settled(active=HALF)
+    script.member.request_shutdown(script.now_ms)
+    beat = script.sent()
+    assert beat is not None
+    assert beat.shutdown_application
+    script.member.on_failure(script.now_ms)
+    script.next_sent()
+    script.find_coordinator()
+    assert script.next_sent().shutdown_application
+    script.answer(status=[(4, "")])
+    assert script.events() == (e.ShutdownRequested(),)
+    assert not script.next_sent().shutdown_application
+
+
+def test_a_wish_before_the_join_comes_right_after_it() -> None:
+    """Kafka forgets what the very first join says."""
+    script = ScriptedCoordinator()
+    script.member.request_shutdown(script.now_ms)
+    script.joined(active=HALF)
+    beat = script.sent()
+    assert beat is not None
+    assert beat.shutdown_application
+
+
+# The floor.
+
+
+def test_an_application_that_acknowledges_without_end_does_not_flood_the_coordinator() -> None:
+    script = ScriptedCoordinator()
+    script.settled(active=HALF)
+    began_ms = script.now_ms
+    beats = 0
+    while script.now_ms < began_ms + 10_000:
+        script.member.acknowledge(HALF, script.now_ms)
+        script.next_sent()
+        beats += 1
+        script.answer()
+        script.now_ms += 1
+    assert beats <= BURST * (10_000 // BURST_WINDOW_MS) + BURST
+
+
+def test_a_settled_member_says_nothing_but_that_it_lives() -> None:
+    script = ScriptedCoordinator()
+    script.settled(active=HALF)
+    for _ in range(10):
+        script.next_sent()
+        script.answer()
+    began_ms = script.now_ms
+    beats = []
+    while script.now_ms < began_ms + 60_000:
+        beats.append(script.next_sent())
+        script.answer()
+    assert len(beats) == 120
+    assert all(beat.active_tasks is None and beat.topology is None and beat.client_tags is None for beat in beats)
+    assert script.events() == ()
