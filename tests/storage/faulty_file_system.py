@@ -142,6 +142,9 @@ class FaultyFileSystem:
 
     def rename(self, old: Path, new: Path) -> None:
         self.check("rename", old)
+        if old not in self.files and old not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
+        self.files.pop(new, None)
         self.directories = {new if path == old else path for path in self.directories}
         self.files = {
             new / path.relative_to(old) if path.is_relative_to(old) else path: image

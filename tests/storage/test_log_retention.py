@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_retention import SegmentFacts, deletable_segments
+from penstock.storage.log_retention import deletable_segments
+from penstock.storage.segment_facts import SegmentFacts
 
 
 @given(

@@ -34,9 +34,22 @@ class LogConfig:
     message_timestamp_before_max_ms: int = NO_LIMIT
     message_timestamp_after_max_ms: int = 3600 * 1000
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NO_LIMIT
     flush_messages: int = NO_LIMIT
     flush_ms: int = NO_LIMIT
     producer_id_expiration_ms: int = 24 * 3600 * 1000
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`, as what is active is never cleaned."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def fsync(self) -> FsyncPolicy:
@@ -73,12 +86,20 @@ _LEAST = {
     "retention.ms": -1,
     "retention.bytes": -1,
     "flush.messages": 1,
+    "max.compaction.lag.ms": 1,
 }
 
 
 def _number(name: str, text: str) -> int:
     value = int(text)
     if value < _LEAST.get(name, 0):
+        raise ValueError
+    return value
+
+
+def _ratio(_name: str, text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
         raise ValueError
     return value
 
@@ -98,6 +119,7 @@ def _policies(_name: str, text: str) -> frozenset[str]:
 
 _PARSERS: dict[str, Callable[[str, str], object]] = {
     "message.timestamp.type": _timestamp_type,
+    "min.cleanable.dirty.ratio": _ratio,
     "cleanup.policy": _policies,
 }
 

@@ -7,6 +7,7 @@
        penstock-clean-shutdown             how each log ended; there only between a close and the next opening
        recovery-point-offset-checkpoint    as Kafka writes it
        log-start-offset-checkpoint         as Kafka writes it
+       cleaner-offset-checkpoint           as Kafka writes it
        <topic>-<partition>/                as Kafka writes it
 ```
 Rules: the catalog changes first, directories follow. Logs are opened (and after a crash recovered) when first asked
@@ -23,19 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
-from penstock.storage.checkpoints import (
-    CheckpointCorrupt,
-    read_checkpoint,
-    read_partition_metadata,
-    topic_id_text,
-    write_checkpoint,
-    write_partition_metadata,
-)
+from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
+from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
 from penstock.storage.errors import DirectoryLocked, DirectoryUnusable, InvalidTopic, StorageFull, UnknownTopic
 from penstock.storage.file_system import REAL, FileSystem
+from penstock.storage.log_cleaning import CleaningPlan
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_recovery import CleanShutdown
 from penstock.storage.log_segment import FULL_ERRNOS
 from penstock.storage.partition_log import PartitionLog
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
@@ -44,11 +39,6 @@ __all__ = ["LogDirectory"]
 
 _log = logging.getLogger("penstock.storage")
 _T = TypeVar("_T")
-_CLEAN_SHUTDOWN = "penstock-clean-shutdown"
-_RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-_LOG_STARTS = "log-start-offset-checkpoint"
-
-TopicPartition = tuple[str, int]
 
 
 def wall_clock_ms() -> int:
@@ -101,9 +91,7 @@ class LogDirectory:
         self._identity = stored.started()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_catalog(self._file_system, self.path)
-        self._recovery_points = self._offsets(_RECOVERY_POINTS)
-        self._log_starts = self._offsets(_LOG_STARTS)
-        self._clean = self._take_clean_shutdown()
+        self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
             self._look_at(name)
@@ -250,9 +238,9 @@ class LogDirectory:
             config=LogConfig.from_kafka(entry.configs, self._defaults),
             clock_ms=self._clock_ms,
             file_system=self._file_system,
-            log_start_offset=self._log_starts.get(key, 0),
-            recovery_point=self._recovery_points.get(key, 0),
-            clean=self._clean.pop(key, None),
+            log_start_offset=self._checkpoints.log_starts.get(key, 0),
+            recovery_point=self._checkpoints.recovery_points.get(key, 0),
+            clean=self._checkpoints.ended.pop(key, None),
         )
 
     def _make_partition(self, directory: Path, topic_id: uuid.UUID) -> None:
@@ -263,9 +251,7 @@ class LogDirectory:
         if (log := self._logs.pop(key, None)) is not None:
             log.abandon()
         self._on_disk.discard(key)
-        for offsets in (self._recovery_points, self._log_starts):
-            offsets.pop(key, None)
-        self._clean.pop(key, None)
+        self._checkpoints.forget(key)
 
     def _set_aside(self, key: TopicPartition, suffix: str) -> None:
         name = f"{key[0]}-{key[1]}"
@@ -289,26 +275,37 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets; to be done every few seconds and after deleting records."""
-        for key, log in list(self._logs.items()):
-            self._recovery_points[key] = log.recovery_point
-            if log.log_start_offset > log.segment_base_offsets[0]:
-                self._log_starts[key] = log.log_start_offset
-            else:
-                self._log_starts.pop(key, None)
-        for name, offsets in ((_RECOVERY_POINTS, self._recovery_points), (_LOG_STARTS, self._log_starts)):
-            rows = [(topic, partition, offset) for (topic, partition), offset in list(offsets.items())]
-            write_checkpoint(self._file_system, self.path / name, rows)
+        self._checkpoints.save(self._logs)
+
+    def dirtiest_log(self, now_ms: int | None = None) -> tuple[PartitionLog, CleaningPlan] | None:
+        """The open log that wants compaction most, and what is to be done; None when none does.
+
+        Logs are read only, and one by one: `cleaned` tells of the end. Raises StorageError, OSError.
+        """
+        now_ms = self._clock_ms() if now_ms is None else now_ms
+        best: tuple[float, PartitionLog, int] | None = None
+        for key, log in self._logs.items():
+            if not log.config.is_compacted or not log.is_usable:
+                continue
+            first_dirty = self._checkpoints.cleaned_to.get(key, 0)
+            part = log.compactable(first_dirty, now_ms)
+            if part.is_due(log.config) and (best is None or part.dirty_ratio > best[0]):
+                best = part.dirty_ratio, log, first_dirty
+        if best is None:
+            return None
+        _, log, first_dirty = best
+        return log, log.cleaning_plan(first_dirty, now_ms)
+
+    def cleaned(self, log: PartitionLog, offset: int) -> None:
+        """A cleaning of this log has reached `offset`. Raises OSError."""
+        self._checkpoints.cleaned((log.topic, log.partition), offset)
 
     def close(self, *, flush: bool = True) -> None:
         """Close all logs, note how they ended, let go of the lock. Without `flush` a power loss may undo the end."""
         try:
-            ended = dict(self._clean)
-            for key, log in self._logs.items():
-                if (clean := log.close(flush=flush)) is not None:
-                    ended[key] = clean
+            closed = [(key, clean) for key, log in self._logs.items() if (clean := log.close(flush=flush)) is not None]
             self.checkpoint()
-            rows = [(t, p, c.base_offset, c.size_bytes, c.log_end_offset) for (t, p), c in ended.items()]
-            write_checkpoint(self._file_system, self.path / _CLEAN_SHUTDOWN, rows, sync=flush)
+            self._checkpoints.save_clean_shutdown(closed, sync=flush)
         finally:
             self.abandon()
 
@@ -350,33 +347,6 @@ class LogDirectory:
                 _log.warning("%s belongs to no topic and is set aside", self.path / name)
                 self._forget(key)
                 self._set_aside(key, "stray")
-
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            rows = read_checkpoint(self._file_system, self.path / name, fields=3)
-            return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
-        except (CheckpointCorrupt, ValueError) as error:
-            _log.warning("%s is left aside: %s", self.path / name, error)
-            return {}
-
-    def _take_clean_shutdown(self) -> dict[TopicPartition, CleanShutdown]:
-        """How the logs ended, if they were closed. The file goes at once: what follows may end in a crash."""
-        path = self.path / _CLEAN_SHUTDOWN
-        if not self._file_system.exists(path):
-            return {}
-        try:
-            ended = {
-                (row[0], int(row[1])): CleanShutdown(
-                    base_offset=int(row[2]), size_bytes=int(row[3]), log_end_offset=int(row[4])
-                )
-                for row in read_checkpoint(self._file_system, path, fields=5)
-            }
-        except (CheckpointCorrupt, ValueError) as error:
-            _log.warning("all logs will be checked: %s", error)
-            ended = {}
-        self._file_system.remove(path)
-        self._file_system.sync_directory(self.path)
-        return ended
 
     def _durably(self, write: Callable[[], _T]) -> _T:
         try:

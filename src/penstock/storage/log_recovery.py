@@ -1,32 +1,34 @@
 """Opening a log: what lies in its directory, what of it can be trusted, and what a crash has torn.
 
-Rules: after a clean shutdown (the log is as long as was noted) nothing is read. Otherwise every segment from the
-recovery point on, and the last one in any case, is scanned with CRCs; the log is cut before the first byte that is
-no sound batch, and segments behind a cut go. Indexes of scanned segments are built anew. Leader epochs and producer
-state are taken from their files and completed from the batches behind them. What is cut is logged with its size.
+Rules: an exchange of segments that was interrupted is finished first. After a clean shutdown (the log is as long as was
+noted) nothing is read. Otherwise every segment from the recovery point on, and in any case the last one, is scanned
+with CRCs; the log is cut before the first byte that is no sound batch, and segments behind a cut go. Indexes of scanned
+segments are built anew. Leader epochs and producer state are taken from their files and completed from the batches
+behind them. What is cut is logged with its size.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.protocol.record_batches import BatchHeader
-from penstock.storage.batch_scan import TornLog, walk
+from penstock.storage.batch_scan import TornLog
 from penstock.storage.checkpoints import CheckpointCorrupt, LeaderEpochs
 from penstock.storage.file_system import FileSystem
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_segment import LogSegment, segment_name
-from penstock.storage.producer_state import ProducerState, SnapshotCorrupt
+from penstock.storage.log_segment import LogSegment
+from penstock.storage.producer_snapshots import headers_since, load_producers
+from penstock.storage.producer_state import ProducerState
+from penstock.storage.segment_files import CLEANED, DELETED, SWAP, finish_exchanges
 
-__all__ = ["CleanShutdown", "OpenedLog", "load_producers", "open_log", "snapshot_offsets"]
+__all__ = ["CleanShutdown", "OpenedLog", "open_log"]
 
 _log = logging.getLogger("penstock.storage")
-_DEBRIS = (".deleted", ".cleaned", ".swap", ".tmp")
+_DEBRIS = (DELETED, CLEANED, SWAP, ".tmp")
 _INDEXES = (".index", ".timeindex", ".txnindex")
-SNAPSHOT = ".snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,10 @@ def open_log(
     now_ms: int,
 ) -> OpenedLog:
     """The segments of a directory, sound and in order, at least one. Fills `epochs` and `producers`. Raises OSError."""
-    names = _without_debris(directory, file_system)
+    names = file_system.names(directory)
+    if finish_exchanges(directory, names, file_system):
+        names = file_system.names(directory)
+    names = _without_debris(directory, names, file_system)
     bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
     segments = [LogSegment.existing(directory, base, config, file_system) for base in bases]
     note_epochs = _load_epochs(epochs)
@@ -81,7 +86,7 @@ def open_log(
     if start < end and epochs.epoch_for(start) < 0:
         # The file is lost, or tells of a log start that a crash has undone.
         epochs.clear()
-        for header in _headers(segments, start):
+        for header in headers_since(segments, start):
             changed |= note_epochs(header)
     if epochs.keep_from(start) or changed or (recovered and epochs.latest >= 0):
         epochs.save()
@@ -91,8 +96,7 @@ def open_log(
     )
 
 
-def _without_debris(directory: Path, file_system: FileSystem) -> list[str]:
-    names = file_system.names(directory)
+def _without_debris(directory: Path, names: list[str], file_system: FileSystem) -> list[str]:
     logs = {name[:-4] for name in names if name.endswith(".log")}
     kept = []
     for name in names:
@@ -148,49 +152,3 @@ def _recover(
                 later.remove()
             return segments[: i + 1], cut
     return segments, 0
-
-
-def _headers(segments: list[LogSegment], from_offset: int) -> Iterator[BatchHeader]:
-    """The headers of all batches that end at or behind `from_offset`."""
-    for i, segment in enumerate(segments):
-        if i + 1 < len(segments) and segments[i + 1].base_offset <= from_offset:
-            continue
-        segment.load_indexes()
-        position = segment.offset_index.position_for(from_offset)
-        for span in walk(segment.file, position, segment.size_bytes):
-            if span.last_offset >= from_offset:
-                yield segment.header_at(span)
-
-
-def snapshot_offsets(directory: Path, file_system: FileSystem) -> list[int]:
-    """The offsets of the producer snapshots in a directory, ascending."""
-    stems = (name.removesuffix(SNAPSHOT) for name in file_system.names(directory) if name.endswith(SNAPSHOT))
-    return sorted(int(stem) for stem in stems if stem.isdigit())
-
-
-def load_producers(
-    directory: Path,
-    file_system: FileSystem,
-    producers: ProducerState,
-    segments: list[LogSegment],
-    end: int,
-    now_ms: int,
-) -> None:
-    """The newest usable snapshot, then the batches behind it."""
-    producers.clear()
-    behind = segments[0].base_offset
-    for offset in reversed(snapshot_offsets(directory, file_system)):
-        path = directory / f"{segment_name(offset)}{SNAPSHOT}"
-        if offset > end:
-            file_system.remove(path)  # it tells of batches that are gone
-            continue
-        try:
-            producers.load(file_system.read_bytes(path))
-        except SnapshotCorrupt as corrupt:
-            _log.warning("%s left aside: %s", path, corrupt)
-            continue
-        behind = offset
-        break
-    if behind < end:
-        for header in _headers(segments, behind):
-            producers.update(header, seen_ms=now_ms)

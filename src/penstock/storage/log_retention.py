@@ -2,27 +2,18 @@
 
 Kafka's rules: a segment goes when it lies wholly before the log start offset; under `cleanup.policy=delete` also when
 its youngest record is older than `retention.ms`, or while what is left still holds `retention.bytes`. Nothing at or
-behind the high watermark goes. Record time counts, so a topic of old events needs `retention.ms=-1`.
+behind the high watermark goes; a segment that compaction emptied goes with the next one. Record time counts, so a topic
+of old events needs `retention.ms=-1`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.storage.log_config import LogConfig
+from penstock.storage.segment_facts import SegmentFacts
 
-__all__ = ["SegmentFacts", "deletable_segments"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
-    """`end_offset` is the offset behind the segment's last; `max_timestamp_ms` -1 when no record has a timestamp."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp_ms: int
+__all__ = ["deletable_segments"]
 
 
 def deletable_segments(
@@ -33,13 +24,15 @@ def deletable_segments(
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         surplus = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0
-    for segment in segments:
-        if segment.end_offset > high_watermark or segment.size_bytes == 0:
+    for index, segment in enumerate(segments):
+        if segment.end_offset > high_watermark or (segment.size_bytes == 0 and segment is segments[-1]):
             break
+        if segment.size_bytes == 0 and segment.end_offset > log_start_offset:
+            continue  # counted when a later one goes
         surplus -= segment.size_bytes
         if not (segment.end_offset <= log_start_offset or surplus >= 0 or _too_old(segment, config, now_ms)):
             break
-        count += 1
+        count = index + 1
     return count
 
 

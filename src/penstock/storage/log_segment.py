@@ -19,6 +19,7 @@ from penstock.storage.batch_scan import scan as scan_batches
 from penstock.storage.file_system import Buffer, File, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
+from penstock.storage.segment_facts import SegmentFacts
 
 __all__ = ["FULL_ERRNOS", "LogSegment", "segment_name"]
 
@@ -34,10 +35,12 @@ def segment_name(base_offset: int) -> str:
 class LogSegment:
     """Mutable: the active segment grows; `size_bytes` is what counts, bytes behind it in the file are debris."""
 
-    def __init__(self, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem) -> None:
+    def __init__(
+        self, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem, *, suffix: str = ""
+    ) -> None:
         name = segment_name(base_offset)
         self.base_offset = base_offset
-        self.path = directory / f"{name}.log"
+        self.path = directory / f"{name}.log{suffix}"
         self.size_bytes = 0
         self.max_timestamp_ms = -1
         self._offset_of_max_timestamp = base_offset
@@ -49,18 +52,23 @@ class LogSegment:
         self._indexes_loaded = False
         self._removed = False
         self.offset_index = OffsetIndex(
-            directory / f"{name}.index", base_offset, config.segment_index_bytes, file_system
+            directory / f"{name}.index{suffix}", base_offset, config.segment_index_bytes, file_system
         )
         self.time_index = TimeIndex(
-            directory / f"{name}.timeindex", base_offset, config.segment_index_bytes, file_system
+            directory / f"{name}.timeindex{suffix}", base_offset, config.segment_index_bytes, file_system
         )
 
     # -- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem) -> LogSegment:
-        """A new, empty segment with its three files; none stays open, so that idle partitions cost no descriptors."""
-        segment = cls(directory, base_offset, config, file_system)
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem, *, suffix: str = ""
+    ) -> LogSegment:
+        """A new, empty segment with its three files; none stays open, so that idle partitions cost no descriptors.
+
+        `suffix` is added to their names: one that is not part of the log yet.
+        """
+        segment = cls(directory, base_offset, config, file_system, suffix=suffix)
         segment._file = file_system.open(segment.path, create=True)
         segment._file.truncate(0)
         segment.offset_index.reset()
@@ -167,7 +175,7 @@ class LogSegment:
         first = self.first_timestamp_ms()
         return (
             self.size_bytes > self._config.segment_bytes - incoming_bytes
-            or (first >= 0 and max_timestamp_ms - first > self._config.segment_ms)
+            or (first >= 0 and max_timestamp_ms - first > self._config.roll_ms)
             or self.offset_index.is_full
             or self.time_index.is_full
             or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
@@ -179,6 +187,17 @@ class LogSegment:
             header = parse_header(self.file.read_at(HEADER_BYTES, 0), 0, 0)
             self._first_timestamp_ms = header.max_timestamp
         return -1 if self._first_timestamp_ms is None else self._first_timestamp_ms
+
+    def facts(self, end_offset: int) -> SegmentFacts:
+        """For decisions about it; `end_offset` is where the next segment begins."""
+        self.load_indexes()
+        return SegmentFacts(
+            base_offset=self.base_offset,
+            end_offset=end_offset,
+            size_bytes=self.size_bytes,
+            max_timestamp_ms=self.max_timestamp_ms,
+            first_timestamp_ms=self.first_timestamp_ms(),
+        )
 
     def close_time_index(self) -> None:
         """The last entry, written when nothing more will be appended: the segment's largest timestamp."""
@@ -268,6 +287,11 @@ class LogSegment:
             self._file = None
         self.offset_index.close()
         self.time_index.close()
+
+    def step_aside(self) -> None:
+        """Another segment takes its place on the disk: it is no longer read or synced."""
+        self._removed = True
+        self.close()
 
     def remove(self) -> None:
         """The log first: indexes without a log are debris that the next opening clears away."""

@@ -9,8 +9,6 @@ One thread appends, reads, cuts and deletes; `flush` may come from another, so f
 from __future__ import annotations
 
 import logging
-import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +17,24 @@ from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_headers
 from penstock.storage.checkpoints import LeaderEpochs
 from penstock.storage.file_system import REAL, Buffer, FileSystem
+from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
+from penstock.storage.log_compaction import Compactable, compactable
 from penstock.storage.log_config import LogConfig
+from penstock.storage.log_flush import LogFlush
 from penstock.storage.log_health import LogHealth
 from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
-from penstock.storage.log_recovery import SNAPSHOT, CleanShutdown, load_producers, open_log, snapshot_offsets
-from penstock.storage.log_retention import SegmentFacts, deletable_segments
-from penstock.storage.log_segment import LogSegment, segment_name
+from penstock.storage.log_recovery import CleanShutdown, open_log
+from penstock.storage.log_retention import deletable_segments
+from penstock.storage.log_segment import LogSegment
+from penstock.storage.producer_snapshots import load_producers, save_snapshot
 from penstock.storage.producer_state import ProducerState
+from penstock.storage.segment_facts import SegmentFacts
+from penstock.storage.segment_files import SWAP, announce_exchange, commit_exchange, remove_suffixed
+from penstock.storage.segment_row import SegmentRow
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
 
 _log = logging.getLogger("penstock.storage")
-_KEPT_SNAPSHOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +72,11 @@ class PartitionLog:
         self._file_system = file_system
         self._epochs = LeaderEpochs(directory, file_system)
         self._producers = ProducerState(topic, partition)
-        self._segments: list[LogSegment] = []
-        self._bases: list[int] = []
+        self._row = SegmentRow()
         self._log_start_offset = 0
         self._log_end_offset = 0
-        self._recovery_point = 0
-        self._flush_lock = threading.Lock()
-        self._last_flush_ms = 0
-        self._directory_changed = False
         self._health = LogHealth(directory, topic, partition)
+        self._flush = LogFlush(directory, file_system, self._health)
         self._written_since_open = False
         self.recovered = False
         self.bytes_cut = 0
@@ -104,10 +104,10 @@ class PartitionLog:
             directory, topic=topic, partition=partition, config=config, clock_ms=clock_ms, file_system=file_system
         )
         now_ms = clock_ms()
+        is_new = not file_system.exists(directory)
         try:
-            if not file_system.exists(directory):
+            if is_new:
                 file_system.make_directory(directory)
-                log._directory_changed = True
             opened = open_log(
                 directory,
                 config=config,
@@ -121,13 +121,12 @@ class PartitionLog:
             )
         except OSError as error:
             log._health.refuse(error, "could not be opened")
-        log._set_segments(opened.segments)
+        log._row.set(opened.segments)
         log._log_start_offset = opened.log_start_offset
         log._log_end_offset = opened.log_end_offset
         log.recovered, log.bytes_cut = opened.recovered, opened.bytes_cut
-        log._recovery_point = min(recovery_point, opened.log_end_offset)
-        log._last_flush_ms = now_ms
-        if config.fsync == "always" and log._recovery_point < log._log_end_offset:
+        log._flush.begin(min(recovery_point, opened.log_end_offset), now_ms, directory_changed=is_new)
+        if config.fsync == "always":
             log.flush()
         return log
 
@@ -142,6 +141,11 @@ class PartitionLog:
         self._config = config
 
     @property
+    def is_usable(self) -> bool:
+        """False once it was closed or the disk has failed it."""
+        return self._health.is_good
+
+    @property
     def log_start_offset(self) -> int:
         return self._log_start_offset
 
@@ -151,7 +155,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        return self._recovery_point if self._config.fsync == "always" else self._log_end_offset
+        return self._flush.recovery_point if self._config.fsync == "always" else self._log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -162,15 +166,15 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """What lies before this offset has been flushed to the disk."""
-        return self._recovery_point
+        return self._flush.recovery_point
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._row.size_bytes
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
-        return tuple(self._bases)
+        return tuple(self._row.base_offsets)
 
     @property
     def leader_epoch(self) -> int:
@@ -243,7 +247,7 @@ class PartitionLog:
             self._health.refuse(error, "did not take a new leader epoch")
 
     def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
-        active = self._segments[-1]
+        active = self._row.active
         if active.should_roll(
             incoming_bytes=size,
             max_timestamp_ms=max(header.max_timestamp for header in headers),
@@ -257,24 +261,17 @@ class PartitionLog:
             segment = LogSegment.create(self.directory, self._log_end_offset, self._config, self._file_system)
         except OSError as error:
             self._health.refuse(error, "could not begin a new segment")
-        closed = self._segments[-1]
+        closed = self._row.active
         closed.close_time_index()
         closed.close_indexes()
-        self._set_segments([*self._segments, segment])
-        self._directory_changed = True
+        self._row.set([*self._row.segments, segment])
+        self._flush.files_changed()
         self._write_snapshot()
         return segment
 
     def _write_snapshot(self) -> None:
-        """Kafka's producer snapshot at the log end. Only speeds up the next opening, so a failure is no failure."""
-        path = self.directory / f"{segment_name(self._log_end_offset)}{SNAPSHOT}"
-        try:
-            self._producers.expire(self._clock_ms() - self._config.producer_id_expiration_ms)
-            self._file_system.write_atomically(path, self._producers.snapshot(), sync=False)
-            for offset in snapshot_offsets(self.directory, self._file_system)[:-_KEPT_SNAPSHOTS]:
-                self._file_system.remove(self.directory / f"{segment_name(offset)}{SNAPSHOT}")
-        except OSError as error:
-            _log.warning("%s not written: %s", path, error)
+        self._producers.expire(self._clock_ms() - self._config.producer_id_expiration_ms)
+        save_snapshot(self.directory, self._log_end_offset, self._producers, self._file_system)
 
     # -- read ------------------------------------------------------------------------------------------------
 
@@ -290,11 +287,10 @@ class PartitionLog:
         if offset >= end_offset:
             return b""
         try:
-            for segment in self._segments[self._segment_index(offset) :]:
-                if (span := segment.find(offset)) is not None:
-                    break
-            else:
+            found = self._row.find(offset)
+            if found is None:
                 return b""
+            segment, span = found
             end = segment.whole_batches_until(span.position, span.position + max_bytes)
             if end == span.position and min_one_batch:
                 end = span.end
@@ -306,13 +302,13 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
-        segments = self._segments[self._segment_index(self._log_start_offset) :]
+        segments = self._row.since(self._log_start_offset)
         found = first_since(segments, timestamp_ms, start_offset=self._log_start_offset)
         return found if found is not None and found.offset < self.high_watermark else None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp (ListOffsets -3, KIP-734); None in an empty log."""
-        segments = self._segments[self._segment_index(self._log_start_offset) :]
+        segments = self._row.since(self._log_start_offset)
         return youngest(segments, start_offset=self._log_start_offset)
 
     # -- shorten ---------------------------------------------------------------------------------------------
@@ -329,43 +325,30 @@ class PartitionLog:
             self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
         if offset > self._log_start_offset:
             self._log_start_offset = offset
-            self._drop_oldest(max(bisect_right(self._bases, offset) - 1, 0))
+            self._drop_oldest(self._row.index_of(offset))
         return self._log_start_offset
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Delete the segments that `log_retention` lets go; how many went. When all may go, a new one is begun."""
         self._health.check_usable()
-        facts = []
-        ends = [*self._bases[1:], self._log_end_offset]
-        for segment, end in zip(self._segments, ends, strict=True):
-            segment.load_indexes()
-            facts.append(
-                SegmentFacts(
-                    base_offset=segment.base_offset,
-                    end_offset=end,
-                    size_bytes=segment.size_bytes,
-                    max_timestamp_ms=segment.max_timestamp_ms,
-                )
-            )
+        ends = self._row.end_offsets(self._log_end_offset)
         count = deletable_segments(
-            facts,
+            [segment.facts(end) for segment, end in zip(self._row.segments, ends, strict=True)],
             log_start_offset=self._log_start_offset,
             high_watermark=self.high_watermark,
             config=self._config,
             now_ms=self._clock_ms() if now_ms is None else now_ms,
         )
-        if count == len(self._segments) and count:
+        if count == len(self._row.segments) and count:
             self._roll()
         if count:
-            self._log_start_offset = max(self._log_start_offset, self._bases[count])
+            self._log_start_offset = max(self._log_start_offset, self._row.base_offsets[count])
             self._drop_oldest(count)
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        gone = self._segments[:count]
-        self._set_segments(self._segments[count:])
         try:
-            for segment in gone:  # oldest first: a crash in between leaves a log without a hole
+            for segment in self._row.drop_oldest(count):  # oldest first: a crash in between leaves a log without a hole
                 segment.remove()
             if self._epochs.keep_from(self._log_start_offset):
                 self._epochs.save()
@@ -382,12 +365,12 @@ class PartitionLog:
             self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
         if offset >= self._log_end_offset:
             return
-        keep = self._segment_index(offset)
+        keep = self._row.index_of(offset)
         try:
-            for segment in reversed(self._segments[keep + 1 :]):  # newest first, for the same reason
+            for segment in reversed(self._row.segments[keep + 1 :]):  # newest first, for the same reason
                 segment.remove()
-            self._set_segments(self._segments[: keep + 1])
-            active = self._segments[-1]
+            self._row.set(self._row.segments[: keep + 1])
+            active = self._row.active
             span = active.find(offset)
             end = active.next_offset() if span is None else span.base_offset
             if span is not None:
@@ -395,22 +378,83 @@ class PartitionLog:
                 active.sync()  # rare, and what was cut must not come back
             self._log_end_offset = end
             self._log_start_offset = min(self._log_start_offset, end)
-            with self._flush_lock:
-                self._recovery_point = min(self._recovery_point, end)
+            self._flush.cut_to(end)
             if self._epochs.keep_before(end):
                 self._epochs.save()
-            load_producers(self.directory, self._file_system, self._producers, self._segments, end, self._clock_ms())
+            segments = self._row.segments
+            load_producers(self.directory, self._file_system, self._producers, segments, end, self._clock_ms())
         except OSError as error:
             self._health.fail(error, "could not be truncated")
+
+    # -- compaction ------------------------------------------------------------------------------------------
+
+    def compactable(self, first_dirty_offset: int, now_ms: int) -> Compactable:
+        """What a cleaning would have to do, if what lies before `first_dirty_offset` is clean already."""
+        return compactable(
+            self._closed_segments(),
+            first_dirty_offset=self._dirty_since(first_dirty_offset),
+            last_stable_offset=self.last_stable_offset,
+            config=self._config,
+            now_ms=now_ms,
+        )
+
+    def cleaning_plan(self, first_dirty_offset: int, now_ms: int) -> CleaningPlan:
+        """For `LogCleaning`, whatever the dirty ratio. What is to be cleaned must have been flushed before."""
+        self._health.check_usable()
+        part = self.compactable(first_dirty_offset, now_ms)
+        closed = tuple(each for each in self._closed_segments() if each.base_offset < part.end_offset)
+        return CleaningPlan(
+            directory=self.directory,
+            config=self._config,
+            file_system=self._file_system,
+            closed=closed,
+            scanned=tuple((segment.base_offset, segment.size_bytes) for segment in self._row.segments),
+            last_stable_offset=self.last_stable_offset,
+            first_dirty_offset=part.first_dirty_offset,
+            end_offset=part.end_offset,
+            last_batches=self._producers.last_batches(),
+            now_ms=now_ms,
+        )
+
+    def exchange(self, exchange: SegmentExchange) -> bool:
+        """Put a cleaned segment in place; False when the log has changed below it, and nothing was done.
+
+        Raises StorageFull when nothing was done either, LogFailed when the opening has to finish it.
+        """
+        self._health.check_usable()
+        if not self._row.has_run(exchange.old):
+            return False
+        try:
+            announce_exchange(self.directory, exchange.new, self._file_system)
+        except OSError as error:
+            _log.warning("%s: a cleaned segment is thrown away: %s", self.directory, error)
+            remove_suffixed(self.directory, exchange.new, SWAP, self._file_system)
+            return False
+        try:
+            for segment in self._row.segments:
+                if segment.base_offset in exchange.old:
+                    segment.step_aside()
+            commit_exchange(self.directory, exchange.old, exchange.new, self._file_system)
+            new = LogSegment.existing(self.directory, exchange.new, self._config, self._file_system)
+        except OSError as error:
+            self._health.fail(error, "could not take a cleaned segment")
+        self._row.exchange(exchange.old, [new])
+        return True
+
+    def _dirty_since(self, first_dirty_offset: int) -> int:
+        """A mark outside the log is of another life of it: everything counts as dirty then, as in Kafka."""
+        is_inside = self._log_start_offset <= first_dirty_offset <= self._row.active.base_offset
+        return first_dirty_offset if is_inside else self._log_start_offset
+
+    def _closed_segments(self) -> tuple[SegmentFacts, ...]:
+        ends = self._row.base_offsets[1:]
+        return tuple(segment.facts(end) for segment, end in zip(self._row.segments, ends, strict=False))
 
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` ask for an fsync."""
-        unflushed = self._log_end_offset - self._recovery_point
-        if unflushed <= 0:
-            return False
-        return unflushed >= self._config.flush_messages or now_ms - self._last_flush_ms >= self._config.flush_ms
+        return self._flush.is_due(self._log_end_offset, self._config, now_ms)
 
     def flush(self) -> int:
         """fsync everything appended so far; the offset up to which the log now survives a power loss.
@@ -419,26 +463,13 @@ class PartitionLog:
         what a disk keeps after a failed fsync cannot be known.
         """
         self._health.check_usable()
-        with self._flush_lock:
-            end, segments, directory_changed = self._log_end_offset, self._segments, self._directory_changed
-            if end <= self._recovery_point:
-                return self._recovery_point
-            self._directory_changed = False
-            try:
-                for segment in segments[max(bisect_right(self._bases, self._recovery_point) - 1, 0) :]:
-                    segment.sync()
-                if directory_changed:
-                    self._file_system.sync_directory(self.directory)
-            except OSError as error:
-                self._health.fail(error, "could not be flushed")
-            self._recovery_point = max(self._recovery_point, min(end, self._log_end_offset))
-            self._last_flush_ms = self._clock_ms()
-            return self._recovery_point
+        end = self._log_end_offset  # before the segments: what it promises must be in one of them
+        return self._flush.flush(self._row.segments, end, self._clock_ms())
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
         """Write what speeds up the next opening, fsync, and close; None when the log had failed."""
         clean = None
-        active = self._segments[-1]
+        active = self._row.active
         if self._health.is_good:
             if self._written_since_open:
                 active.close_time_index()
@@ -454,14 +485,5 @@ class PartitionLog:
     def abandon(self) -> None:
         """Let go of the files as a killed process would: nothing is flushed or noted."""
         self._health.end("is closed")
-        for segment in self._segments:
+        for segment in self._row.segments:
             segment.close()
-
-    # -- inside ----------------------------------------------------------------------------------------------
-
-    def _set_segments(self, segments: list[LogSegment]) -> None:
-        self._bases = [segment.base_offset for segment in segments]
-        self._segments = segments
-
-    def _segment_index(self, offset: int) -> int:
-        return max(bisect_right(self._bases, offset) - 1, 0)

@@ -140,6 +140,13 @@ class ProducerState:
         if header.is_transactional and producer.transaction_start < 0:
             producer.transaction_start = header.base_offset
 
+    def last_batches(self) -> dict[int, tuple[int, int]]:
+        """Producer id → last offset of its last data batch (-1: only markers are known) and epoch."""
+        return {
+            producer_id: (producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
+            for producer_id, producer in self._producers.items()
+        }
+
     def expire(self, older_than_ms: int) -> None:
         """Forget producers whose last batch is older and that have no transaction open."""
         for producer_id, producer in list(self._producers.items()):

@@ -1,0 +1,407 @@
+"""Compaction: the last value of each key stays where it was, a tombstone as long as a reader may need it."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.storage.compaction_samples import cleaned, keyed, latest, pairs, put, records
+from tests.storage.faulty_file_system import FaultyFileSystem
+from tests.storage.log_samples import NOW_MS, ManualClock, opened
+
+from penstock.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
+from penstock.storage.batch_rewriting import delete_horizon_ms
+from penstock.storage.key_offsets import KeyOffsets
+from penstock.storage.log_cleaning import LogCleaning
+from penstock.storage.log_compaction import compactable, portions
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_directory import LogDirectory
+from penstock.storage.partition_log import PartitionLog
+from penstock.storage.segment_facts import SegmentFacts
+
+DAY_MS = 24 * 3600 * 1000
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, index_interval_bytes=50)
+LOGS = Path("/logs/flights-0")
+
+
+@pytest.fixture
+def disk() -> FaultyFileSystem:
+    return FaultyFileSystem()
+
+
+def log_of(disk: FaultyFileSystem, **how: object) -> PartitionLog:
+    return opened(LOGS, file_system=disk, config=replace(COMPACTED, **how))  # type: ignore[arg-type]
+
+
+def filled(log: PartitionLog, rounds: int = 20, keys: int = 4) -> None:
+    for n in range(rounds):
+        put(log, *[(f"key-{k}", f"{n}") for k in range(keys)])
+
+
+def test_the_last_value_of_each_key_stays_at_its_offset(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    filled(log)
+    before, end = pairs(log), log.log_end_offset
+    active = log.segment_base_offsets[-1]
+    assert cleaned(log) == active
+    closed = [each for each in before if each[0] < active]
+    last = {key: offset for offset, key, _ in closed}
+    assert pairs(log) == [each for each in before if each[0] >= active or last[each[1]] == each[0]]
+    assert (log.log_start_offset, log.log_end_offset) == (0, end)
+    table = pairs(log)
+    assert cleaned(log) == active
+    assert pairs(log) == table, "a second time changes no record"
+    assert len(log.segment_base_offsets) == 2, "small segments become one"
+
+
+def test_a_reader_finds_the_next_record_from_any_offset(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    filled(log, rounds=30)
+    cleaned(log)
+    everything = records(log)
+    for offset in range(log.log_end_offset):
+        assert records(log, from_offset=offset) == [each for each in everything if each.offset >= offset]
+        assert records(log, from_offset=offset, max_bytes=1) == [each for each in everything if each.offset >= offset]
+    reopened = log_of(disk)
+    assert records(reopened) == everything
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd", "snappy"])
+def test_a_batch_keeps_its_codec_its_times_and_its_sequences(disk: FaultyFileSystem, codec: str) -> None:
+    log = log_of(disk)
+    put(log, ("a", "1"), ("b", "2"), ("c", "3"), timestamp_ms=NOW_MS - 5, compression=codec, producer_id=7,
+        producer_epoch=1, base_sequence=40)  # fmt: skip
+    put(log, ("a", "4"), ("c", "x" * 300), timestamp_ms=NOW_MS)
+    put(log, ("d", "5"), ("d", "x" * 300), timestamp_ms=NOW_MS)
+    put(log, ("d", "6"))
+    cleaned(log)
+    header = next(iter_batch_headers(log.read(0, 1)))
+    assert (header.base_offset, header.last_offset, header.records_count) == (0, 2, 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 1, 40, 42)
+    assert (header.compression, header.max_timestamp) == (codec, NOW_MS - 5)
+    assert records(log)[0] == PlainRecord(key=b"b", value=b"2", timestamp_ms=NOW_MS - 5, offset=1)
+
+
+def test_a_tombstone_stays_until_its_horizon_and_then_goes(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, delete_retention_ms=1000)
+    put(log, ("gone", "1"), ("stays", "1"), timestamp_ms=NOW_MS - 50)
+    put(log, ("gone", None), timestamp_ms=NOW_MS - 40)
+    put(log, ("filler", "x" * 300))
+    put(log, ("filler", "y" * 300))
+    first_dirty = cleaned(log)
+    assert [each[1:] for each in pairs(log)][:2] == [("stays", "1"), ("gone", None)]
+    tombstone = next(header for header in iter_batch_headers(log.read(2, 1)))
+    assert delete_horizon_ms(tombstone) == NOW_MS + 1000
+    assert records(log, from_offset=2)[0].timestamp_ms == NOW_MS - 40, "its own time is what it was"
+    put(log, ("filler", "z" * 300))
+    first_dirty = cleaned(log, first_dirty=first_dirty, now_ms=NOW_MS + 999)
+    assert ("gone", None) in [each[1:] for each in pairs(log)]
+    put(log, ("filler", "z" * 301))
+    cleaned(log, first_dirty=first_dirty, now_ms=NOW_MS + 1000)
+    assert "gone" not in [each[1] for each in pairs(log)]
+    assert latest(log)["stays"] == "1"
+
+
+def test_a_value_behind_a_tombstone_lives(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, delete_retention_ms=0)
+    for value in ("1", None, "2", None, "3"):
+        put(log, ("key", value), ("filler", "x" * 150))
+    put(log, ("filler", "y" * 300))
+    for _ in range(3):
+        cleaned(log)
+    assert latest(log)["key"] == "3"
+
+
+def test_the_active_segment_is_never_touched(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, segment_bytes=10_000)
+    filled(log)
+    before = records(log)
+    assert log.compactable(0, NOW_MS).dirty_bytes == 0
+    assert cleaned(log) == 0
+    assert records(log) == before
+
+
+def test_an_open_transaction_bounds_the_cleaning_and_its_records_stay(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    put(log, ("key", "old"))
+    put(log, ("key", "new"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    for _ in range(6):
+        put(log, ("filler", "x" * 300))
+    log.flush()
+    plan = log.cleaning_plan(0, NOW_MS)
+    assert plan.last_stable_offset == 1
+    assert plan.end_offset == 0
+    assert cleaned(log) == 0
+    assert [value for _, key, value in pairs(log) if key == "key"] == ["old", "new"]
+
+
+def ended(log: PartitionLog, how: str, *, producer_id: int = 9) -> None:
+    log.append(
+        control_batch(how, producer_id=producer_id, producer_epoch=0, timestamp_ms=NOW_MS),  # type: ignore[arg-type]
+        leader_epoch=0,
+        origin="coordinator",
+    )
+
+
+def test_what_an_aborted_transaction_wrote_never_hides_a_committed_value(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, delete_retention_ms=1000)
+    put(log, ("key", "committed"))
+    put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    ended(log, "abort")
+    put(log, ("key-2", "1"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=1)
+    ended(log, "commit")
+    for _ in range(4):
+        put(log, ("filler", "x" * 300))
+    first_dirty = cleaned(log)
+    assert [each[1:] for each in pairs(log)][:2] == [("key", "committed"), ("key-2", "1")]
+    headers = [header for header in iter_batch_headers(log.read(0, 1 << 20)) if header.is_control]
+    assert [header.base_offset for header in headers] == [2, 4], "markers stay with the pass that took their records"
+    put(log, ("filler", "y" * 300))
+    first_dirty = cleaned(log, first_dirty=first_dirty)
+    horizons = [delete_horizon_ms(header) for header in iter_batch_headers(log.read(0, 1 << 20)) if header.is_control]
+    assert horizons == [NOW_MS + 1000, None], "the records of the committed one are still there"
+    put(log, ("filler", "z" * 300))
+    cleaned(log, first_dirty=first_dirty, now_ms=NOW_MS + 1000)
+    markers = [header.base_offset for header in iter_batch_headers(log.read(0, 1 << 20)) if header.is_control]
+    assert markers == [4]
+
+
+def test_a_marker_in_the_active_segment_decides_as_well(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    put(log, ("key", "committed"))
+    put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    for _ in range(3):
+        put(log, ("filler", "x" * 300))
+    ended(log, "abort")
+    assert log.last_stable_offset == log.log_end_offset
+    cleaned(log)
+    assert [value for _, key, value in pairs(log) if key == "key"] == ["committed"]
+
+
+def test_the_last_batch_of_a_producer_stays_without_records(disk: FaultyFileSystem) -> None:
+    """So that a retry across a restart is still known, although nothing else of the batch is left."""
+    log = log_of(disk)
+    last = keyed(("key", "1"), producer_id=7, producer_epoch=0, base_sequence=5)
+    log.append(last, leader_epoch=0)
+    put(log, ("key", "2"))
+    for _ in range(3):
+        put(log, ("filler", "x" * 300))
+    cleaned(log)
+    header = next(iter_batch_headers(log.read(0, 1)))
+    assert (header.base_offset, header.last_offset, header.records_count, header.base_sequence) == (0, 0, 0, 5)
+    assert header.max_timestamp == NOW_MS
+    log.abandon()
+    for path in [path for path in disk.files if path.suffix == ".snapshot"]:
+        del disk.files[path]
+    log = log_of(disk)
+    assert log.append(last, leader_epoch=0).duplicate
+    log.append(keyed(("key", "3"), producer_id=7, producer_epoch=0, base_sequence=6), leader_epoch=0)
+    put(log, ("filler", "x" * 300))
+    put(log, ("filler", "x" * 300))
+    cleaned(log)
+    assert next(iter_batch_headers(log.read(0, 1))).base_offset > 0, "an empty batch goes with its reason"
+
+
+def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    filled(log, rounds=30, keys=4)
+    before, table = pairs(log), latest(log)
+    first_dirty, passes = 0, 0
+    while log.compactable(first_dirty, NOW_MS).dirty_bytes:
+        reached = cleaned(log, first_dirty=first_dirty, key_memory_bytes=1)
+        assert reached > first_dirty
+        first_dirty, passes = reached, passes + 1
+        assert latest(log) == table
+    assert passes > 3
+    assert len(pairs(log)) < len(before) / 2
+
+
+def test_a_log_that_was_shortened_meanwhile_refuses_the_exchange(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    filled(log)
+    log.flush()
+    cleaning = LogCleaning(log.cleaning_plan(0, NOW_MS))
+    exchange = next(exchanges := cleaning.exchanges())
+    log.delete_records_before(log.segment_base_offsets[1])
+    before = records(log)
+    assert not log.exchange(exchange)
+    exchanges.close()
+    assert records(log) == before
+
+
+def test_a_cleaning_that_is_stopped_leaves_nothing_behind(disk: FaultyFileSystem) -> None:
+    class Stopped(Exception):
+        pass
+
+    log = log_of(disk)
+    filled(log)
+    log.flush()
+    before, names = records(log), sorted(disk.names(LOGS))
+    reads = 0
+    while True:
+        left = [reads]
+
+        def pace(_bytes: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+
+        exchanges = LogCleaning(log.cleaning_plan(0, NOW_MS), pace=pace).exchanges()
+        try:
+            next(exchanges)
+        except Stopped:
+            assert sorted(disk.names(LOGS)) == names
+            assert records(log) == before
+            reads += 1
+        else:
+            break
+    assert reads > 20
+
+
+def test_readers_that_have_begun_go_on_during_the_exchange(tmp_path: Path) -> None:
+    log = opened(tmp_path / "flights-0", config=COMPACTED)
+    filled(log)
+    log.read(0, 100)  # the files of the first segment are open
+    cleaned(log)
+    assert latest(log) == {f"key-{k}": "19" for k in range(4)}
+    names = sorted(path.name for path in (tmp_path / "flights-0").iterdir())
+    assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
+    log.close()
+
+
+def test_times_are_found_in_a_compacted_log(disk: FaultyFileSystem) -> None:
+    log = log_of(disk)
+    for n in range(60):
+        put(log, (f"key-{n % 7}", str(n)), timestamp_ms=NOW_MS + n)
+    cleaned(log)
+    left = records(log)
+    for n in range(-1, 62):
+        expected = next(((each.offset, each.timestamp_ms) for each in left if each.timestamp_ms >= NOW_MS + n), None)
+        assert log.offset_for_timestamp(NOW_MS + n) == expected
+    assert log.max_timestamp_offset() == (59, NOW_MS + 59)
+
+
+# -- decisions -----------------------------------------------------------------------------------------------
+
+
+def facts(*sizes: int, ages_s: tuple[int, ...] = ()) -> list[SegmentFacts]:
+    ages = ages_s or tuple(0 for _ in sizes)
+    return [
+        SegmentFacts(
+            base_offset=n * 10,
+            end_offset=n * 10 + 10,
+            size_bytes=size,
+            first_timestamp_ms=NOW_MS - age * 1000,
+            max_timestamp_ms=NOW_MS - age * 1000,
+        )
+        for n, (size, age) in enumerate(zip(sizes, ages, strict=True))
+    ]
+
+
+def test_the_dirty_ratio_decides() -> None:
+    for first_dirty, due in ((0, True), (10, True), (20, False), (30, False), (40, False)):
+        part = compactable(
+            facts(100, 100, 100, 100), first_dirty_offset=first_dirty, last_stable_offset=100, config=COMPACTED,
+            now_ms=NOW_MS,
+        )  # fmt: skip
+        assert part.is_due(COMPACTED) is due, first_dirty
+
+
+def test_the_last_stable_offset_and_the_compaction_lag_bound_it() -> None:
+    def end(last_stable_offset: int, **how: int) -> int:
+        config = replace(COMPACTED, **how)  # type: ignore[arg-type]
+        segments = facts(100, 100, 100, ages_s=(30, 20, 10))
+        return compactable(
+            segments, first_dirty_offset=0, last_stable_offset=last_stable_offset, config=config, now_ms=NOW_MS
+        ).end_offset
+
+    assert end(100) == 30
+    assert end(25) == 20
+    assert end(100, min_compaction_lag_ms=15_000) == 20
+    assert end(100, min_compaction_lag_ms=40_000) == 0
+
+
+def test_what_is_too_old_is_cleaned_whatever_the_ratio() -> None:
+    config = replace(COMPACTED, max_compaction_lag_ms=15_000)
+    segments = facts(1000, 10, ages_s=(30, 10))
+    young = compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS)
+    assert not young.is_due(config)
+    late = compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS + 5001)
+    assert late.is_due(config)
+    assert config.roll_ms == 15_000
+    assert replace(config, cleanup_policy=frozenset({"delete"})).roll_ms == config.segment_ms
+
+
+def test_portions_are_no_larger_than_a_segment() -> None:
+    found = portions(facts(100, 100, 0, 100, 500, 50), end_offset=51, max_bytes=200)
+    assert [tuple(each.base_offset for each in run) for run in found] == [(0, 10, 20), (30,), (40,), (50,)]
+    assert [len(run) for run in portions(facts(1, 1, 1), end_offset=10, max_bytes=100)] == [1]
+
+
+def test_keys_are_told_apart_whatever_their_length() -> None:
+    keys = KeyOffsets(1 << 20)
+    names = [b"", b"a", b"a" * 22, b"a" * 23, b"a" * 24, b"a" * 25, b"b" * 400, struct.pack(">q", 7)]
+    for offset, name in enumerate(names):
+        keys.note(name, offset)
+    assert [keys.last_offset(name) for name in names] == list(range(len(names)))
+    assert keys.last_offset(b"c" * 400) == -1
+
+
+# -- a directory ---------------------------------------------------------------------------------------------
+
+
+def test_a_directory_names_the_dirtiest_log_and_remembers_what_is_clean(disk: FaultyFileSystem) -> None:
+    root = Path("/logs")
+
+    def directory() -> LogDirectory:
+        return LogDirectory(root, defaults=replace(COMPACTED, segment_bytes=400), file_system=disk,
+                            clock_ms=ManualClock())  # fmt: skip
+
+    found = directory()
+    found.create_topic("flights", uuid.uuid4(), 2)
+    found.create_topic("other", uuid.uuid4(), 1, {"cleanup.policy": "delete"})
+    assert found.dirtiest_log() is None
+    filled(found.log("flights", 1))
+    filled(found.log("other", 0))
+    log, plan = found.dirtiest_log() or pytest.fail("nothing to clean")
+    assert (log.topic, log.partition, plan.first_dirty_offset) == ("flights", 1, 0)
+    found.cleaned(log, cleaned(log))
+    assert found.dirtiest_log() is None
+    assert disk.read_bytes(root / "cleaner-offset-checkpoint").decode() == (
+        f"0\n1\nflights 1 {log.segment_base_offsets[-1]}\n"
+    )
+    found.close()
+    again = directory()
+    again.log("flights", 1)
+    assert again.dirtiest_log() is None
+    filled(again.log("flights", 1), rounds=40)
+    log, plan = again.dirtiest_log() or pytest.fail("nothing to clean")
+    assert plan.first_dirty_offset > 0
+    again.delete("flights")
+    assert again.dirtiest_log() is None
+
+
+def test_a_compacted_and_deleted_log_loses_what_is_old(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=10_000)
+    for n in range(40):
+        put(log, (f"key-{n % 3}", str(n)), timestamp_ms=NOW_MS + n * 1000)
+    cleaned(log)
+    table = latest(log)
+    assert log.apply_retention(NOW_MS + 40_000) >= 0
+    assert latest(log) == table
+    log.apply_retention(NOW_MS + 80_000)
+    assert latest(log) == {}
+
+
+def test_records_without_a_key_are_left_where_they_are(disk: FaultyFileSystem) -> None:
+    """A compacted topic refuses them; an altered one may hold them, and nothing says that one replaces another."""
+    log = log_of(disk, cleanup_policy=frozenset({"delete"}))
+    for n in range(10):
+        log.append(encode_batch([PlainRecord(value=f"{n}".encode() * 60, timestamp_ms=NOW_MS)]), leader_epoch=0)
+    log.reconfigure(COMPACTED)
+    before = records(log)
+    assert cleaned(log) > 0
+    assert records(log) == before
