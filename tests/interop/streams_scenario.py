@@ -1,12 +1,12 @@
-"""One story of a Kafka Streams application, told to any broker: what a user and an operator can see at each step.
+"""The stage of a Kafka Streams application's story: a broker, the instances, the group, and when all is settled.
 
-`Scenario(broker, …).run()` gives a table, step → what was seen, with nothing in it that differs between two runs on the
-same broker (no ids, no ports, no times). Two brokers are alike when their tables are.
+`Scenario(broker, …).run(steps)` gives a table, step → what a user and an operator saw, with nothing in it that differs
+between two runs on the same broker (no ids, no ports, no times). Two brokers are alike when their tables are. The steps
+are in `streams_steps`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,22 @@ from penstock.client.admin import Admin
 from penstock.client.admin_results import StreamsGroupDescription
 from penstock.errors import PenstockError
 
-__all__ = ["SETTINGS", "STEPS", "Scenario", "Table"]
+__all__ = [
+    "CHANGELOG",
+    "GROUP",
+    "PARTITIONS",
+    "REPARTITION",
+    "SETTINGS",
+    "SINK",
+    "SOURCE",
+    "Scenario",
+    "Seen",
+    "Table",
+    "balance",
+    "life",
+    "moves",
+    "tasks_of",
+]
 
 Seen = dict[str, Any]
 Table = dict[str, Seen]
@@ -59,12 +74,12 @@ class Scenario:
         self.shell = AdminShell(self.servers, directory)
         self._all: list[WordCount] = []
 
-    def run(self) -> Table:
+    def run(self, steps: Iterable[Callable[[Scenario], Seen]]) -> Table:
         """Every step in its order. Raises AssertionError that names the step."""
         table: Table = {}
         try:
             with self.watch, self.shell:
-                for step in STEPS:
+                for step in steps:
                     try:
                         table[step.__name__] = step(self)
                     except (AssertionError, PenstockError) as error:
@@ -126,300 +141,31 @@ def tasks_of(group: StreamsGroupDescription, role: str = "active") -> dict[str, 
 
 
 def balance(group: StreamsGroupDescription) -> Seen:
-    """Tasks per member, smallest first; and whether a standby lies where its active task does."""
+    """Tasks per member, smallest first; where standbys lie. How standbys are spread follows from which of the active
+    tasks are stateful, and that is chance."""
     active, standby = tasks_of(group), tasks_of(group, "standby")
     return {
         "active tasks per member": sorted(len(task_names(member.assignment)) for member in group.members),
-        "standby tasks per member": sorted(len(task_names(member.assignment, "standby")) for member in group.members),
+        "standby tasks": len(standby),
         "a standby beside its active task": any(active[task] == member for task, member in standby.items()),
     }
 
 
-def kept(before: StreamsGroupDescription, after: StreamsGroupDescription) -> int:
-    """How many active tasks stayed where they were."""
-    now = tasks_of(after)
-    return sum(now.get(task) == member for task, member in tasks_of(before).items())
-
-
-# The steps, in their order.
-
-
-def missing_source_topic(story: Scenario) -> Seen:
-    """Three applications start before their source topic is there. One gets it in time; an application waits two
-    heartbeat intervals for it."""
-    alone = story.start("alone", group="alone", word__source="never-there", word__queries="false")
-    endpoint = story.start("endpoint", group="endpoint", word__source="never-there")
-    late = story.start("late", group="late", word__source="late", word__queries="false")
-    with GroupWatch(story.servers, "alone") as alone_group, GroupWatch(story.servers, "late") as late_group:
-        until(lambda: "NotReady" in late_group.states, "NotReady", late)
-        story.admin.create_topics({"late": PARTITIONS, SINK: PARTITIONS}, replication_factor=1)
-        until(late.is_running, "running", late, within=60)
-        until(lambda: late_group.latest.state == "Stable", "stable", late, within=60)
-        codes = alone.ended(), endpoint.ended()
-        until(lambda: alone_group.latest.state == "Empty", "empty", alone)
+def moves(before: StreamsGroupDescription, after: StreamsGroupDescription) -> Seen:
+    """How many active tasks were taken from a member that is still there, and how often the group changed."""
+    then, now = tasks_of(before), tasks_of(after)
+    left = {member.member_id for member in after.members}
     return {
-        "it never comes": how_it_ended(alone, codes[0]),
-        "it never comes: the group was": sorted(alone_group.states),
-        "it never comes, endpoint given": how_it_ended(endpoint, codes[1]),
-        "it comes": late.states,
-        "it comes: the client was told": statuses_told(late),
-        "it comes: the exit code": late.close(),
-    }
-
-
-def how_it_ended(instance: WordCount, code: int) -> Seen:
-    error = instance.error or {}
-    message = re.sub(r"\d+ms", "…ms", error.get("message") or "")
-    return {"states": instance.states, "code": code, "exception": error.get("type"), "message": message}
-
-
-def statuses_told(instance: WordCount) -> list[str]:
-    """The statuses of heartbeats that the Java client logged, each once."""
-    found = re.findall(r"in the following statuses: (.*)", instance.log.read_text())
-    return sorted({re.sub(r"\d+ms", "…ms", status) for status in found})
-
-
-def first_instance(story: Scenario) -> Seen:
-    """One instance, its store on disk, does all the work; the broker made the internal topics."""
-    story.admin.create_topics({SOURCE: PARTITIONS}, replication_factor=1)
-    story.instances["one"] = story.start("one", word__on__disk="true")
-    group = story.settled(1)
-    topics = story.admin.describe_topics([REPARTITION, CHANGELOG])
-    return {
-        "states of the client": story.instances["one"].states,
-        **balance(group),
-        "partitions of internal topics": {name: len(topic.partitions) for name, topic in sorted(topics.items())},
-        "settings of internal topics": {name: own_settings(story.admin, name) for name in (REPARTITION, CHANGELOG)},
-    }
-
-
-def own_settings(admin: Admin, topic: str) -> dict[str, str | None]:
-    entries = admin.describe_configs("topic", topic)
-    return {name: entry.value for name, entry in sorted(entries.items()) if entry.source == 1}
-
-
-def records_are_counted(story: Scenario) -> Seen:
-    story.words.send(2000)
-    story.settled(1)
-    until(lambda: is_purged(story.admin), "purged", *story.instances.values(), within=30)
-    return {"exact": story.counts_exactly(), "the repartition topic is emptied behind the commits": True}
-
-
-def is_purged(admin: Admin) -> bool:
-    """Kafka Streams deletes what it has read of its repartition topics."""
-    partitions = [(REPARTITION, number) for number in range(PARTITIONS)]
-    first = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-    return all(
-        first[one].offset == end.offset for one, end in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()
-    )
-
-
-def scale_out(story: Scenario) -> Seen:
-    before = story.settled(1)
-    for name in ("two", "three"):
-        story.instances[name] = story.start(name)
-    after = story.settled(3)
-    story.words.send(1000)
-    story.settled(3)
-    return {
-        **balance(after),
-        "tasks that stayed": kept(before, after),
-        "the group epoch rose by": after.group_epoch - before.group_epoch,
-        "exact": story.counts_exactly(),
-    }
-
-
-def standby_by_group_config(story: Scenario) -> Seen:
-    """The group's own setting, changed while it runs."""
-    before = story.settled(3)
-    answer = story.shell.call("setGroupConfig", GROUP, "streams.num.standby.replicas", "1")
-    refused = story.shell.call("setGroupConfig", GROUP, "streams.num.standby.replicas", "99")
-    after = story.settled(3, standby=1)
-    return {
-        "answer": answer,
-        "a value out of bounds": refused,
-        "settings": story.shell.call("groupConfigs", GROUP),
-        **balance(after),
-        "tasks that stayed": kept(before, after),
+        "tasks taken from a member that stayed": sum(now[t] != m for t, m in then.items() if m in left),
         "the group epoch rose by": after.group_epoch - before.group_epoch,
     }
 
 
-def interactive_queries(story: Scenario) -> Seen:
-    """Every instance finds the owner of every word and gets its count there."""
-    group = story.settled(3, standby=1)
-    until(lambda: all_find_the_owners(story, group), "known to all", *story.instances.values(), within=30)
-    return asked_everywhere(story, group)
-
-
-def asked_everywhere(story: Scenario, group: StreamsGroupDescription) -> Seen:
-    any_instance = next(iter(story.instances.values()))
-    owners = {word: any_instance.ask("owner", word) for word in story.words.counts}
-    by_address = {one.address: one for one in story.instances.values()}
-    found = {word: by_address[owner["active"]].ask("value", word)["value"] for word, owner in owners.items()}
-    instances = any_instance.ask("instances")
-    return {
-        "every instance names the same owners": all_find_the_owners(story, group),
-        "hosts with a standby of each word": sorted({len(owner["standby"]) for owner in owners.values()}),
-        "owners hold what the topic says": found == story.words.counted(SINK),
-        "instances known": len(instances),
-        "partitions per instance": sorted(len(one["partitions"]) for one in instances),
-        "standby partitions per instance": sorted(len(one["standby_partitions"]) for one in instances),
-    }
-
-
-def all_find_the_owners(story: Scenario, group: StreamsGroupDescription) -> bool:
-    """Each instance names the owner and the standby of each word as the coordinator has them."""
-    address = {m.member_id: "{}:{}".format(*(m.user_endpoint or ("", 0))) for m in group.members}
-    active, standby = tasks_of(group), tasks_of(group, "standby")
-    for instance in story.instances.values():
-        for word in story.words.counts:
-            owner = instance.ask("owner", word)
-            task = f"1_{owner.get('partition')}"
-            held = [address[standby[task]]] if task in standby else []
-            if task not in active or owner["active"] != address[active[task]] or owner["standby"] != held:
-                return False
-    return True
-
-
-def graceful_leave(story: Scenario) -> Seen:
-    before = story.settled(3, standby=1)
-    gone = story.instances.pop("two")
-    code = gone.close()
-    after = story.settled(2, standby=1)
-    story.words.send(1000)
-    story.settled(2, standby=1)
-    return {
-        "exit code": code,
-        "states of the one that left": gone.states,
-        **balance(after),
-        "tasks that stayed": kept(before, after),
-        "the group epoch rose by": after.group_epoch - before.group_epoch,
-        "exact": story.counts_exactly(),
-    }
-
-
-def java_admin_on_a_living_group(story: Scenario) -> Seen:
-    """What Kafka's Admin client says of a group with members, and which orders it is refused."""
-    story.settled(2, standby=1)
-    described = story.shell.call("describeStreamsGroups", GROUP)
-    return {
-        "described": without_chance(described),
-        "listed": story.shell.call("listGroups", GROUP),
-        "offsets": sorted(story.shell.call("listStreamsGroupOffsets", GROUP)),
-        "alter offsets": story.shell.call("alterStreamsGroupOffsets", GROUP, {f"{SOURCE}-0": 1}),
-        "delete offsets": story.shell.call("deleteStreamsGroupOffsets", GROUP, [f"{SOURCE}-0"]),
-        "delete": story.shell.call("deleteStreamsGroups", GROUP),
-        "describe a group that never was": story.shell.call("describeStreamsGroups", "nobody"),
-        "delete a group that never was": story.shell.call("deleteStreamsGroups", "nobody"),
-        "offsets of a group that never was": story.shell.call("listStreamsGroupOffsets", "nobody"),
-    }
-
-
-def without_chance(described: Seen) -> Seen:
-    """Ids, ports and who of two has which half are chance; the epochs were compared step by step."""
-    members = [
-        {**member, "member_id": "…", "process_id": "…", "endpoint": "…"}
-        | {"member_epoch": member["member_epoch"] == described["group_epoch"]}
-        | {role: {kind: len(tasks) for kind, tasks in member[role].items()} for role in ("assignment", "target")}
-        for member in sorted(described["members"], key=lambda member: member["client_id"])
-    ]
-    subtopologies = sorted(described["subtopologies"], key=lambda one: one["id"])
-    epochs = {"group_epoch": "…", "target_epoch": described["target_epoch"] == described["group_epoch"]}
-    return {**described, **epochs, "members": members, "subtopologies": subtopologies}
-
-
-def kill_of_an_instance(story: Scenario) -> Seen:
-    """SIGKILL with work on its hands: after the session timeout the other one has all tasks, and no standbys."""
-    before = story.settled(2, standby=1)
-    story.words.send(1000)
-    story.instances.pop("three").kill()
-    story.words.send(1000)
-    after = story.settled(1)
-    return {
-        **balance(after),
-        "tasks that stayed": kept(before, after),
-        "the group epoch rose by": after.group_epoch - before.group_epoch,
-        "at least": story.counts_at_least(),
-    }
-
-
-def broker_restart(story: Scenario) -> Seen:
-    """kill -9 of the broker under load, started again on its port: nobody loses a task."""
-    story.instances["four"] = story.start("four")
-    before = story.settled(2, standby=1)
-    went_through = {name: len(instance.states) for name, instance in story.instances.items()}
-    story.words.send(1000, wait=False)
-    story.broker.kill()
-    story.broker.start()
-    story.words.send(1000)
-    after = story.settled(2, standby=1)
-    until(lambda: all_find_the_owners(story, after), "known to all", *story.instances.values(), within=30)
-    return {
-        "the same members": {m.member_id for m in before.members} == {m.member_id for m in after.members},
-        "the group epoch rose by": after.group_epoch - before.group_epoch,
-        "tasks that stayed": kept(before, after),
-        "states since": {name: one.states[went_through[name] :] for name, one in story.instances.items()},
-        "at least": story.counts_at_least(),
-        **asked_everywhere(story, after),
-    }
-
-
-def changed_topology(story: Scenario) -> Seen:
-    """Another topology under the same name is refused; the others do not notice."""
-    before = story.settled(2, standby=1)
-    other = story.start("other", word__changed="true")
-    ended = how_it_ended(other, other.ended())
-    after = story.settled(2, standby=1)
-    return {
-        "the newcomer": ended,
-        "the others": {"epoch": after.group_epoch - before.group_epoch, "tasks that stayed": kept(before, after)},
-    }
-
-
-def standbys_taken_away(story: Scenario) -> Seen:
-    before = story.settled(2, standby=1)
-    answer = story.shell.call("setGroupConfig", GROUP, "streams.num.standby.replicas", "0")
-    after = story.settled(2)
-    return {"answer": answer, **balance(after), "the group epoch rose by": after.group_epoch - before.group_epoch}
-
-
-def everybody_leaves(story: Scenario) -> Seen:
-    """The group is empty and keeps its offsets; Kafka's Admin client alters, deletes, removes."""
-    for instance in story.instances.values():
-        instance.ask("close")
-    codes = [instance.ended() for instance in story.instances.values()]
-    until(lambda: story.watch.latest is not None and story.watch.latest.state == "Empty", "empty", within=30)
-    shell, first = story.shell, f"{SOURCE}-0"
-    return {
-        "exit codes": codes,
-        "states seen of the group": sorted(story.watch.states - {"Assigning", "Reconciling"}),
-        "epochs only rose": story.watch.epochs_rise(),
-        "state": shell.call("listGroups", GROUP),
-        "offsets kept": sorted(shell.call("listStreamsGroupOffsets", GROUP)),
-        "altered": shell.call("alterStreamsGroupOffsets", GROUP, {first: 7}),
-        "alter a partition that is not there": shell.call("alterStreamsGroupOffsets", GROUP, {f"{SOURCE}-99": 7}),
-        "then": shell.call("listStreamsGroupOffsets", GROUP)[first],
-        "deleted": shell.call("deleteStreamsGroupOffsets", GROUP, [first]),
-        "after that": first in shell.call("listStreamsGroupOffsets", GROUP),
-        "removed": shell.call("deleteStreamsGroups", GROUP),
-        "listed": shell.call("listGroups", GROUP),
-        "described": shell.call("describeStreamsGroups", GROUP),
-    }
-
-
-STEPS: Iterable[Callable[[Scenario], Seen]] = (
-    missing_source_topic,
-    first_instance,
-    records_are_counted,
-    scale_out,
-    standby_by_group_config,
-    interactive_queries,
-    graceful_leave,
-    java_admin_on_a_living_group,
-    kill_of_an_instance,
-    broker_restart,
-    changed_topology,
-    standbys_taken_away,
-    everybody_leaves,
-)
+def life(states: list[str]) -> list[str]:
+    """The states of a client; how many rebalances it saw in a row is chance."""
+    found: list[str] = []
+    for state in states:
+        found.append(state)
+        if found[-4:] == ["REBALANCING", "RUNNING"] * 2:
+            del found[-2:]
+    return found
