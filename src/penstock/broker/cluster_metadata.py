@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.storage.log_directory import LogDirectory
+from penstock.storage.topic_catalog import TopicEntry
 
 __all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "LEADER_EPOCH", "ClusterMetadata", "TopicDescription"]
 
@@ -81,6 +82,18 @@ class ClusterMetadata:
         finally:
             self._refresh()
         return self._by_name[name]
+
+    def add_topics(self, topics: Iterable[tuple[str, int, Mapping[str, str]]]) -> None:
+        """(name, partitions, configs) of each; one write of the catalog, all or none. Their directories come with the
+        first write to them. Raises StorageError, OSError."""
+        entries = [
+            TopicEntry(name=name, topic_id=new_topic_id(), partitions=partitions, configs=configs)
+            for name, partitions, configs in topics
+        ]
+        try:
+            self._directory.create_topics(entries, lazy=True)
+        finally:
+            self._refresh()
 
     def remove_topic(self, topic: TopicDescription) -> None:
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
@@ -28,6 +29,14 @@ LONGEST_TOPIC_NAME = 249
 MOST_PARTITIONS = 10_000
 FAILURES_KEPT = 1_000
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CreationFailure:
+    """Why an internal topic was not made, and when that was tried."""
+
+    message: str
+    at_ms: int
 
 
 class TopicRefused(Exception):
@@ -73,7 +82,7 @@ class TopicAdministration:
         logs: PartitionLogs,
         changed: Callable[[], None],
     ) -> None:
-        self.internal_topic_failures: dict[str, str] = {}
+        self._creation_failures: dict[str, _CreationFailure] = {}
         self._configuration = configuration
         self._metadata = metadata
         self._logs = logs
@@ -114,28 +123,45 @@ class TopicAdministration:
         self._changed()
 
     def create_internal(self, topics: tuple[CreatableTopic, ...]) -> None:
-        """The topics a streams group asked for. One refusal does not keep the others from being made; it is kept in
-        `internal_topic_failures` until the topic is made, and logged once although the group asks at each heartbeat."""
+        """The topics a streams group asked for, with one write of the catalog. One refusal does not keep the others
+        from being made; `creation_failure` tells of it for a while, and it is logged once however often it is met."""
+        added: dict[str, tuple[str, int, dict[str, str]]] = {}
         for wanted in topics:
+            if self._metadata.topic(wanted.name) is not None:
+                continue  # another heartbeat has asked for it as well
             try:
-                self.create(
-                    wanted.name,
-                    partitions=wanted.partitions,
-                    replication_factor=wanted.replication_factor,
-                    configs=dict(wanted.configs),
-                    announce=False,
-                )
-                self.internal_topic_failures.pop(wanted.name, None)
+                self._check_name(wanted.name, beside=added)
+                count = self._partition_count(wanted.partitions, wanted.replication_factor, {})
+                added[wanted.name] = wanted.name, count, self._checked_configs(dict(wanted.configs))
             except TopicRefused as refusal:
-                known = self.internal_topic_failures.pop(wanted.name, None)
-                if refusal.code is ErrorCode.topic_already_exists:
-                    continue
-                if refusal.message != known:
-                    logger.warning("The internal topic %s could not be created: %s", wanted.name, refusal.message)
-                self.internal_topic_failures[wanted.name] = refusal.message
-                while len(self.internal_topic_failures) > FAILURES_KEPT:
-                    del self.internal_topic_failures[next(iter(self.internal_topic_failures))]
+                self._note_failure(wanted.name, refusal)
+        if not added:
+            return
+        try:
+            with _disk_refusals():
+                self._metadata.add_topics(added.values())
+        except TopicRefused as refusal:
+            for name in added:
+                self._note_failure(name, refusal)
+            return
+        for name in added:
+            self._creation_failures.pop(name, None)
         self._changed()
+
+    def creation_failure(self, name: str, within_ms: int) -> str | None:
+        """Why an internal topic could not be made, when that was tried less than `within_ms` ago."""
+        failure = self._creation_failures.get(name)
+        if failure is None or self._logs.now_ms() - failure.at_ms >= within_ms:
+            return None
+        return failure.message
+
+    def _note_failure(self, name: str, refusal: TopicRefused) -> None:
+        known = self._creation_failures.pop(name, None)
+        if known is None or known.message != refusal.message:
+            logger.warning("The internal topic %s could not be created: %s", name, refusal.message)
+        self._creation_failures[name] = _CreationFailure(message=refusal.message, at_ms=self._logs.now_ms())
+        while len(self._creation_failures) > FAILURES_KEPT:
+            del self._creation_failures[next(iter(self._creation_failures))]
 
     def delete(self, topic: TopicDescription) -> None:
         if not self._configuration.flag("delete.topic.enable"):
@@ -183,7 +209,8 @@ class TopicAdministration:
                 self._metadata.configure_topic(topic, kept)
             self._changed()
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: str, beside: Collection[str] = ()) -> None:
+        """`beside`: names that are about to be topics as well."""
         reason = illegal_topic_name(name)
         if reason is not None:
             raise TopicRefused(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {reason}")
@@ -192,11 +219,11 @@ class TopicAdministration:
         if name in INTERNAL_TOPICS:
             raise TopicRefused(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
         twin = name.replace(".", "_")
-        for other in self._metadata.topics():
+        for other in (*(topic.name for topic in self._metadata.topics()), *beside):
             # Kafka's metric names cannot tell these two apart.
-            if other.name.replace(".", "_") == twin:
+            if other.replace(".", "_") == twin:
                 raise TopicRefused(
-                    ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other.name}"
+                    ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
                 )
 
     def _partition_count(
@@ -228,8 +255,8 @@ class TopicAdministration:
                 ErrorCode.invalid_replication_factor,
                 "Replication factor must be larger than 0, or -1 to use the default value."
                 if replication_factor < 1
-                else f"Unable to replicate the partition {replication_factor} time(s): this is one broker, so the "
-                "replication factor must be 1 or -1.",
+                else f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
+                f"of {replication_factor} cannot be reached because only 1 broker(s) are registered.",
             )
         count = self._configuration.integer("num.partitions") if partitions == -1 else partitions
         self._check_partition_limit(count)

@@ -8,8 +8,8 @@ group needs are created after the answer; why that failed is in the status of th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from kio.static.primitive import i32
 
@@ -17,13 +17,15 @@ from penstock.broker import group_calls
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS
 from penstock.broker.services import NO_THROTTLE, Services
-from penstock.broker.topic_administration import illegal_topic_name
-from penstock.coordinator.result import CoordinatorResult
+from penstock.broker.topic_administration import TopicAdministration, illegal_topic_name
+from penstock.coordinator.result import CoordinatorResult, Reply
 from penstock.coordinator.streams.topics.topic_status import StatusCode
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.units import to_ms
 
 _NAMED = 3
+_INTERVALS = 2
 
 if TYPE_CHECKING:
     Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
@@ -49,7 +51,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
         request.group_id,
         call,
         lambda shard, now_ms: _with_failures(
-            shard.streams_group_heartbeat(request, call.context, now_ms=now_ms), broker.topics.internal_topic_failures
+            shard.streams_group_heartbeat(request, call.context, now_ms=now_ms), broker.topics
         ),
         _refuse,
     )
@@ -63,9 +65,14 @@ def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterat
         yield from (topic.name for topic in subtopology.state_changelog_topics)
 
 
-def _with_failures(result: CoordinatorResult, failures: Mapping[str, str]) -> CoordinatorResult:
-    """MISSING_INTERNAL_TOPICS says why topics could not be created; of three of them."""
-    failed = [f"{topic.name} ({failures[topic.name]})" for topic in result.topics_to_create if topic.name in failures]
+def _with_failures(result: CoordinatorResult, topics: TopicAdministration) -> CoordinatorResult:
+    """MISSING_INTERNAL_TOPICS says why topics could not be created; of three of them. What failed within the last two
+    heartbeat intervals is not tried again yet, as in Kafka."""
+    if not result.topics_to_create:
+        return result
+    within_ms = _INTERVALS * max(to_ms(_response(reply).heartbeat_interval) for reply in result.replies)
+    failures = {topic.name: topics.creation_failure(topic.name, within_ms) for topic in result.topics_to_create}
+    failed = [f"{name} ({message})" for name, message in failures.items() if message is not None]
     if not failed:
         return result
     reason = "; Creation failed: " + ", ".join(failed[:_NAMED])
@@ -73,10 +80,15 @@ def _with_failures(result: CoordinatorResult, failures: Mapping[str, str]) -> Co
         reason += f" and {len(failed) - _NAMED} more"
     return dataclasses.replace(
         result,
+        topics_to_create=tuple(topic for topic in result.topics_to_create if failures[topic.name] is None),
         replies=tuple(
             dataclasses.replace(reply, response=_explained(reply.response, f"{reason}.")) for reply in result.replies
         ),
     )
+
+
+def _response(reply: Reply) -> Response:
+    return cast("Response", reply.response)
 
 
 def _explained(response: Any, reason: str) -> Any:
