@@ -5,11 +5,12 @@ Rows are compared sorted: Kafka's tool prints them in the order of its hash maps
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import Iterator
 
 import pytest
 from tests.cli.command_lines import GROUP, Command, Worker
-from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, java, kafka_jars
+from tests.interop.kafka_jars import KafkaUnavailable, java
+from tests.interop.kafka_tools import ToolServer
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
@@ -26,19 +27,14 @@ TOOLS = {
 
 
 @pytest.fixture(scope="module")
-def classpath() -> str:
+def kafka() -> Iterator[ToolServer]:
     try:
         java()
-        return f"{kafka_jars(TOOLS_VERSION)}/*"
+        server = ToolServer()
     except KafkaUnavailable as why:
         pytest.skip(str(why))
-
-
-def kafka(classpath: str, tool: str, *arguments: str) -> str:
-    command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, TOOLS[tool], *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    with server:
+        yield server
 
 
 def rows_sorted(text: str) -> list[str]:
@@ -65,7 +61,7 @@ def rows_sorted(text: str) -> list[str]:
     ids=" ".join,
 )
 def test_the_same_text(
-    penstock: Command, broker: EmbeddedBroker, join: object, classpath: str, arguments: list[str]
+    penstock: Command, broker: EmbeddedBroker, join: object, kafka: ToolServer, arguments: list[str]
 ) -> None:
     broker.produce("flights", [b"x"] * 40)
     assert callable(join)
@@ -75,7 +71,7 @@ def test_the_same_text(
     at = ("--bootstrap-server", broker.bootstrap_servers)
     ours = penstock(*arguments, *at)
     assert ours.code == 0
-    assert rows_sorted(ours.out) == rows_sorted(kafka(classpath, *arguments, *at))
+    assert rows_sorted(ours.out) == rows_sorted(kafka.run(TOOLS[arguments[0]], *arguments[1:], *at).out)
 
 
 def settle(broker: EmbeddedBroker) -> None:
@@ -84,7 +80,7 @@ def settle(broker: EmbeddedBroker) -> None:
             pass
 
 
-def test_the_consoles_print_the_same(penstock: Command, broker: EmbeddedBroker, classpath: str) -> None:
+def test_the_consoles_print_the_same(penstock: Command, broker: EmbeddedBroker, kafka: ToolServer) -> None:
     with NetworkClient(broker.bootstrap_servers) as client:
         records = [
             PlainRecord(value=b"v", key=b"k", timestamp_ms=1_700_000_000_000, headers=(("a", b"1"), ("b", None))),
@@ -106,4 +102,4 @@ def test_the_consoles_print_the_same(penstock: Command, broker: EmbeddedBroker, 
     for part in ("timestamp", "partition", "offset", "headers", "key"):
         arguments += ["--formatter-property", f"print.{part}=true"]
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    assert penstock(*arguments, *at).out == kafka(classpath, *arguments, *at)
+    assert penstock(*arguments, *at).out == kafka.run(TOOLS[arguments[0]], *arguments[1:], *at).out

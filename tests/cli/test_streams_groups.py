@@ -100,7 +100,7 @@ def test_delete(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> No
     assert "error[group-not-empty]" in refused.err
     worker.close()
     empty = penstock("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
-    assert "Error: Streams group 'flight-delays' has no active members." in empty.out
+    assert "Error: Streams group 'flight-delays' has no active members." in empty.err
     deleted = penstock(*delete)
     assert deleted.code == 0
     assert deleted.out == "Deletion of requested streams groups ('flight-delays') was successful.\n"

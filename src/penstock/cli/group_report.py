@@ -20,7 +20,7 @@ CLASSIC_TOPOLOGY_EPOCH = -1
 
 def offset_lines(admin: Admin, group: StreamsGroupDescription, verbose: bool) -> list[str]:
     """GROUP TOPIC PARTITION OFFSET-LAG, of the partitions that belong to tasks somebody owns."""
-    lags = lag_by_partition(admin, group)
+    lags = lag_by_partition(admin, group, isolation_level="read_uncommitted")  # what Kafka's tool asks for
     owned = {key for member in group.members for key in task_partitions(group.topology, member.assignment.active)}
     rows = [(group.group_id, *key, *_positions(lags[key], verbose)) for key in sorted(owned) if key in lags]
     columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10)]
@@ -33,9 +33,11 @@ def offset_lines(admin: Admin, group: StreamsGroupDescription, verbose: bool) ->
 
 
 def _positions(lag: PartitionLag, verbose: bool) -> tuple[object, ...]:
+    behind = lag.end - (lag.start if lag.committed is None else lag.committed)
     if not verbose:
-        return (lag.records,)
-    return ("-" if lag.committed is None else lag.committed, "-", lag.end, lag.records)
+        return (behind,)
+    epoch = "-" if lag.leader_epoch < 0 else lag.leader_epoch
+    return ("-" if lag.committed is None else lag.committed, epoch, lag.end, behind)
 
 
 def state_lines(group: StreamsGroupDescription, coordinator: str, verbose: bool) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.readiness import Obstacle, obstacles
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Admin
+    from penstock.client.admin import Admin, IsolationLevel
     from penstock.client.admin_results import StreamsGroupDescription, StreamsMemberDescription
     from penstock.client.membership.topology import Topology
 
@@ -32,6 +32,7 @@ class PartitionLag:
     start: int
     end: int
     committed: int | None = None
+    leader_epoch: int = -1  # of the commit; -1: none was given
 
     @property
     def records(self) -> int:
@@ -165,7 +166,9 @@ def task_partitions(topology: Topology | None, tasks: Tasks) -> list[TopicPartit
     )
 
 
-def lag_by_partition(admin: Admin, group: StreamsGroupDescription) -> dict[TopicPartition, PartitionLag]:
+def lag_by_partition(
+    admin: Admin, group: StreamsGroupDescription, *, isolation_level: IsolationLevel = "read_committed"
+) -> dict[TopicPartition, PartitionLag]:
     """Positions of every input partition of the group's topology; topics that do not exist are left out."""
     if group.topology is None:
         return {}
@@ -179,11 +182,16 @@ def lag_by_partition(admin: Admin, group: StreamsGroupDescription) -> dict[Topic
     ]
     if not partitions:
         return {}
-    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level=isolation_level)
     starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-    committed = admin.committed_offsets(group.group_id)
+    committed = admin.list_group_offsets(group.group_id)
     return {
-        key: PartitionLag(start=starts[key].offset, end=ends[key].offset, committed=committed.get(key))
+        key: PartitionLag(
+            start=starts[key].offset,
+            end=ends[key].offset,
+            committed=committed[key].offset if key in committed else None,
+            leader_epoch=committed[key].leader_epoch if key in committed else -1,
+        )
         for key in partitions
     }
 

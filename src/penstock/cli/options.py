@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.errors import ConfigError
 
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+
 __all__ = [
     "DEFAULT_BOOTSTRAP_SERVERS",
     "application_argument",
     "bootstrap_option",
+    "command_config_option",
     "exactly_one",
     "json_option",
     "key_value_pairs",
+    "open_admin",
     "read_properties",
+    "timeout_option",
 ]
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
@@ -40,6 +46,52 @@ def bootstrap_option(function: Function) -> Function:
 def json_option(function: Function) -> Function:
     """`--json`: one document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")(function)
+
+
+def command_config_option(function: Function) -> Function:
+    """`--command-config`: a properties file for the connection."""
+    return click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A properties file with client settings, such as request.timeout.ms.",
+    )(function)
+
+
+def timeout_option(function: Function) -> Function:
+    """`--timeout`: how long a call may take."""
+    return click.option(
+        "--timeout",
+        "timeout_ms",
+        type=click.IntRange(min=1),
+        default=30_000,
+        show_default=True,
+        metavar="MS",
+        help="How long a request, with its repetitions, may take.",
+    )(function)
+
+
+def open_admin(
+    bootstrap_servers: str, *, client_id: str, timeout_ms: int | None = None, command_config: Path | None = None
+) -> Admin:
+    """An Admin with the file's settings; options of the command line come before them. Raises ConfigError."""
+    from penstock.client.admin import Admin
+
+    if command_config is None:
+        settings: dict[str, Any] = {"client_id": client_id}
+    else:
+        from penstock.client.configuration import ClientConfiguration
+
+        configuration = ClientConfiguration(command_config, environment={})
+        named = configuration.source("client.id") != "default"
+        settings = {
+            "client_id": configuration["client.id"] if named else client_id,
+            "request_timeout_ms": configuration["request.timeout.ms"],
+            "api_timeout_ms": configuration["default.api.timeout.ms"],
+        }
+    if timeout_ms is not None:
+        settings["api_timeout_ms"] = timeout_ms
+    return Admin(bootstrap_servers, **settings)
 
 
 def application_argument(function: Function) -> Function:

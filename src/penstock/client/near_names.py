@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock.errors import BrokerError
+
+if TYPE_CHECKING:
+    from penstock.client.admin_results import GroupListing
 
 __all__ = ["group_missing", "nearest", "topic_missing"]
 
@@ -26,9 +30,19 @@ def topic_missing(topic: str, known: Iterable[str], bootstrap_servers: str) -> B
     )
 
 
-def group_missing(group_id: str, known: Iterable[str], bootstrap_servers: str) -> BrokerError:
-    """group-missing: no streams group of that name."""
-    near = nearest(group_id, known)
+def group_missing(group_id: str, listed: Iterable[GroupListing], bootstrap_servers: str) -> BrokerError:
+    """group-missing: no streams group of that name; group-kind when there is one of another type."""
+    groups = {group.group_id: group for group in listed}
+    other = groups.get(group_id)
+    if other is not None and other.group_type.lower() != "streams":
+        return BrokerError(
+            "group-kind",
+            f'"{group_id}" is a {other.group_type.lower()} group ({other.state}), not a streams group',
+            "an empty classic group becomes a streams group when a streams member joins it; "
+            "see all groups with:  penstock groups --list",
+            group_id=group_id,
+        )
+    near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() == "streams"))
     fix = f'did you mean "{near}"?' if near else "see which there are:  penstock groups --list"
     return BrokerError(
         "group-missing", f'there is no streams group "{group_id}" on {bootstrap_servers}', fix, group_id=group_id

@@ -1,34 +1,41 @@
 """`penstock streams-groups`: kafka-streams-groups' flags; its columns, widths and messages byte for byte (4.3.1).
 
-Rows come sorted by topic and partition (Kafka's tool prints them in the order of a hash map), members by id.
+Rows come sorted by topic and partition (Kafka's tool prints them in the order of a hash map), members by id. Where
+Kafka's tool says "Error" on stdout and ends with 0, the exit code here is 1, and stderr has the way out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.group_report import member_lines, offset_lines, state_lines
-from penstock.cli.options import bootstrap_option, exactly_one, json_option
+from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
+from penstock.cli.streams_groups.options import STATES, StreamsGroupOptions
 from penstock.cli.terminal import data, print_json, talk
 from penstock.cli.text_table import kafka_table
+from penstock.client.group_admin import plain_name
 from penstock.client.near_names import group_missing
-from penstock.errors import BrokerError
 
 if TYPE_CHECKING:
+    from penstock.cli.streams_groups.offset_reset import GroupReset
     from penstock.client.admin import Admin
-    from penstock.client.admin_results import GroupListing, StreamsGroupDescription
+    from penstock.client.admin_results import StreamsGroupDescription
 
 __all__ = ["command"]
-
-STATES = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
 
 
 @click.command("streams-groups", context_settings={"ignore_unknown_options": False})
 @click.option("--list", "list_", is_flag=True, help="List the streams groups.")
 @click.option("--describe", is_flag=True, help="Describe groups: offsets and lag, or --members, or --state.")
 @click.option("--delete", is_flag=True, help="Delete groups without members, with their offsets.")
+@click.option("--delete-offsets", is_flag=True, help="Forget positions of one group, of the --input-topic given.")
+@click.option(
+    "--reset-offsets", is_flag=True, help="Set positions of groups without members; with --dry-run or --execute."
+)
 @click.option("--group", "groups", multiple=True, metavar="ID", help="The group; may be repeated.")
 @click.option("--all-groups", is_flag=True, help="All streams groups.")
 @click.option("--members", is_flag=True, help="With --describe: the members and their tasks.")
@@ -43,65 +50,94 @@ STATES = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
     help="With --list: the state of each group, or only groups in these states. With --describe: the group's state.",
 )
 @click.option("--verbose", is_flag=True, help="With --describe: epochs, targets and positions as well.")
+@click.option(
+    "--input-topic",
+    "input_topics",
+    multiple=True,
+    metavar="TOPIC[:0,1,…]",
+    help="With --reset-offsets, --delete-offsets: a source topic, or some of its partitions; may be repeated.",
+)
+@click.option("--all-input-topics", is_flag=True, help="All source topics of the group's topology.")
+@click.option("--to-offset", type=int, metavar="N", help="Reset to this offset.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the beginning of the log.")
+@click.option("--to-latest", is_flag=True, help="Reset to the end of the log.")
+@click.option("--to-current", is_flag=True, help="Keep the committed positions (to --export them).")
+@click.option(
+    "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to the first record at or after it (UTC)."
+)
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long before now.")
+@click.option("--shift-by", type=int, metavar="N", help="Move each position by N, forwards or backwards.")
+@click.option(
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Reset to the positions of a CSV file, as --export writes it.",
+)
+@click.option("--dry-run", is_flag=True, help="With --reset-offsets: only show the new positions.")
+@click.option("--execute", is_flag=True, help="With --reset-offsets: do it.")
+@click.option("--export", is_flag=True, help="With --reset-offsets: print the new positions as CSV.")
+@click.option(
+    "--delete-internal-topic",
+    "delete_internal_topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="With --reset-offsets --execute: delete this repartition or changelog topic as well; may be repeated.",
+)
+@click.option(
+    "--delete-all-internal-topics",
+    is_flag=True,
+    help="With --delete, or --reset-offsets --execute: delete the group's repartition and changelog topics as well.",
+)
+@timeout_option
+@command_config_option
 @bootstrap_option
 @json_option
-def command(
-    list_: bool,
-    describe: bool,
-    delete: bool,
-    groups: tuple[str, ...],
-    all_groups: bool,
-    members: bool,
-    offsets: bool,
-    state: str | None,
-    verbose: bool,
-    bootstrap_servers: str,
-    as_json: bool,
-) -> int:
-    """List, describe and delete streams groups, with kafka-streams-groups' flags and output.
+def command(**given: Any) -> int:
+    """List, describe, delete and reset streams groups, with kafka-streams-groups' flags and output.
 
     \b
       penstock streams-groups --describe --group flight-delays
       penstock streams-groups --describe --group flight-delays --members
+      penstock streams-groups --reset-offsets --group flight-delays --all-input-topics --to-earliest --dry-run
     """
-    action = exactly_one({"--list": list_, "--describe": describe, "--delete": delete})
-    if action != "--list" and not groups and not all_groups:
-        raise click.UsageError(f"{action} needs --group ID or --all-groups.")
-    if sum((members, offsets, state is not None)) > 1:
-        raise click.UsageError("Give at most one of --members, --offsets, --state.")
-    from penstock.client.admin import Admin
+    options = StreamsGroupOptions(**given)
+    options.check()
+    with open_admin(
+        options.bootstrap_servers,
+        client_id="penstock-streams-groups",
+        timeout_ms=options.timeout_ms,
+        command_config=options.command_config,
+    ) as admin:
+        if options.action == "--list":
+            return _list(admin, options)
+        if options.action == "--describe":
+            return _describe_groups(admin, options)
+        if options.action == "--delete-offsets":
+            from penstock.cli.streams_groups.offset_deletion import delete_offsets
 
-    with Admin(bootstrap_servers, client_id="penstock-streams-groups") as admin:
-        if action == "--list":
-            return _list(_listed(admin, state), state, as_json)
-        listed = {group.group_id for group in admin.list_groups(types=("streams",))}
-        chosen = sorted(listed) if all_groups else list(groups)
-        if action == "--delete":
-            return _delete(admin, chosen)
-        if missing := [group for group in chosen if group not in listed]:
-            raise group_missing(missing[0], listed, bootstrap_servers)
-        view = "members" if members else "state" if state is not None else "offsets"
-        described = admin.describe_streams_groups(chosen)
-        if as_json:
-            print_json([_document(admin, group) for group in described.values()])
-            return 0
-        for group in described.values():
-            _describe(admin, group, view, verbose)
-    return 0
+            return delete_offsets(admin, options)
+        if options.action == "--delete":
+            from penstock.cli.streams_groups.deletion import delete_groups
 
-
-def _listed(admin: Admin, state: str | None) -> list[GroupListing]:
-    wanted = {part.strip().lower() for part in (state or "").split(",") if part.strip()}
-    unknown = wanted - {known.lower() for known in STATES}
-    if unknown:
-        raise click.UsageError(f"There is no state {', '.join(sorted(unknown))}. States: {', '.join(STATES)}.")
-    return [g for g in admin.list_groups(types=("streams",)) if not wanted or g.state.lower() in wanted]
+            return delete_groups(
+                admin,
+                _chosen(admin, options),
+                with_internal_topics=options.delete_all_internal_topics,
+                bootstrap_servers=options.bootstrap_servers,
+                as_json=options.as_json,
+            )
+        return _reset(admin, options)
 
 
-def _list(listed: list[GroupListing], state: str | None, as_json: bool) -> int:
-    if as_json:
+def _list(admin: Admin, options: StreamsGroupOptions) -> int:
+    wanted = [part for part in (options.state or "").split(",") if part.strip()]
+    known = {plain_name(state) for state in STATES}
+    if unknown := [state.strip() for state in wanted if plain_name(state) not in known]:
+        raise click.UsageError(f"There is no state {', '.join(unknown)}. States: {', '.join(STATES)}.")
+    listed = admin.list_groups(states=wanted, types=("streams",))
+    if options.as_json:
         print_json(listed)
-    elif state is None:
+    elif options.state is None:
         for group in listed:
             data(group.group_id)
     else:
@@ -111,18 +147,38 @@ def _list(listed: list[GroupListing], state: str | None, as_json: bool) -> int:
     return 0
 
 
-def _describe(admin: Admin, group: StreamsGroupDescription, view: str, verbose: bool) -> None:
-    if group.state in ("Empty", "Dead"):
-        what = "has no active members" if group.state == "Empty" else "group state is DEAD"
-        data(f"\nError: Streams group '{group.group_id}' {what}.")
-        if group.state == "Dead":
-            return
-    if view == "members":
-        lines = member_lines(group, verbose) if group.members else []
-    elif view == "state":
-        lines = state_lines(group, _coordinator(admin, group.group_id), verbose)
-    else:
-        lines = offset_lines(admin, group, verbose)
+def _chosen(admin: Admin, options: StreamsGroupOptions) -> list[str]:
+    if options.all_groups:
+        return [group.group_id for group in admin.list_groups(types=("streams",))]
+    return list(options.groups)
+
+
+def _describe_groups(admin: Admin, options: StreamsGroupOptions) -> int:
+    described = admin.try_describe_streams_groups(_chosen(admin, options))
+    for group_id, error in described.errors.items():
+        if error.code == "group-missing":
+            raise group_missing(group_id, admin.list_groups(), options.bootstrap_servers)
+        raise error
+    if options.as_json:
+        print_json([_document(admin, group) for group in described.done.values()])
+        return 0
+    for group in described.done.values():
+        _describe(admin, group, options)
+    return 0
+
+
+def _describe(admin: Admin, group: StreamsGroupDescription, options: StreamsGroupOptions) -> None:
+    """Kafka's tool is silent about an empty group but for its state; the sentence goes to stderr then."""
+    if group.state == "Empty":
+        sentence = f"\nError: Streams group '{group.group_id}' has no active members."
+        data(sentence) if options.view == "state" else talk(sentence)
+    lines: list[str] = []
+    if options.view == "state":
+        lines = state_lines(group, _coordinator(admin, group.group_id), options.verbose)
+    elif group.members and options.view == "members":
+        lines = member_lines(group, options.verbose)
+    elif group.members:
+        lines = offset_lines(admin, group, options.verbose)
     for line in lines:
         data(line)
 
@@ -131,22 +187,6 @@ def _coordinator(admin: Admin, group_id: str) -> str:
     node = admin.client.coordinator_for(group_id)
     address = admin.client.metadata((), refresh=True).brokers[node]
     return f"{address.host}:{address.port} ({node})"
-
-
-def _delete(admin: Admin, groups: list[str]) -> int:
-    failed = 0
-    deleted = []
-    for group_id in groups:
-        try:
-            admin.delete_groups([group_id])
-            deleted.append(group_id)
-        except BrokerError as error:
-            failed += 1
-            talk(error.render())
-    if deleted:
-        names = "', '".join(deleted)
-        data(f"Deletion of requested streams groups ('{names}') was successful.")
-    return 1 if failed else 0
 
 
 def _document(admin: Admin, group: StreamsGroupDescription) -> dict[str, object]:
@@ -158,7 +198,69 @@ def _document(admin: Admin, group: StreamsGroupDescription) -> dict[str, object]
     return {
         **asdict(group),
         "offsets": [
-            {"topic": topic, "partition": partition, "committed": lag.committed, "end": lag.end, "lag": lag.records}
+            {
+                "topic": topic,
+                "partition": partition,
+                "committed": lag.committed,
+                "leader_epoch": None if lag.leader_epoch < 0 else lag.leader_epoch,
+                "end": lag.end,
+                "lag": lag.records,
+            }
             for (topic, partition), lag in sorted(lags.items())
         ],
     }
+
+
+def _reset(admin: Admin, options: StreamsGroupOptions) -> int:
+    from penstock.cli.streams_groups.offset_csv import plan_lines
+    from penstock.cli.streams_groups.offset_reset import reset_offsets
+
+    results = reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000))
+    if options.as_json:
+        print_json(_reset_document(results, options))
+    else:
+        for sentence in (sentence for result in results for sentence in result.sentences):
+            data(f"\n{sentence}" if sentence.startswith("Warn:") else f"\nError: {sentence}")
+        if options.export:
+            plan = {result.group_id: result.after for result in results}
+            for line in plan_lines(plan, with_group=len(options.groups) != 1):
+                data(line)
+            data()
+        else:
+            _print_positions(results)
+    for result in results:
+        for warning in result.warnings:
+            talk(f"note   {warning}")
+        if result.error is not None:
+            talk(result.error.render())
+    return 1 if any(result.error is not None for result in results) else 0
+
+
+def _print_positions(results: list[GroupReset]) -> None:
+    """Kafka's table: a blank line before it, and columns of 30 that do not grow."""
+    rows = [(result.group_id, *key, offset) for result in results for key, offset in result.after.items()]
+    columns = [("GROUP", 30), ("TOPIC", 30), ("PARTITION", 10), ("NEW-OFFSET", 15)]
+    data()
+    if results:
+        for line in kafka_table(columns, rows):
+            data(line)
+
+
+def _reset_document(results: list[GroupReset], options: StreamsGroupOptions) -> list[dict[str, object]]:
+    return [
+        {
+            "group": result.group_id,
+            "executed": options.execute and result.error is None,
+            "error": None if result.error is None else result.error.code,
+            "offsets": [
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "before": result.before.get((topic, partition)),
+                    "after": offset,
+                }
+                for (topic, partition), offset in result.after.items()
+            ],
+        }
+        for result in results
+    ]

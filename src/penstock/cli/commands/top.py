@@ -58,10 +58,11 @@ def command(group: str | None, once: bool, interval: float, bootstrap_servers: s
 
 
 def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
-    listed = [found.group_id for found in admin.list_groups(types=("streams",))]
+    found = admin.list_groups()
+    listed = [one.group_id for one in found if one.group_type.lower() == "streams"]
     if group is not None:
         if group not in listed:
-            raise group_missing(group, listed, bootstrap_servers)
+            raise group_missing(group, found, bootstrap_servers)
         return group
     if len(listed) == 1:
         return listed[0]

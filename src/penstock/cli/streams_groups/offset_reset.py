@@ -1,0 +1,228 @@
+"""`--reset-offsets`: where each partition of a group without members is to go on, shown or done.
+
+The scenarios and their limits are kafka-streams-groups' (4.3.1): only partitions with a committed position are reset
+(but for `--from-file`), a position outside the log is moved to its end, an empty moment falls back to the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.cli.streams_groups.internal_topics import is_inferred, topology_internal_topics
+from penstock.cli.streams_groups.moments import duration_ms, moment_ms
+from penstock.cli.streams_groups.offset_csv import read_plan
+from penstock.cli.streams_groups.partitions import TopicPartition, input_topics, missing_partitions, named_partitions
+from penstock.client.near_names import group_missing
+from penstock.errors import BrokerError, ConfigError
+
+if TYPE_CHECKING:
+    from penstock.cli.streams_groups.options import StreamsGroupOptions
+    from penstock.client.admin import Admin
+    from penstock.client.admin_results import StreamsGroupDescription
+
+__all__ = ["GroupReset", "reset_offsets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReset:
+    """What was planned, and with `--execute` done, for one group; nothing when it was refused.
+
+    `sentences` are Kafka's tool's own, `warnings` and `error` are ours.
+    """
+
+    group_id: str
+    before: Mapping[TopicPartition, int]
+    after: Mapping[TopicPartition, int]
+    sentences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: BrokerError | ConfigError | None = None
+
+
+def reset_offsets(
+    admin: Admin, group_ids: Iterable[str], options: StreamsGroupOptions, *, now_ms: int
+) -> list[GroupReset]:
+    """One result per group, in order. Raises BrokerError `group-missing`, ConfigError `bad-value`."""
+    chosen = list(dict.fromkeys(group_ids))
+    plan = read_plan(options.from_file, options.groups) if options.from_file is not None else None
+    described = admin.try_describe_streams_groups(chosen)
+    results = []
+    for group_id in chosen:
+        group = described.done.get(group_id)
+        if group is None:
+            _check_absent(admin, group_id, options)
+        if group is not None and group.state not in ("Empty", "Dead"):
+            results.append(_active(group))
+            continue
+        result = _Reset(admin, group_id, group, options, now_ms).planned(plan)
+        if options.execute and result.error is None:
+            _execute(admin, result, group, options)
+        results.append(result)
+    return results
+
+
+def _check_absent(admin: Admin, group_id: str, options: StreamsGroupOptions) -> None:
+    """Positions of a group that does not exist may come from a file; a group of another type must be empty for that."""
+    listed = {group.group_id: group for group in admin.list_groups()}
+    other = listed.get(group_id)
+    if options.from_file is None or (other is not None and other.state != "Empty"):
+        raise group_missing(group_id, listed.values(), options.bootstrap_servers)
+
+
+def _active(group: StreamsGroupDescription) -> GroupReset:
+    sentence = (
+        f"Assignments can only be reset if the group '{group.group_id}' is inactive, "
+        f"but the current state is {group.state}."
+    )
+    return GroupReset(
+        group_id=group.group_id,
+        before={},
+        after={},
+        sentences=(sentence,),
+        error=BrokerError(
+            "group-not-empty",
+            f"the streams group {group.group_id} is {group.state}: it has {len(group.members)} members",
+            "stop all members of the group first",
+            group_id=group.group_id,
+        ),
+    )
+
+
+def _execute(
+    admin: Admin, result: GroupReset, group: StreamsGroupDescription | None, options: StreamsGroupOptions
+) -> None:
+    admin.alter_offsets(result.group_id, dict(result.after))
+    topics: list[str] = []
+    if options.delete_all_internal_topics and group is not None:
+        topics = [topic for topic in topology_internal_topics(group) if is_inferred(topic, group.group_id)]
+    elif options.delete_internal_topics:
+        topics = list(options.delete_internal_topics)
+    if topics:
+        admin.delete_topics(topics, missing_ok=True)
+
+
+class _Reset:
+    """The planning of one group. Mutable: gathers what there is to say."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        group_id: str,
+        group: StreamsGroupDescription | None,
+        options: StreamsGroupOptions,
+        now_ms: int,
+    ) -> None:
+        self._admin, self._group_id, self._group, self._options, self._now_ms = admin, group_id, group, options, now_ms
+        self._sentences: list[str] = []
+        self._warnings: list[str] = []
+        self._committed = admin.committed_offsets(group_id)
+
+    def planned(self, plan: Mapping[str, Mapping[TopicPartition, int]] | None) -> GroupReset:
+        error: BrokerError | ConfigError | None = self._foreign_internal_topics()
+        partitions: list[TopicPartition] = []
+        after: Mapping[TopicPartition, int] = {}
+        if error is None and plan is not None:
+            after, error = self._from_plan(plan)
+        elif error is None:
+            partitions, error = self._partitions()
+            after = {} if error is not None else self._scenario(partitions)
+        return GroupReset(
+            group_id=self._group_id,
+            before={key: self._committed[key] for key in after if key in self._committed},
+            after=dict(sorted(after.items())),
+            sentences=tuple(self._sentences),
+            warnings=tuple(self._warnings),
+            error=error,
+        )
+
+    def _foreign_internal_topics(self) -> ConfigError | None:
+        """Kafka's tool would delete whatever topic is named; ours deletes the group's own."""
+        own = set(topology_internal_topics(self._group)) if self._group is not None else set()
+        foreign = [
+            topic
+            for topic in self._options.delete_internal_topics
+            if topic not in own and not is_inferred(topic, self._group_id)
+        ]
+        if not foreign:
+            return None
+        return ConfigError(
+            "bad-value",
+            f"{foreign[0]} is no internal topic of the group {self._group_id}",
+            f"its internal topics: {', '.join(sorted(own)) or 'none'}",
+        )
+
+    def _partitions(self) -> tuple[list[TopicPartition], BrokerError | None]:
+        if self._options.all_input_topics:
+            assert self._group is not None
+            sources = input_topics(self._group)
+            return [key for key in self._committed if key[0] in sources], None
+        partitions, absent = named_partitions(self._admin, self._options.input_topics)
+        missing = missing_partitions(self._admin, [*partitions, *((topic, 0) for topic in absent)])
+        if missing is not None:
+            return [], missing
+        strangers = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in self._committed]
+        if not strangers:
+            return partitions, None
+        self._sentences.append(f"One or more topics are not part of the group '{self._group_id}'.")
+        return [], BrokerError(
+            "no-offset",
+            f"the group {self._group_id} has no committed position for {', '.join(strangers)}",
+            "name partitions that it has read, or give all positions with --from-file",
+            group_id=self._group_id,
+        )
+
+    def _from_plan(
+        self, plan: Mapping[str, Mapping[TopicPartition, int]]
+    ) -> tuple[dict[TopicPartition, int], BrokerError | None]:
+        wanted = plan.get(self._group_id)
+        if wanted is None:
+            self._sentences.append(f"No reset plan for group {self._group_id} found")
+            return {}, BrokerError(
+                "no-offset",
+                f"{self._options.from_file} holds no positions for the group {self._group_id}",
+                "see which groups it names in its first column",
+                group_id=self._group_id,
+            )
+        missing = missing_partitions(self._admin, wanted)
+        return ({}, missing) if missing is not None else (self._inside(wanted), None)
+
+    def _scenario(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        options = self._options
+        if options.to_offset is not None:
+            return self._inside(dict.fromkeys(partitions, options.to_offset))
+        if options.shift_by is not None:
+            return self._inside({key: self._committed[key] + options.shift_by for key in partitions})
+        if options.to_current:
+            return {key: self._committed[key] for key in partitions}
+        if options.to_datetime is not None:
+            return self._at(partitions, moment_ms(options.to_datetime))
+        if options.by_duration is not None:
+            return self._at(partitions, self._now_ms - duration_ms(options.by_duration))
+        return self._ends(partitions, "earliest" if options.to_earliest else "latest")
+
+    def _ends(self, partitions: Iterable[TopicPartition], which: str) -> dict[TopicPartition, int]:
+        found = self._admin.list_offsets(dict.fromkeys(partitions, which))
+        return {key: position.offset for key, position in found.items()}
+
+    def _inside(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        starts, ends = self._ends(wanted, "earliest"), self._ends(wanted, "latest")
+        inside = {}
+        for key, offset in wanted.items():
+            inside[key] = min(max(offset, starts[key]), ends[key])
+            if inside[key] != offset:
+                name = f"{key[0]}-{key[1]}"
+                self._warnings.append(
+                    f"{name} has offsets {starts[key]} to {ends[key]}: {inside[key]} is taken instead of {offset}"
+                )
+        return inside
+
+    def _at(self, partitions: list[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+        found = self._admin.list_offsets(dict.fromkeys(partitions, at_ms))
+        empty = [key for key in partitions if found[key].offset < 0]
+        for topic, partition in empty:
+            self._sentences.append(
+                f"Warn: Partition {partition} from topic {topic} is empty. Falling back to latest known offset."
+            )
+        latest = self._ends(empty, "latest")
+        return {key: latest.get(key, found[key].offset) for key in partitions}

@@ -1,0 +1,353 @@
+"""Kafka's group tools (4.3.1) and ours on the same group of the same broker, ours and Apache Kafka: the same text.
+
+Kafka's tools run in one JVM (`kafka_tools.py`), ours in this process. Rows are compared sorted: Kafka's tool prints
+them in the order of its hash maps. What a refusal is called in Java is left out of the comparison.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS, Told, ToolServer
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.main import run
+from penstock.client.admin import Admin
+from penstock.client.group_offsets import commit_offsets
+from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
+from penstock.client.plain_records import PlainRecord, produce
+from penstock.client.streams_member import StreamsMember
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+AT_MS = 1_700_000_000_000
+EXCEPTION = re.compile(r"(?:java|org)\.[\w.]+(?:Exception|Error): ")
+Penstock = Callable[..., Told]
+
+
+class Cluster:
+    """One of the two brokers, with both sets of tools pointed at it."""
+
+    def __init__(self, name: str, servers: str, tools: ToolServer, penstock: Penstock) -> None:
+        self.name, self.servers, self._tools, self._penstock = name, servers, tools, penstock
+        self.admin = Admin(servers)
+
+    def theirs(self, tool: str, *arguments: str) -> Told:
+        return self._tools.run(tool, "--bootstrap-server", self.servers, *arguments)
+
+    def ours(self, command: str, *arguments: str) -> Told:
+        return self._penstock(command, *arguments, "--bootstrap-server", self.servers)
+
+    def same(self, *arguments: str, before: Callable[[], None] = lambda: None) -> str:
+        """Runs both `streams-groups` with these arguments, and tells what both printed."""
+        before()
+        theirs = self.theirs(STREAMS_GROUPS, *arguments)
+        before()
+        ours = self.ours("streams-groups", *arguments)
+        assert rows(ours.out) == rows(theirs.out), (" ".join(arguments), ours, theirs)
+        return ours.out
+
+
+def rows(text: str) -> tuple[str, list[str]]:
+    """The header (a plain list and CSV have none), and all lines sorted; blank ones count."""
+    lines = EXCEPTION.sub("", text).split("\n")
+    head = next((line for line in lines if line), "")
+    return head if " " in head else "", sorted(lines)
+
+
+@pytest.fixture(scope="module")
+def tools(kafka_tools: None) -> Iterator[ToolServer]:
+    with ToolServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def our_broker() -> Iterator[EmbeddedBroker]:
+    quick = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
+    with EmbeddedBroker(config=quick) as broker:
+        yield broker
+
+
+@pytest.fixture
+def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Penstock:
+    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+
+    def command(*arguments: str) -> Told:
+        capfd.readouterr()
+        code = run(arguments)
+        sys.stdout.flush()
+        return Told(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture(params=["ours", "kafka"])
+def cluster(
+    request: pytest.FixtureRequest, our_broker: EmbeddedBroker, tools: ToolServer, penstock: Penstock
+) -> Iterator[Cluster]:
+    servers = our_broker.bootstrap_servers
+    if request.param == "kafka":
+        kafka: KafkaBroker = request.getfixturevalue("kafka")
+        servers = kafka.bootstrap_servers
+    made = Cluster(request.param, servers, tools, penstock)
+    yield made
+    made.admin.close()
+
+
+def topology(group: str, source: str) -> Topology:
+    """Source → repartition topic → counts. One internal topic is not named after the group."""
+    return Topology(
+        subtopologies=(
+            Subtopology(
+                subtopology_id="0", source_topics=(source,), repartition_sink_topics=(f"{group}-by-key-repartition",)
+            ),
+            Subtopology(
+                subtopology_id="1",
+                repartition_source_topics=(InternalTopic(name=f"{group}-by-key-repartition"),),
+                state_changelog_topics=(
+                    InternalTopic(name=f"{group}-counts-changelog", configs=(("cleanup.policy", "compact"),)),
+                    InternalTopic(name=f"foreign-{group}", configs=(("cleanup.policy", "compact"),)),
+                ),
+            ),
+        )
+    )
+
+
+class Worker:
+    """A member that owns what it is given and processes nothing."""
+
+    def __init__(self, servers: str, group: str, source: str, client_id: str) -> None:
+        self.settled = threading.Event()
+        self._over = threading.Event()
+        self.member = StreamsMember(
+            group,
+            topology(group, source),
+            bootstrap_servers=servers,
+            client_id=client_id,
+            heartbeat_max_interval_ms=100,
+        )
+        self._thread = threading.Thread(target=self._obey, daemon=True)
+        self._thread.start()
+
+    def _obey(self) -> None:
+        while not self._over.is_set():
+            for change in self.member.changes(timeout=0.05):
+                self.member.acknowledge(change)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self.member.close()
+
+
+@contextmanager
+def members(cluster: Cluster, group: str, source: str, count: int) -> Iterator[list[Worker]]:
+    """So many members; when they have settled."""
+    workers: list[Worker] = []
+    try:
+        workers += [Worker(cluster.servers, group, source, f"worker-{number}") for number in range(count)]
+        wait_for(lambda: is_settled(cluster.admin, group, count))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def is_settled(admin: Admin, group: str, count: int) -> bool:
+    described = admin.try_describe_streams_groups([group]).done.get(group)
+    return (
+        described is not None
+        and (described.state, len(described.members)) == ("Stable", count)
+        and all(member.assignment.active for member in described.members)
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        pause.wait(0.05)
+    raise AssertionError("not within 30 s")
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    """3 partitions: 10 records with rising timestamps, 5 records, none."""
+    cluster.admin.create_topics({topic: 3}, replication_factor=1)
+    for partition, count in ((0, 10), (1, 5)):
+        records = [PlainRecord(value=b"v", timestamp_ms=AT_MS + 1000 * number) for number in range(count)]
+        produce(cluster.admin.client, topic, records, partition=partition)
+
+
+POSITIONS = {0: 4, 1: 5}
+
+
+def set_back(cluster: Cluster, group: str, topic: str) -> Callable[[], None]:
+    positions = {(topic, partition): offset for partition, offset in POSITIONS.items()}
+    return lambda: cluster.admin.alter_offsets(group, positions)
+
+
+def test_a_living_group(cluster: Cluster) -> None:
+    group, topic = "golden-living", "golden-living-input"
+    fill(cluster, topic)
+    with members(cluster, group, topic, 2) as workers:
+        for worker in workers:
+            snapshot = worker.member.assignment
+            owned = {(topic, partition): 3 for partition in snapshot.active.get("0", ())}
+            commit_offsets(
+                cluster.admin.client,
+                group,
+                owned,
+                member_id=worker.member.member_id,
+                member_epoch=snapshot.member_epoch,
+            )
+        which = ("--group", group)
+        for view in ([], ["--offsets"], ["--members"], ["--state"]):
+            for more in ([], ["--verbose"]):
+                told = cluster.same("--describe", *which, *view, *more)
+                assert group in told
+        assert f"{group}   {topic}" in cluster.same("--describe", *which)
+        for state in ([], ["Stable"], ["Empty, stable"], ["Assigning,Reconciling,Dead"]):
+            cluster.same("--list", "--state", *state)
+        assert group in cluster.same("--list")
+        assert "but the current state is Stable." in cluster.same(
+            "--reset-offsets", *which, "--all-input-topics", "--to-earliest", "--dry-run"
+        )
+        assert "is not EMPTY" in cluster.same("--delete", *which)
+        assert "actively subscribed" in cluster.same("--delete-offsets", *which, "--input-topic", f"{topic}:0")
+        assert cluster.admin.committed_offsets(group) == {(topic, partition): 3 for partition in range(3)}
+
+
+def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
+    group, topic = "golden-empty", "golden-input-with-a-long-name"
+    fill(cluster, topic)
+    for name in (group, "golden-empty-2"):
+        with members(cluster, name, topic, 1):
+            pass
+        wait_for(lambda name=name: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+    which, all_topics = ("--group", group), "--all-input-topics"
+    before = set_back(cluster, group, topic)
+    before()
+    assert "has no active members" in cluster.same("--describe", *which, "--state")
+    assert cluster.same("--describe", *which) == cluster.same("--describe", *which, "--members", "--verbose") == ""
+    for scenario in (
+        ["--to-earliest"], ["--to-latest"], ["--to-current"], ["--to-offset", "2"], ["--to-offset", "99"],
+        ["--shift-by", "-1"], ["--shift-by", "-9"], ["--by-duration", "PT0S"], ["--by-duration", "P9999D"],
+        ["--to-datetime", "2023-11-14T22:13:23.000"], ["--to-datetime", "2023-11-14T23:13:23.500+01:00"],
+    ):  # fmt: skip
+        for how in (["--dry-run"], ["--dry-run", "--export"], ["--execute"]):
+            cluster.same("--reset-offsets", *which, all_topics, *scenario, *how, before=before)
+            cluster.same("--reset-offsets", *which, "--input-topic", f"{topic}:1,0", *scenario, *how, before=before)
+    assert positions(cluster, group) == {0: 4, 1: 4}, "the last one: 23.5 s after the first record, the end"
+    before()
+    exported = tmp_path / "plan.csv"
+    told = cluster.same("--reset-offsets", *which, all_topics, "--shift-by", "-2", "--dry-run", "--export")
+    exported.write_text(told)
+    cluster.same("--reset-offsets", *which, "--from-file", str(exported), "--execute", before=before)
+    assert positions(cluster, group) == {0: 2, 1: 3}
+    set_back(cluster, "golden-empty-2", topic)()
+    both = (*which, "--group", "golden-empty-2")
+    told = cluster.same("--reset-offsets", *both, all_topics, "--to-current", "--dry-run", "--export")
+    exported.write_text(told)
+    cluster.same("--reset-offsets", *both, "--from-file", str(exported), "--dry-run")
+    cluster.same("--reset-offsets", *which, "--from-file", str(exported), "--dry-run")
+    stranger = cluster.same("--reset-offsets", *which, "--input-topic", topic, "--to-latest", "--dry-run")
+    assert "One or more topics are not part of the group" in stranger, "nothing is committed for partition 2"
+    before()
+    for topics in ([f"{topic}:0"], [topic], ["nowhere-at-all"]):
+        cluster.same("--delete-offsets", *which, "--input-topic", *topics, before=before)
+    cluster.same("--delete-offsets", *which, all_topics, before=before)
+    assert positions(cluster, group) == {}
+
+
+def positions(cluster: Cluster, group: str) -> Mapping[int, int]:
+    return {partition: offset for (_, partition), offset in cluster.admin.committed_offsets(group).items()}
+
+
+def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:
+    """Each tool deletes a group of its own; names of equal length make equal tables."""
+    fill(cluster, "golden-deleted-input")
+    told = {}
+    for group in ("golden-deleted-k", "golden-deleted-p"):
+        with members(cluster, group, "golden-deleted-input", 1):
+            pass
+        wait_for(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        arguments = ("--delete", "--group", group, "--group", "golden-absent", "--delete-all-internal-topics")
+        theirs = group.endswith("k")
+        told[group] = (
+            cluster.theirs(STREAMS_GROUPS, *arguments) if theirs else cluster.ours("streams-groups", *arguments)
+        )
+        left = [name for name in cluster.admin.list_topics() if group in name]
+        assert left == [f"foreign-{group}"]
+    kafkas, ours = told.values()
+    assert rows(ours.out) == rows(kafkas.out.replace("golden-deleted-k", "golden-deleted-p"))
+    assert "golden-deleted" not in cluster.ours("groups", "--list").out
+    assert (ours.code, "error[group-missing]" in ours.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [], ["--streams"], ["--consumer"], ["--share"], ["--group-type", "classic"], ["--group-type", "Streams"],
+        ["--protocol", "streams"], ["--protocol", "consumer"], ["--group-type", "classic", "--protocol", "streams"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_lists_of_groups(cluster: Cluster, arguments: list[str]) -> None:
+    cluster.admin.create_topics({"golden-lists-input": 1}, replication_factor=1, exist_ok=True)
+    cluster.admin.alter_offsets("golden-simple-group-of-a-long-name", {("golden-lists-input", 0): 0})
+    theirs = cluster.theirs(GROUPS, "--list", *arguments)
+    ours = cluster.ours("groups", "--list", *arguments)
+    assert rows(ours.out) == rows(theirs.out)
+
+
+def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
+    """Kafka's broker compares its filter with a name that nobody gives; ours, and our tools anywhere, find them."""
+    group = f"golden-not-ready-{cluster.name}"
+    worker = Worker(cluster.servers, group, "golden-topic-that-never-was", "worker")
+    try:
+        wait_for(lambda: bool(cluster.admin.list_groups(states=["NotReady"])))
+        for state in ("NotReady", "not_ready", "NOTREADY"):
+            assert f"{group} " in cluster.ours("streams-groups", "--list", "--state", state).out
+        theirs = cluster.theirs(STREAMS_GROUPS, "--list", "--state", "NotReady").out
+        assert (group in theirs) == (cluster.name == "ours")
+        assert "NotReady" in cluster.same("--describe", "--group", group, "--state", "--verbose")
+        assert "MISSING_SOURCE_TOPICS" in cluster.ours("top", group, "--once").out
+    finally:
+        worker.close()
+
+
+def test_a_clash_of_types_is_told_in_words(cluster: Cluster) -> None:
+    cluster.admin.create_topics({"golden-clash-input": 1}, replication_factor=1)
+    cluster.admin.alter_offsets("golden-clash", {("golden-clash-input", 0): 0})
+    for arguments in (["--describe"], ["--describe", "--members"], ["--delete"]):
+        told = cluster.ours("streams-groups", *arguments, "--group", "golden-clash")
+        assert told.code == 1
+        assert 'error[group-kind]: "golden-clash" is a classic group (Empty), not a streams group' in told.err
+
+
+def test_kafkas_consumer_group_tool_and_groups_without_members(cluster: Cluster) -> None:
+    """What an operator does with a simple group: look, reset, forget, delete."""
+    group, topic = "golden-simple", "golden-simple-input"
+    fill(cluster, topic)
+    set_back(cluster, group, topic)()
+    described = cluster.theirs(CONSUMER_GROUPS, "--describe", "--group", group).out
+    assert [line.split()[:6] for line in described.splitlines() if line.startswith(group)] == [
+        [group, topic, "0", "4", "10", "6"],
+        [group, topic, "1", "5", "5", "0"],
+    ]
+    assert f"{group}" in cluster.theirs(CONSUMER_GROUPS, "--list", "--state", "Empty").out
+    reset = ["--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute"]
+    cluster.theirs(CONSUMER_GROUPS, *reset)
+    assert positions(cluster, group) == {0: 10, 1: 5, 2: 0}
+    cluster.theirs(CONSUMER_GROUPS, "--delete-offsets", "--group", group, "--topic", f"{topic}:2")
+    assert positions(cluster, group) == {0: 10, 1: 5}
+    assert "was successful" in cluster.theirs(CONSUMER_GROUPS, "--delete", "--group", group).out
+    assert group not in [listed.group_id for listed in cluster.admin.list_groups()]
