@@ -14,6 +14,7 @@ from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.flusher import Flusher
+from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.settings import render_value
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
 from penstock.protocol.error_codes import ErrorCode
@@ -80,8 +81,10 @@ class PartitionLogs:
         flusher: Flusher,
         delayed_fetches: DelayedFetches,
         clock_ms: Callable[[], int],
+        cleaner: LogCleaner | None = None,
     ) -> None:
         self._directory = directory
+        self._cleaner = cleaner
         self._flusher = flusher
         self._delayed_fetches = delayed_fetches
         self._noted: dict[tuple[str, int], tuple[int, int]] = {}
@@ -144,6 +147,11 @@ class PartitionLogs:
             except StorageError as error:
                 logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
 
+    async def compact(self) -> None:
+        """Cleans the compacted logs that are dirty enough, without holding up anybody."""
+        if self._cleaner is not None:
+            await self._cleaner.clean_all()
+
     async def flush_closed_segments(self) -> None:
         """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check."""
         for log in tuple(self._directory.open_logs().values()):
@@ -162,11 +170,17 @@ class PartitionLogs:
 
     def close(self) -> None:
         """Flushes everything and leaves the marker of a clean stop."""
+        self._stop_cleaning()
         self._directory.close()
 
     def abandon(self) -> None:
         """As a killed process: open files are let go, nothing is flushed."""
+        self._stop_cleaning()
         self._directory.abandon()
+
+    def _stop_cleaning(self) -> None:
+        if self._cleaner is not None:
+            self._cleaner.close()
 
 
 class _OpenLog:

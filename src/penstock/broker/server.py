@@ -27,6 +27,7 @@ from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs, coordinator_configuration
 from penstock.broker.listener import bind, is_loopback
+from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.services import Services
 from penstock.broker.topic_administration import TopicAdministration
@@ -143,7 +144,15 @@ class Server:
         try:
             metadata = ClusterMetadata(directory)
             group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
-            logs = PartitionLogs(directory, flusher=flusher, delayed_fetches=delayed_fetches, clock_ms=wall_clock_ms)
+            logs = PartitionLogs(
+                directory,
+                flusher=flusher,
+                delayed_fetches=delayed_fetches,
+                clock_ms=wall_clock_ms,
+                cleaner=LogCleaner(
+                    directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")
+                ),
+            )
             topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
             coordinator = CoordinatorRuntime(
                 configuration=coordinator_configuration(configuration),
@@ -214,6 +223,8 @@ class Server:
     def _start_chores(self, services: Services) -> None:
         configuration = self.configuration
         self._chore(_every(configuration.integer("log.retention.check.interval.ms"), services.logs.enforce_retention))
+        if configuration.flag("log.cleaner.enable"):
+            self._chore(_every(configuration.integer("log.cleaner.backoff.ms"), services.logs.compact))
         self._chore(_every(CHECKPOINT_INTERVAL_MS, services.logs.flush_closed_segments))
         self._chore(_every(IDLE_CHECK_INTERVAL_MS, self._close_idle_connections))
         if configuration.flush_policy == "interval":

@@ -12,7 +12,7 @@ transactions go; a marker goes when nothing of its transaction is left and its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class LogCleaning:
         self._outcomes = TransactionOutcomes()
         self._with_data: set[int] = set()
 
-    def exchanges(self) -> Iterator[SegmentExchange]:
+    def exchanges(self) -> Generator[SegmentExchange]:
         """Each is to be put in place before the next is asked for. Raises OSError, CorruptBatch."""
         plan = self._plan
         self._learn_outcomes()

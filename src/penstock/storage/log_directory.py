@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
@@ -29,7 +29,6 @@ from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPa
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
 from penstock.storage.errors import DirectoryLocked, DirectoryUnusable, InvalidTopic, StorageFull, UnknownTopic
 from penstock.storage.file_system import REAL, FileSystem
-from penstock.storage.log_cleaning import CleaningPlan
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_segment import FULL_ERRNOS
 from penstock.storage.partition_log import PartitionLog
@@ -101,6 +100,10 @@ class LogDirectory:
     @property
     def cluster_id(self) -> str:
         return self._identity.cluster_id
+
+    def now_ms(self) -> int:
+        """The clock its logs go by."""
+        return self._clock_ms()
 
     @property
     def broker_epoch(self) -> int:
@@ -277,24 +280,21 @@ class LogDirectory:
         """Write recovery points and log start offsets; to be done every few seconds and after deleting records."""
         self._checkpoints.save(self._logs)
 
-    def dirtiest_log(self, now_ms: int | None = None) -> tuple[PartitionLog, CleaningPlan] | None:
-        """The open log that wants compaction most, and what is to be done; None when none does.
+    def dirtiest_log(self, *, leave_out: Collection[PartitionLog] = ()) -> tuple[PartitionLog, int] | None:
+        """The open log that wants compaction most, and up to which offset it is clean; None when none does.
 
-        Logs are read only, and one by one: `cleaned` tells of the end. Raises StorageError, OSError.
+        `cleaned` tells of the end of a cleaning. Raises OSError.
         """
-        now_ms = self._clock_ms() if now_ms is None else now_ms
+        now_ms = self._clock_ms()
         best: tuple[float, PartitionLog, int] | None = None
         for key, log in self._logs.items():
-            if not log.config.is_compacted or not log.is_usable:
+            if not log.config.is_compacted or not log.is_usable or log in leave_out:
                 continue
-            first_dirty = self._checkpoints.cleaned_to.get(key, 0)
-            part = log.compactable(first_dirty, now_ms)
+            clean_to = self._checkpoints.cleaned_to.get(key, 0)
+            part = log.compactable(clean_to, now_ms)
             if part.is_due(log.config) and (best is None or part.dirty_ratio > best[0]):
-                best = part.dirty_ratio, log, first_dirty
-        if best is None:
-            return None
-        _, log, first_dirty = best
-        return log, log.cleaning_plan(first_dirty, now_ms)
+                best = part.dirty_ratio, log, clean_to
+        return None if best is None else best[1:]
 
     def cleaned(self, log: PartitionLog, offset: int) -> None:
         """A cleaning of this log has reached `offset`. Raises OSError."""

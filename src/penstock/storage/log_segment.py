@@ -267,6 +267,8 @@ class LogSegment:
 
     def sync(self) -> None:
         """Make log and indexes survive a power loss. Raises OSError. A segment removed meanwhile needs it no more."""
+        if self._removed:
+            return
         try:
             self.file.sync()
             if self._indexes_loaded:
