@@ -1,4 +1,4 @@
-"""Internal topics that streams groups ask for: one write of the catalog; failures are told for a while, then retried."""
+"""Internal topics of streams groups: one write of the catalog; failures are told for a while, then tried again."""
 
 from __future__ import annotations
 

@@ -205,8 +205,21 @@ def test_another_topology_is_refused_and_an_older_one_is_stale() -> None:
         changed = topology(*other.subtopologies, epoch=max(3, other.epoch))
         assert refused(lambda changed=changed: ctx.join("m2", topology=changed)) == "invalid_request"
     outcome = ctx.join("m2", topology=STATEFUL)
-    assert outcome.statuses == [0]
+    assert (outcome.statuses, outcome.active) == ([0], {})
     assert ctx.join("m3", topology=topology(epoch=3)).statuses == []
+
+
+def test_a_member_with_an_older_topology_gets_no_tasks_before_it_catches_up() -> None:
+    ctx = CoordinatorContext(topics={"in": 2})
+    ctx.join("m1", topology=topology(epoch=3))
+    ctx.join("m2", topology=topology(epoch=2))
+    assert ctx.heartbeat("m1", 2).active is None, "nothing moves"
+    ctx.leave("m1")
+    ctx.sleep(0)
+    assert ctx.heartbeat("m2", 3).statuses == [0]
+    assert ctx.state() == "Stable"
+    outcome = ctx.join("m2", topology=topology(epoch=3))
+    assert (outcome.statuses, outcome.active) == ([], {"0": (0, 1)})
 
 
 def test_the_order_of_subtopologies_is_recorded_but_does_not_matter() -> None:

@@ -65,7 +65,8 @@ def compute_target(
     now_ms: int,
     joining: StreamsGroupMember | None = None,
 ) -> TargetAssignment:
-    """The target for `epoch`. A topology that is not ready leaves everybody without tasks.
+    """The target for `epoch`. A topology that is not ready leaves everybody without tasks, one that is newer than a
+    member's own leaves this member without: it does not know what the tasks are (Kafka 4.3.1 and 4.4 give it some).
 
     `joining`: the member as its heartbeat makes it, in place of the stored one. One record for each member whose target
     changed (a new member's always), then the metadata record.
@@ -74,8 +75,9 @@ def compute_target(
     if joining is not None:
         members = {**group.members, joining.member_id: joining}
     assigned: Mapping[str, TasksTuple] = {}
-    if configured.is_ready:
-        assigned = assignor.assign(_group_spec(group, members, configured, num_standby_replicas))
+    current = {each: members[each] for each in members if members[each].metadata.topology_epoch >= configured.epoch}
+    if configured.is_ready and current:
+        assigned = assignor.assign(_group_spec(group, current, configured, num_standby_replicas))
     targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
     records = [
         builders.streams_group_target_assignment_record(group.group_id, member_id, target)
