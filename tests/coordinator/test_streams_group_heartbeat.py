@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.coordinator.coordinator_context import (
     STATELESS,
     CoordinatorContext,
     subtopology,
+    topic_info,
     topology,
 )
 
@@ -53,11 +55,10 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
     ("epoch below -2", {"epoch": -3}),
     ("some lists only", {"epoch": 1, "topology": None, "active": None, "standby": {}}),
     ("topology later", {"epoch": 1}),
-    ("static member", {"instance_id": "i"}),
-    ("static leave", {"epoch": -2, "topology": None}),
-    ("task offsets", {"task_offsets": ()}),
-    ("task end offsets", {"task_end_offsets": ()}),
-    ("warm-up tasks", {"epoch": 1, "topology": None, "warmup": {"0": (1,)}}),
+    ("blank instance", {"instance_id": " "}),
+    ("join with warm-up tasks", {"warmup": {"0": (1,)}}),
+    ("static leave without instance", {"epoch": -2, "topology": None}),
+    ("epoch below -2 with instance", {"epoch": -3, "instance_id": "i"}),
     ("regular expression", {"topology": topology(subtopology(regex=("in.*",)))}),
 ]
 
@@ -81,12 +82,36 @@ def test_a_changelog_with_a_partition_count_is_an_invalid_topology() -> None:
     assert refused(lambda: ctx.join("m1", topology=topology(wrong))) == "streams_invalid_topology"
 
 
-def test_what_is_not_supported_is_refused_before_anything_else() -> None:
+def test_the_first_broken_rule_answers() -> None:
+    """In Kafka's order; each request breaks the rules behind as well."""
     ctx = CoordinatorContext()
-    with pytest.raises(CoordinatorError, match="Static membership"):
-        ctx.heartbeat(" ", -3, instance_id="")
-    with pytest.raises(CoordinatorError, match="InstanceId can't be null"):
-        ctx.heartbeat("m1", -2)
+    regex = topology(subtopology(regex=("in.*",)))
+    counted = subtopology()
+    object.__setattr__(counted, "state_changelog_topics", (topic_info("cl", 3),))
+    given: dict[str, Any] = {"topology": regex, "group_id": "", "instance_id": " ", "rack_id": "", "standby": None}
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("Regular expressions", {"topology": topology(counted)}),
+        ("MemberId", {"member_id": "m1"}),
+        ("GroupId", {"group_id": "g"}),
+        ("InstanceId", {"instance_id": None}),
+        ("RackId", {"rack_id": None}),
+        ("RebalanceTimeoutMs", {"rebalance_timeout_ms": 5}),
+        ("ActiveTasks", {"active": {}, "standby": {"0": (1,)}}),
+        ("StandbyTasks", {"standby": {}, "warmup": {"0": (1,)}}),
+        ("WarmupTasks", {"warmup": {}}),
+        ("Changelog topic cl", {"topology": None}),
+        ("Topology must be non-null", {"epoch": -2, "active": None, "standby": {}, "warmup": None}),
+        ("InstanceId can't be null", {"epoch": -3, "instance_id": "i"}),
+        ("MemberEpoch is -3", {"epoch": 1, "topology": STATELESS}),
+        ("If one task-type", {"standby": None}),
+        ("Topology can only", {}),
+    ]
+    request = {"member_id": " ", "epoch": 0, **given}
+    for message, next_change in steps:
+        asked = dict(request)
+        with pytest.raises(CoordinatorError, match=re.escape(message)):
+            ctx.heartbeat(asked.pop("member_id"), asked.pop("epoch"), **asked)
+        request.update(next_change)
 
 
 # --- 2 members, epochs, size ---
@@ -370,9 +395,7 @@ def test_a_standby_runs_in_another_process_and_becomes_active() -> None:
     ctx.leave("m1")
     ctx.sleep(0)
     told = ctx.heartbeat("m3", 4)
-    assert told.active == {}
-    epoch = ctx.heartbeat("m3", told.epoch, active={}, standby=told.standby or {}).epoch
-    assert ctx.heartbeat("m3", epoch).active == {"0": (0,)}
+    assert (told.active, told.standby) == ({"0": (0,)}, {"0": (1,)}), "its standby becomes active where it is"
 
 
 def test_a_member_that_does_not_revoke_in_time_is_fenced() -> None:

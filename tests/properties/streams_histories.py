@@ -1,10 +1,13 @@
-"""Random histories of one streams group against a shard: members, losses, topics, time, restarts. All from one seed.
+"""Random histories of one streams group against a shard: members (dynamic and static), losses, topics, time, restarts.
+All from one seed.
 
 After every step the safety rules are checked, and at the end the world becomes quiet and everything must settle:
 
 safety     an active task has one holder (assigned or pending revocation); in one process a task is held once, active
-           or standby; what a living member runs the coordinator knows it holds; epochs never fall; an accepted commit
-           came from the holder; the live state equals the replayed log, whole or compacted
+           or standby, but for one that becomes a standby where it was active; what a living member runs the coordinator
+           knows it holds; epochs never fall; an accepted commit came from the holder; an instance id has one member,
+           and who wants it meanwhile changes nothing; reported offsets are kept; the live state equals the replayed
+           log, whole or compacted
 liveness   when nothing happens but heartbeats, the group becomes Stable within `SETTLING_ROUNDS`, every task runs at
            exactly one member, active tasks differ by 1 at most, each stateful task has min(standbys, processes - 1)
            standbys
@@ -76,11 +79,13 @@ class Member:
 
     member_id: str
     process_id: str
+    instance_id: str | None = None
     epoch: int = 0
     active: set[Task] = field(default_factory=set)
     standby: set[Task] = field(default_factory=set)
     closing: set[Task] = field(default_factory=set)
     tells_owned: bool = False
+    offsets: dict[Task, int] | None = None
 
     def forget(self) -> None:
         self.epoch = 0
@@ -96,6 +101,8 @@ class History:
     now_ms: int = 1_000_000
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     members: dict[str, Member] = field(default_factory=dict)
+    away: list[Member] = field(default_factory=list)
+    reported: dict[str, dict[Task, int]] = field(default_factory=dict)
     wanted_topics: list[CreatableTopic] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     did: Counter[str] = field(default_factory=Counter)
@@ -126,6 +133,11 @@ class History:
             (2, self.member_leaves),
             (2, self.member_crashes),
             (2, self.member_rejoins),
+            (3, self.static_member_leaves_for_a_while),
+            (4, self.static_member_is_back),
+            (2, self.somebody_wants_an_instance_in_use),
+            (1, self.member_takes_over_an_instance),
+            (3, self.offsets_are_reported),
             (2, self.topic_changes),
             (2, self.broker_restarts),
             (1, self.long_pause),
@@ -143,7 +155,8 @@ class History:
             return
         self.serial += 1
         process = f"p{self.random.randint(1, 4)}"
-        member = Member(member_id=f"m{self.serial}", process_id=process)
+        instance = f"i{self.serial}" if self.random.random() < 0.4 else None
+        member = Member(member_id=f"m{self.serial}", process_id=process, instance_id=instance)
         self.members[member.member_id] = member
         self.beat(member)
 
@@ -175,6 +188,58 @@ class History:
         member = self._some_member()
         if member is not None:
             member.forget()
+            self.beat(member, lost=self.random.random() < 0.2)
+
+    def static_member_leaves_for_a_while(self) -> None:
+        """It comes back under a new member id (rarely the old one), as the same process or a new one, or never."""
+        member = self._some_member()
+        if member is None or member.instance_id is None:
+            return
+        del self.members[member.member_id]
+        self._send(_request(member, epoch=-2))
+        self.serial += 1
+        self.away.append(
+            Member(
+                member_id=member.member_id if self.random.random() < 0.2 else f"m{self.serial}",
+                process_id=member.process_id if self.random.random() < 0.5 else f"q{self.serial}",
+                instance_id=member.instance_id,
+            )
+        )
+        if self.random.random() < 0.2:
+            self.away.pop()
+
+    def static_member_is_back(self) -> None:
+        if not self.away:
+            return
+        member = self.away.pop(self.random.randrange(len(self.away)))
+        self.members[member.member_id] = member
+        self.beat(member, lost=self.random.random() < 0.2, twice=self.random.random() < 0.1)
+
+    def somebody_wants_an_instance_in_use(self) -> None:
+        member, group = self._some_member(), self._group()
+        if member is None or member.instance_id is None or group is None or member.member_id not in group.members:
+            return
+        before = self.shard.digest()
+        rival = Member(member_id="rival", process_id="p1", instance_id=member.instance_id)
+        assert self._send(_request(rival, epoch=0))[1] is ErrorCode.unreleased_instance_id
+        assert self._send(_request(rival, epoch=1))[1] is ErrorCode.fenced_instance_id
+        assert self._send(_request(rival, epoch=-1))[1] is ErrorCode.fenced_instance_id
+        assert self.shard.digest() == before, "a rival changed something"
+
+    def member_takes_over_an_instance(self) -> None:
+        """A member that is there already gets the place of one that is away; what it had is nobody's then."""
+        member = self._some_member()
+        if member is None or member.instance_id is not None or not self.away or self._has_mates(member):
+            return
+        member.instance_id = self.away.pop().instance_id
+        member.forget()
+        self.beat(member)
+
+    def offsets_are_reported(self) -> None:
+        member = self._some_member()
+        if member is not None:
+            tasks = sorted(member.active | member.standby)
+            member.offsets = {task: self.random.randint(0, 1_000) for task in tasks}
             self.beat(member, lost=self.random.random() < 0.2)
 
     def time_passes(self) -> None:
@@ -210,6 +275,7 @@ class History:
         if self.random.random() < 0.5:
             self.log = _compacted(self.log)
         self.shard = self._replayed()
+        self.reported.clear()
         assert self.shard.digest() == before, "a restart changed the state"
         self._apply(self.shard.on_loaded(now_ms=self.now_ms))
 
@@ -263,7 +329,7 @@ class History:
             member.tells_owned = True
             return
         assert code is None, f"{member.member_id} at epoch {member.epoch}: {code}"
-        member.tells_owned = False
+        member.tells_owned, member.offsets = False, None
         member.epoch = response.member_epoch
         if response.active_tasks is not None:
             self._take(member, _tasks(response.active_tasks), _tasks(response.standby_tasks))
@@ -281,6 +347,9 @@ class History:
         except CoordinatorError as error:
             return None, error.code
         self._apply(result)
+        if request.task_offsets is not None:
+            told = {(each.subtopology_id, int(each.partition)): int(each.offset) for each in request.task_offsets}
+            self.reported[request.member_id] = told
         self.wanted_topics.extend(result.topics_to_create)
         return result.replies[0].response, None
 
@@ -339,6 +408,13 @@ class History:
     def _some_member(self) -> Member | None:
         return self.random.choice(list(self.members.values())) if self.members else None
 
+    def _has_mates(self, member: Member) -> bool:
+        """Somebody else in the process, in the coordinator's eyes or by now: it may hold what the member gets."""
+        group = self._group()
+        known = [] if group is None else [(each.member_id, each.process_id) for each in group.members.values()]
+        known += [(each.member_id, each.process_id) for each in (*self.members.values(), *self.away)]
+        return any(process == member.process_id and name != member.member_id for name, process in known)
+
     # --- the rules ---
 
     def check(self) -> None:
@@ -349,21 +425,32 @@ class History:
         active: dict[Task, str] = {}
         on_process: Counter[tuple[Task, str]] = Counter()
         for member in group.members.values():
+            becoming_standby = {*member.pending_revocation.active} & {*member.assigned.standby}
             for tasks in (member.assigned, member.pending_revocation):
                 for task in tasks.active:
                     assert task not in active, f"{task} is active at {active[task]} and at {member.member_id}"
                     active[task] = member.member_id
                 on_process.update((task, member.process_id) for task in (*tasks.active, *tasks.standby))
+            on_process.subtract((task, member.process_id) for task in becoming_standby)
         doubled = [held for held, count in on_process.items() if count > 1]
         assert not doubled, f"held twice in one process: {doubled}"
         for member_id, client in self.members.items():
             if member_id in group.members and client.epoch > 0:
                 held = {task for task, holder in active.items() if holder == member_id}
                 assert client.active <= held, f"{member_id} runs {client.active - held} without holding it"
+        instances = {member.metadata.instance_id: member.member_id for member in group.members.values()}
+        instances.pop(None, None)
+        assert instances == group.static_members, "the instance ids are not the members'"
+        assert len(instances) == sum(each.metadata.instance_id is not None for each in group.members.values())
+        offsets = self.shard._soft_state(GROUP).task_offsets
+        self.reported = {each: told for each, told in self.reported.items() if each in group.members and told}
+        kept = {each: known.offsets for each, known in offsets.items() if known.offsets}
+        assert kept == self.reported, "reported offsets"
 
     def _check_epochs(self, group: StreamsGroup) -> None:
         now = {"group": group.group_epoch, "assignment": group.assignment_epoch}
-        now.update({f"member {each.member_id}": each.member_epoch for each in group.members.values()})
+        there = (each for each in group.members.values() if not each.is_away)
+        now.update({f"member {each.member_id}": each.member_epoch for each in there})
         for name, epoch in now.items():
             assert epoch >= self.epochs.get(name, 0), f"the epoch of {name} fell"
         self.epochs = now
@@ -383,6 +470,8 @@ class History:
         for name in ("rep", "cl", "cl-other"):
             self.topics.pop(name, None)
         self._new_image()
+        while self.away:
+            self.static_member_is_back()
         while len(self.members) < 2:
             self.member_joins()
         for _ in range(SETTLING_ROUNDS):
@@ -437,6 +526,7 @@ def _request(member: Member, *, epoch: int) -> m.StreamsGroupHeartbeatRequest:
         group_id=GROUP,
         member_id=member.member_id,
         member_epoch=epoch,
+        instance_id=member.instance_id,
         endpoint_information_epoch=-1,
         rebalance_timeout=from_ms(REBALANCE_TIMEOUT_MS if joins else -1),
         topology=TOPOLOGY if joins else None,
@@ -445,8 +535,15 @@ def _request(member: Member, *, epoch: int) -> m.StreamsGroupHeartbeatRequest:
         warmup_tasks=() if tells else None,
         process_id=member.process_id if joins else None,
         client_tags=() if joins else None,
-        task_offsets=None,
+        task_offsets=None if member.offsets is None or epoch < 0 else _task_offsets(member.offsets),
         task_end_offsets=None,
+    )
+
+
+def _task_offsets(offsets: dict[Task, int]) -> tuple[m.TaskOffset, ...]:
+    return tuple(
+        m.TaskOffset(subtopology_id=name, partition=partition, offset=offset)
+        for (name, partition), offset in offsets.items()
     )
 
 

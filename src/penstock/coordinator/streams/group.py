@@ -42,7 +42,8 @@ class GroupState(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StreamsGroup:
-    """Mutable, because replay writes it. `target` holds a member's target from its first assignment on."""
+    """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
+    `static_members`: instance id → member id."""
 
     group_id: str
     metadata: StreamsGroupMetadataValue
@@ -51,6 +52,7 @@ class StreamsGroup:
     target: dict[str, TasksTuple]
     target_metadata: StreamsGroupTargetAssignmentMetadataValue
     holders: TaskHolders
+    static_members: dict[str, str]
 
     @classmethod
     def new(cls, group_id: str) -> StreamsGroup:
@@ -62,6 +64,7 @@ class StreamsGroup:
             target={},
             target_metadata=StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=FIRST_EPOCH),
             holders=TaskHolders(),
+            static_members={},
         )
 
     @property
@@ -92,6 +95,27 @@ class StreamsGroup:
             return GroupState.STABLE
         return GroupState.RECONCILING
 
+    def replacing(self, known: StreamsGroupMember, member: StreamsGroupMember) -> StreamsGroup:
+        """A copy in which `member` has the place of `known`, and its target."""
+        copy = StreamsGroup(
+            group_id=self.group_id,
+            metadata=self.metadata,
+            topology=self.topology,
+            members=dict(self.members),
+            target=dict(self.target),
+            target_metadata=self.target_metadata,
+            holders=self.holders.copy(),
+            static_members=dict(self.static_members),
+        )
+        for member_id in (known.member_id, member.member_id):
+            copy.replay_member(member_id, None)
+        copy.target.pop(known.member_id, None)
+        copy.target[member.member_id] = self.target_of(known.member_id)
+        copy.replay_member(member.member_id, member.metadata)
+        copy.members[member.member_id] = member
+        copy.holders.hold(member)
+        return copy
+
     def replay_metadata(self, value: StreamsGroupMetadataValue) -> None:
         self.metadata = value
 
@@ -109,8 +133,13 @@ class StreamsGroup:
 
     def replay_member(self, member_id: str, value: StreamsGroupMemberMetadataValue | None) -> None:
         member = self.members.get(member_id)
+        known_instance = None if member is None else member.metadata.instance_id
+        if known_instance is not None and self.static_members.get(known_instance) == member_id:
+            del self.static_members[known_instance]
         if value is not None:
             self.members[member_id] = replace(member or StreamsGroupMember(member_id=member_id), metadata=value)
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
         elif member is not None:
             self.holders.release(member)
             del self.members[member_id]

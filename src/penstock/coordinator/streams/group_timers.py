@@ -47,7 +47,7 @@ def rebalance_timed_out(
 ) -> CoordinatorResult | None:
     """The member was told to revoke tasks and has not within its rebalance timeout: it is fenced."""
     member = group.members.get(member_id)
-    if member is None or member.state is not MemberState.UNREVOKED_TASKS:
+    if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
         return None
     return member_removed(
         group, soft, member_id, circumstances, event="MemberFenced", reason="the rebalance timeout expired"
@@ -116,7 +116,7 @@ def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> li
         member = group.members[member_id]
         session_ms = circumstances.configuration.session_timeout_ms
         timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
-        if member.state is MemberState.UNREVOKED_TASKS:
+        if member.state is MemberState.UNREVOKED_TASKS and not member.is_away:
             due_ms = now_ms + member.metadata.rebalance_timeout_ms
             timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
     if group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs:

@@ -14,9 +14,9 @@ from enum import IntEnum
 from penstock.coordinator.records.schemas import StreamsGroupMemberMetadataValue
 from penstock.coordinator.streams.tasks import AssignedTasks
 
-__all__ = ["NO_METADATA", "MemberState", "StreamsGroupMember"]
+__all__ = ["JOIN_EPOCH", "NO_METADATA", "STATIC_LEAVE_EPOCH", "MemberState", "StreamsGroupMember"]
 
-JOIN_EPOCH = 0
+JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
 NO_METADATA = StreamsGroupMemberMetadataValue(client_id="", client_host="", topology_epoch=-1, process_id="")
 
 
@@ -35,7 +35,8 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupMember:
-    """Hard state of a member: its metadata record and its current assignment record."""
+    """Hard state of a member: its metadata record and its current assignment record. A static member that left for a
+    while has STATIC_LEAVE_EPOCH."""
 
     member_id: str
     metadata: StreamsGroupMemberMetadataValue = NO_METADATA
@@ -48,6 +49,11 @@ class StreamsGroupMember:
     @property
     def process_id(self) -> str:
         return self.metadata.process_id
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left for a while: epoch -2."""
+        return self.member_epoch == STATIC_LEAVE_EPOCH
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch

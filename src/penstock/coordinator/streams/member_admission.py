@@ -3,44 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.streams.group import StreamsGroup
-from penstock.coordinator.streams.member import StreamsGroupMember
-from penstock.coordinator.streams.request_validation import JOIN_EPOCH
+from penstock.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
+from penstock.coordinator.streams.static_membership import (
+    Replacement,
+    check_released,
+    matters_to_assignor,
+    replace_member,
+    static_member,
+)
 from penstock.coordinator.streams.tasks import Task, TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
 
-__all__ = ["check_owned_tasks", "find_member", "update_member"]
+__all__ = ["Admission", "admit_member", "check_owned_tasks", "update_member"]
 
 _ABANDON = "The member must abandon all its partitions and rejoin."
 
 
-def find_member(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The member as it was before this heartbeat, in its group. After a static member's replacement both are as the
+    replacement leaves them."""
+
+    group: StreamsGroup
+    member: StreamsGroupMember
+    replacement: Replacement | None = None
+
+    def needs_new_target(self, updated: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest) -> bool:
+        """Whether what the member says anew is a new group epoch."""
+        if self.replacement is not None and self.replacement.abandons_tasks:
+            return True
+        if request.instance_id is None:
+            return updated.metadata != self.member.metadata
+        return matters_to_assignor(self.member.metadata, updated.metadata)
+
+
+def admit_member(
     group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
-) -> StreamsGroupMember:
-    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH or
-    GROUP_MAX_SIZE_REACHED."""
-    member = group.members.get(request.member_id)
+) -> Admission:
+    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+    GROUP_MAX_SIZE_REACHED; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     if request.member_epoch == JOIN_EPOCH:
-        if member is None and len(group.members) >= max_size:
-            raise CoordinatorError(
-                ErrorCode.group_max_size_reached,
-                f"The streams group has reached its maximum capacity of {max_size} members.",
-            )
-        return member or StreamsGroupMember(member_id=request.member_id)
-    if member is None:
+        return _joining(group, request, max_size)
+    if request.instance_id is not None:
+        member = static_member(group, request.instance_id, request.member_id)
+    elif request.member_id in group.members:
+        member = group.members[request.member_id]
+    else:
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
         )
     _check_epoch(member, request.member_epoch, owned)
-    return member
+    return Admission(group=group, member=member)
+
+
+def _joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int) -> Admission:
+    member_id, instance_id = request.member_id, request.instance_id
+    known_id = None if instance_id is None else group.static_members.get(instance_id)
+    if known_id is None and member_id not in group.members and len(group.members) >= max_size:
+        raise CoordinatorError(
+            ErrorCode.group_max_size_reached,
+            f"The streams group has reached its maximum capacity of {max_size} members.",
+        )
+    if known_id is None or instance_id is None:
+        member = group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
+        return Admission(group=group, member=member)
+    known = group.members[known_id]
+    if known_id == member_id and not known.is_away:
+        return Admission(group=group, member=known)
+    check_released(known, instance_id, member_id)
+    replacement = replace_member(group, known, member_id)
+    return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
 
 
 def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
@@ -64,20 +105,23 @@ def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | 
 def update_member(
     member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> StreamsGroupMember:
-    """Step 3: null means unchanged; client id and host are always those of the request. The same object if nothing
-    differs."""
+    """Step 3: null means unchanged, but for a joining member's endpoint; client id and host are always those of the
+    request. The same object if nothing differs."""
     known = member.metadata
     timeout_ms = to_ms(request.rebalance_timeout)
-    endpoint, tags = request.user_endpoint, request.client_tags
+    tags = request.client_tags
+    endpoint = known.user_endpoint if request.member_epoch != JOIN_EPOCH else None
+    if request.user_endpoint is not None:
+        endpoint = Endpoint(host=request.user_endpoint.host, port=request.user_endpoint.port)
     metadata = StreamsGroupMemberMetadataValue(
-        instance_id=known.instance_id,
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
         client_id=context.client_id,
         client_host=context.client_host,
         rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
         topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
         process_id=known.process_id if request.process_id is None else request.process_id,
-        user_endpoint=known.user_endpoint if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        user_endpoint=endpoint,
         client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
     )
     return member if metadata == known else replace(member, metadata=metadata)

@@ -1,4 +1,5 @@
 """A member goes: it leaves (epoch -1), its session ends, or it does not revoke in time. And what others then wait for.
+Or a static member leaves for a while (epoch -2, `static_membership`): it stays a member as long as its session lasts.
 
 The records are the same in all cases. Who stays gets a new target by the assignment interval's timer, at once when the
 interval is over; Kafka waits for the next heartbeat of somebody.
@@ -21,7 +22,9 @@ from penstock.coordinator.result import (
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import leave_reply
+from penstock.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
+from penstock.coordinator.streams.static_membership import member_away, static_member
 from penstock.coordinator.streams.streams_group_heartbeat import rebalance_timer, session_timer
 from penstock.coordinator.streams.target_assignment import interval_end_ms, interval_timer
 from penstock.protocol.error_codes import ErrorCode
@@ -37,16 +40,32 @@ def streams_group_leave(
     context: RequestContext,
     circumstances: Circumstances,
 ) -> CoordinatorResult:
-    """Epoch -1; any member epoch will do. Raises CoordinatorError(UNKNOWN_MEMBER_ID)."""
+    """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
+    member is another."""
     if request.shutdown_application:
         soft.request_shutdown(request.member_id)
-    if request.member_id not in group.members:
+    if request.instance_id is not None:
+        static_member(group, request.instance_id, request.member_id)
+    elif request.member_id not in group.members:
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
         )
-    result = member_removed(group, soft, request.member_id, circumstances, event="MemberLeft", reason="leave")
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        result = _left_for_a_while(group, group.members[request.member_id])
+    else:
+        result = member_removed(group, soft, request.member_id, circumstances, event="MemberLeft", reason="leave")
     response = leave_reply(request.member_id, request.member_epoch)
     return replace(result, replies=(Reply(token=context.token, response=response),))
+
+
+def _left_for_a_while(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
+    """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
+    details = (("member_id", member.member_id), ("reason", "will be back"))
+    return CoordinatorResult(
+        records=(builders.streams_group_current_assignment_record(group.group_id, member_away(member)),),
+        timers=(CancelTimer(key=rebalance_timer(group.group_id, member.member_id)),),
+        events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
+    )
 
 
 def member_removed(
@@ -76,6 +95,7 @@ def member_removed(
         timers.append(SetTimer(key=interval_timer(group_id), deadline_ms=due_ms))
     if group.members[member_id].metadata.user_endpoint is not None:
         soft.endpoint_epoch += 1
+    soft.task_offsets.pop(member_id, None)
     return CoordinatorResult(
         records=(
             *builders.streams_group_member_tombstones(group_id, member_id),

@@ -1,7 +1,7 @@
 """Step 1 of a streams heartbeat: is the request well-formed? The first rule that is broken answers. KIP-1071.
 
-As Kafka 4.3: instance ids, task offsets and warm-up tasks are refused, before anything else is looked at; a later issue
-takes them (heartbeat v1).
+As Kafka 4.4, in either version of the heartbeat: instance ids, task offsets and warm-up tasks are taken, which Kafka
+4.2 and 4.3 refuse before they look at anything else.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import NoReturn
 
 from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
 
 __all__ = ["validate_request"]
 
-JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 _UNCHANGED_TIMEOUT_MS = -1
 
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
     """Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count."""
-    _check_unsupported(request)
+    _check_regular_expressions(request)
     _check_identity(request)
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
-    elif request.member_epoch == STATIC_LEAVE_EPOCH:
+    elif request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
         _refuse("InstanceId can't be null.")
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         _refuse(f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.")
@@ -64,15 +64,7 @@ def _check_join(request: m.StreamsGroupHeartbeatRequest) -> None:
                 )
 
 
-def _check_unsupported(request: m.StreamsGroupHeartbeatRequest) -> None:
-    if request.instance_id is not None:
-        _refuse("Static membership is not yet supported.")
-    if request.task_offsets is not None:
-        _refuse("TaskOffsets are not supported yet.")
-    if request.task_end_offsets is not None:
-        _refuse("TaskEndOffsets are not supported yet.")
-    if request.warmup_tasks:
-        _refuse("WarmupTasks are not supported yet.")
+def _check_regular_expressions(request: m.StreamsGroupHeartbeatRequest) -> None:
     subtopologies = request.topology.subtopologies if request.topology is not None else ()
     if any(subtopology.source_topic_regex for subtopology in subtopologies):
         _refuse("Regular expressions for source topics are not supported yet.")

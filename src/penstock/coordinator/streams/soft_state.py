@@ -5,12 +5,13 @@ Unlike Kafka's it does not hang on the group object, so what the very first hear
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.records.schemas import StreamsGroupTopologyValue
+from penstock.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class StreamsGroupSoftState:
     version: int = 0
     endpoint_epoch: int = 0
     shutdown_requested_by: str | None = None
+    task_offsets: dict[str, MemberTaskOffsets] = field(default_factory=dict)
     _configured: ConfiguredTopology | None = None
     _configured_from: tuple[StreamsGroupTopologyValue, MetadataImage, bool] | None = None
 
@@ -41,6 +43,15 @@ class StreamsGroupSoftState:
         """The first to ask is named until the group is empty, also when it has left or others ask too."""
         if self.shutdown_requested_by is None:
             self.shutdown_requested_by = member_id
+            self.changed()
+
+    def task_offsets_of(self, member_id: str) -> MemberTaskOffsets:
+        return self.task_offsets.get(member_id, NO_OFFSETS)
+
+    def keep_task_offsets(self, member_id: str, offsets: MemberTaskOffsets) -> None:
+        """A remembered answer would not keep them, so it holds no longer."""
+        if offsets is not self.task_offsets_of(member_id):
+            self.task_offsets[member_id] = offsets
             self.changed()
 
     def configured_topology(

@@ -1,8 +1,8 @@
-"""StreamsGroupHeartbeat (API 88, v0; KIP-1071, assignment interval KIP-1263): a member joins, lives, leaves.
+"""StreamsGroupHeartbeat (API 88; KIP-1071, assignment interval KIP-1263): a member joins, lives, leaves.
 
 Steps of a heartbeat, one function each:
   1 validate the request            request_validation
-  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven
+  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven; static_membership
   3 update the member               member_admission: what the request says anew
   4 initialize the topology         the first one stays; another is refused
   5 configure the topics            ready, or a status for everybody
@@ -45,10 +45,14 @@ from penstock.coordinator.streams.current_assignment import reconcile
 from penstock.coordinator.streams.endpoint_partitions import partitions_by_user_endpoint
 from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
-from penstock.coordinator.streams.member import MemberState, StreamsGroupMember
-from penstock.coordinator.streams.member_admission import check_owned_tasks, find_member, update_member
+from penstock.coordinator.streams.member import JOIN_EPOCH, MemberState, StreamsGroupMember
+from penstock.coordinator.streams.member_admission import (
+    Admission,
+    admit_member,
+    check_owned_tasks,
+    update_member,
+)
 from penstock.coordinator.streams.request_topology import is_same_topology, owned_tasks, topology_of
-from penstock.coordinator.streams.request_validation import JOIN_EPOCH
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import (
     compute_target,
@@ -56,6 +60,7 @@ from penstock.coordinator.streams.target_assignment import (
     interval_end_ms,
     interval_timer,
 )
+from penstock.coordinator.streams.task_offsets import reported_offsets
 from penstock.coordinator.streams.tasks import TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
@@ -106,16 +111,20 @@ def streams_group_heartbeat(
     `group` is a new one when the group does not exist yet. Raises CoordinatorError.
     """
     owned = owned_tasks(request)
-    member = find_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    admission = admit_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    group, member = admission.group, admission.member
     updated = update_member(member, request, context)
     topology = initialize_topology(group, request)
     configured = configure_topics(group, soft, topology, circumstances)
     check_owned_tasks(member, owned, configured)
-    metadata = bump_group_epoch(group, circumstances, configured, member_changed=updated != member)
+    offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
+    metadata = bump_group_epoch(
+        group, circumstances, configured, member_changed=admission.needs_new_target(updated, request)
+    )
     target = target_assignment(group, updated, metadata, configured, circumstances)
     reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
 
-    records: list[CoordinatorRecord] = []
+    records = [] if admission.replacement is None else [*admission.replacement.records]
     if updated.metadata != member.metadata:
         records.append(builders.streams_group_member_record(group.group_id, updated))
     if topology is not group.topology:
@@ -127,6 +136,9 @@ def streams_group_heartbeat(
         records.append(builders.streams_group_current_assignment_record(group.group_id, reconciled))
 
     _note_soft_changes(soft, request, member, reconciled)
+    if admission.replacement is not None:
+        soft.task_offsets.pop(admission.replacement.replaced_id, None)
+    soft.keep_task_offsets(member.member_id, offsets)
     response = heartbeat_reply(
         member_id=reconciled.member_id,
         member_epoch=reconciled.member_epoch,
@@ -139,9 +151,13 @@ def streams_group_heartbeat(
     return CoordinatorResult(
         records=tuple(records),
         replies=(Reply(token=context.token, response=response),),
-        timers=(*_member_timers(group, member, reconciled, circumstances), *target.timers),
+        timers=(
+            *_timers_of_replaced(admission),
+            *_member_timers(group, member, reconciled, circumstances),
+            *target.timers,
+        ),
         topics_to_create=configured.topics_to_create,
-        events=_events(group, member, metadata, target),
+        events=_events(admission, metadata, target),
     )
 
 
@@ -325,12 +341,25 @@ def _member_timers(
     return timers
 
 
-def _events(
-    group: StreamsGroup, before: StreamsGroupMember, metadata: StreamsGroupMetadataValue, target: _Target
-) -> tuple[CoordinatorEvent, ...]:
+def _timers_of_replaced(admission: Admission) -> list[CancelTimer]:
+    """Nobody is under a replaced member's id any more; and what its place had to revoke is revoked."""
+    if admission.replacement is None:
+        return []
+    group_id, replaced_id = admission.group.group_id, admission.replacement.replaced_id
+    return [
+        CancelTimer(key=session_timer(group_id, replaced_id)),
+        CancelTimer(key=rebalance_timer(group_id, admission.member.member_id)),
+    ]
+
+
+def _events(admission: Admission, metadata: StreamsGroupMetadataValue, target: _Target) -> tuple[CoordinatorEvent, ...]:
     events = []
+    group, before = admission.group, admission.member
     if before.member_id not in group.members:
         events.append(_event("MemberJoined", group, member_id=before.member_id))
+    if admission.replacement is not None:
+        replaced_id = admission.replacement.replaced_id
+        events.append(_event("StaticMemberReplaced", group, member_id=before.member_id, replaced_id=replaced_id))
     if metadata is not group.metadata:
         events.append(_event("GroupEpochBumped", group, epoch=metadata.epoch))
     if target.records:

@@ -25,6 +25,13 @@ class TaskHolders:
         self._standby: _Holders = {}
         self._warmup: _Holders = {}
 
+    def copy(self) -> TaskHolders:
+        other = TaskHolders()
+        other._active = dict(self._active)
+        other._standby = {task: dict(holders) for task, holders in self._standby.items()}
+        other._warmup = {task: dict(holders) for task, holders in self._warmup.items()}
+        return other
+
     def active(self, task: Task) -> str | None:
         return self._active.get(task)
 
