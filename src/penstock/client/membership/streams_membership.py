@@ -360,7 +360,10 @@ class StreamsMembership(MemberCore):
         if not joining:
             self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=reply.error_message or ""))
             self._begin_again("fenced")
-        self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
+        if self._static.release_first:
+            self._schedule.beat_now(now_ms)
+        else:
+            self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
 
     def _on_release_answer(self, reply: Heartbeat, now_ms: int) -> None:
         """Whatever it says, the next thing is a join; whose id it is shows there."""
