@@ -4,8 +4,8 @@ A static member that leaves with epoch -2 keeps its place, its tasks and its ses
 it is back, or its session is over. Who joins with its instance id then takes its place, under a member id of its own.
 
 Where we differ from Kafka 4.4, on purpose:
-- the member itself may join again before it left: its last join may have been answered into the void, and Kafka's
-  UNRELEASED_INSTANCE_ID is fatal to it;
+- the member itself may join again before it left, like any other member: its last join may have been answered into the
+  void, and Kafka's UNRELEASED_INSTANCE_ID is fatal to a Java client;
 - an instance id that is taken over by somebody who is a member already bumps the group epoch, because the tasks that
   this member had are nobody's now.
 """
