@@ -13,7 +13,7 @@ from penstock.cli.group_table import Row, byte_text, clock_text, plain_rows, sho
 from penstock.cli.readiness import obstacles
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicMetadata
-from penstock.client.membership.topology import Subtopology, Topology
+from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
 
 Join = Callable[..., Worker]
 
@@ -144,21 +144,72 @@ def test_top_explains_a_group_that_is_not_ready(penstock: Command, broker: Embed
     assert 'do     did you mean "flights"?  else:  penstock topics --create --topic flihgts' in outcome.out
 
 
-def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
-    def topic(name: str, partitions: int) -> TopicMetadata:
-        return TopicMetadata(name=name, topic_id=None, partitions=dict.fromkeys(range(partitions), 1))
+def counted(**partitions: int) -> dict[str, TopicMetadata]:
+    """Topics by name, `_` for `-`."""
+    return {
+        name.replace("_", "-"): TopicMetadata(
+            name=name.replace("_", "-"), topic_id=None, partitions=dict.fromkeys(range(count), 1)
+        )
+        for name, count in partitions.items()
+    }
 
+
+def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
     assert [found.status for found in obstacles(None, {})] == ["NO_TOPOLOGY"]
-    flights = {"flights": topic("flights", 4)}
     assert [found.status for found in obstacles(flight_topology(), {})] == ["MISSING_SOURCE_TOPICS"]
-    internal = obstacles(flight_topology(), flights)
+    internal = obstacles(flight_topology(), counted(flights=4))
     assert [found.status for found in internal] == ["MISSING_INTERNAL_TOPICS"] * 2
+    assert '"by-origin-changelog", 2 partitions,' in internal[1].why
     uneven = Topology(subtopologies=(Subtopology(subtopology_id="both", source_topics=("a", "b")),))
-    (found,) = obstacles(uneven, {"a": topic("a", 3), "b": topic("b", 4)})
+    (found,) = obstacles(uneven, counted(a=3, b=4))
     assert found.status == "INCORRECTLY_PARTITIONED_TOPICS"
     assert found.do.startswith("penstock topics --alter --topic a --partitions 4")
-    everything = flights | {name: topic(name, 2) for name in ("by-origin-repartition", "by-origin-changelog")}
-    assert obstacles(flight_topology(), everything) == ()
+    everything = counted(flights=4, by_origin_repartition=2, by_origin_changelog=2)
+    (found,) = obstacles(flight_topology(), everything)
+    assert found.status == "UNKNOWN"
+
+
+def derived_topology() -> Topology:
+    """flights → a → b, all counts derived, a changelog behind b; b is joined with the table `origins`."""
+    return Topology(
+        subtopologies=(
+            Subtopology(subtopology_id="0", source_topics=("flights",), repartition_sink_topics=("a",)),
+            Subtopology(
+                subtopology_id="1",
+                repartition_source_topics=(InternalTopic(name="a"),),
+                repartition_sink_topics=("b",),
+                state_changelog_topics=(InternalTopic(name="c"),),
+            ),
+            Subtopology(
+                subtopology_id="2",
+                source_topics=("origins",),
+                repartition_source_topics=(InternalTopic(name="b"),),
+                state_changelog_topics=(InternalTopic(name="d"),),
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        (counted(flights=4, origins=3, a=4, b=3, c=2, d=3), ['changelog topic "c" has 2 partitions, 4 are needed']),
+        (counted(flights=4, origins=3, a=4, b=4, c=4, d=3), ['repartition topic "b" has 4 partitions, 3 are needed']),
+        (
+            counted(flights=4, origins=3, a=5, c=4, d=3),
+            [
+                'repartition topic "a" has 5 partitions, 4 are needed',
+                'internal topic "b", 3 partitions, does not exist',
+            ],
+        ),
+        (counted(flights=4, a=4, b=3, c=4, d=3), ['topic "origins" does not exist']),
+        (counted(flights=4, origins=3, a=4, b=3, c=4, d=3), ["every topic of the topology is there"]),
+    ],
+)
+def test_wrong_counts_are_found_through_chains(topics: dict[str, TopicMetadata], expected: list[str]) -> None:
+    found = [obstacle.why for obstacle in obstacles(derived_topology(), topics)]
+    assert len(found) == len(expected)
+    assert all(part in why for part, why in zip(expected, found, strict=True)), found
 
 
 def test_words_of_the_table() -> None:

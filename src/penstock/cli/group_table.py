@@ -45,7 +45,7 @@ class Row:
 
 def member_rows(view: GroupView) -> list[Row]:
     """Members as the broker knows them, by client id."""
-    return [_of_member(member, member.client_id or member.member_id) for member in sorted(view.members, key=_order)]
+    return [_of_member(member, _name(member)) for member in sorted(view.members, key=_order)]
 
 
 def instance_rows(view: GroupView | None, instances: Iterable[Instance]) -> list[Row]:
@@ -56,24 +56,33 @@ def instance_rows(view: GroupView | None, instances: Iterable[Instance]) -> list
         status = instance.status()
         member = members.pop(status.member_id or "", None)
         rows.append(_of_instance(instance, status, member))
-    return rows + [
-        _of_member(member, member.client_id or member.member_id) for member in sorted(members.values(), key=_order)
-    ]
+    return rows + [_of_member(member, _name(member)) for member in sorted(members.values(), key=_order)]
 
 
 def _order(member: MemberView) -> tuple[str, str]:
     return (member.client_id, member.member_id)
 
 
+def _name(member: MemberView) -> str:
+    name = member.client_id or member.member_id
+    return name if member.instance_id is None else f"{name} (static {member.instance_id})"
+
+
 def _of_member(member: MemberView, name: str) -> Row:
     return Row(
         name=name,
         tasks=member.tasks,
-        which=tasks_text(member.active),
+        which=_which(member),
         records_per_s=member.records_per_s,
         lag=member.lag,
         note="" if member.active == member.target else _moving(member),
     )
+
+
+def _which(member: MemberView) -> str:
+    """The active tasks, and the copies it keeps of others."""
+    active, standby = tasks_text(member.active), tasks_text(member.standby)
+    return f"{active}   standby {standby}".strip() if standby else active
 
 
 def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView | None) -> Row:
@@ -100,7 +109,7 @@ def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView 
         name=instance.name,
         pid=instance.pid,
         tasks=member.tasks,
-        which=tasks_text(member.active),
+        which=_which(member),
         records_per_s=member.records_per_s,
         lag=member.lag,
         batch_ms=status.batch_ms,
@@ -179,9 +188,13 @@ def short_line(row: Row) -> str:
 
 
 def group_line(view: GroupView) -> str:
-    """`flight-delays   Stable   epoch 4   24 tasks   lag 779`."""
+    """`flight-delays   Stable   epoch 4   2 members   24 of 24 tasks owned   lag 779`."""
+    epoch = f"epoch {view.group_epoch}"
+    if view.assignment_epoch != view.group_epoch:
+        epoch += f" (assignment {view.assignment_epoch})"
+    members = f"{len(view.members)} member" + ("" if len(view.members) == 1 else "s")
     owned = f"{view.assigned} of {view.tasks} tasks owned"
-    return f"{view.group_id}   {view.state}   epoch {view.group_epoch}   {owned}   lag {view.lag:,}"
+    return f"{view.group_id}   {view.state}   {epoch}   {members}   {owned}   lag {view.lag:,}"
 
 
 def table(rows: Sequence[Row]) -> RenderableType:

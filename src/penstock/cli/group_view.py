@@ -47,7 +47,9 @@ class MemberView:
     member_id: str
     client_id: str
     process_id: str
+    instance_id: str | None  # of a static member
     member_epoch: int
+    topology_epoch: int
     active: Tasks
     standby: Tasks
     target: Tasks
@@ -142,7 +144,9 @@ class GroupWatch:
             member_id=member.member_id,
             client_id=member.client_id,
             process_id=member.process_id,
+            instance_id=member.instance_id,
             member_epoch=member.member_epoch,
+            topology_epoch=member.topology_epoch,
             active=member.assignment.active,
             standby=member.assignment.standby,
             target=member.target_assignment.active,
