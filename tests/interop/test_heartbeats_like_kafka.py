@@ -50,6 +50,8 @@ COUNT_ORDER = (
     "A repartition topic gets the largest count of all that flows into it; in Kafka the first known one counts, by the "
     "order of subtopologies."
 )
+OWN_COUNTS = "In a copartition group of repartition topics its own explicit counts decide; in Kafka those of all."
+GROWTH = "A grown source topic keeps the tasks that have state, and their readers are told; Kafka stops the group."
 WORDING = "The fact in our own words."
 BOTH_TYPES = "A clash of types names both: what the group is, and what it is not."
 
@@ -95,6 +97,35 @@ INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
         "two writers, the wider last, counted": Intended(
             ("topology", "a: has active", "a: target active"), COUNT_ORDER
         ),
+    },
+    "repartition-chains": {"a circle with two ways in, counts": Intended(("d1",), COUNT_ORDER)},
+    "copartition-counts-of-others": {
+        "topics were made": Intended(("active",), OWN_COUNTS),
+        "counts": Intended(("p", "r"), OWN_COUNTS),
+        "and both have one, not the same": Intended(("status", "status details"), OWN_COUNTS),
+    },
+    "many-topics-that-cannot-be-made": {
+        "is told why": Intended(("status details",), WORDING),
+        "is told again": Intended(("status details",), WORDING),
+    },
+    "topics-that-can-be-made-later": {
+        "is told why": Intended(("status details",), WORDING),
+        "tried again": Intended(("status details",), WORDING),
+    },
+    "growing-source-of-stateful": {
+        "is told": Intended(EVERYTHING, GROWTH),
+        "beats": Intended(EVERYTHING, GROWTH),
+        "grown": Intended(EVERYTHING, GROWTH),
+        "acknowledges": Intended(("status", "status details"), GROWTH),
+    },
+    "growing-source-before-a-repartition": {
+        "is told or has more": Intended(EVERYTHING, GROWTH),
+        "grown": Intended(EVERYTHING, GROWTH),
+    },
+    "source-vanishes-from-an-endpoint": {
+        "is told": Intended(EVERYTHING, NO_ENDPOINT_ERROR),
+        "acknowledges": Intended(EVERYTHING, NO_ENDPOINT_ERROR),
+        "runs again": Intended(EVERYTHING, NO_ENDPOINT_ERROR),
     },
     "topics-that-cannot-be-made": {"is told why": Intended(("status details",), WORDING)},
     "initial-delay": {"delayed again after it was empty": Intended(("epoch",), TIMER)},

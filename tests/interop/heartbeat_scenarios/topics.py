@@ -1,10 +1,11 @@
-"""Topics that are missing, made, grown, deleted, and do not fit together."""
+"""Topics that are missing, made, and do not fit together."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from tests.interop.heartbeat_scenarios.scenario import NOTHING, has_status, scenario
+from tests.interop.heartbeat_scenarios.scenario import scenario
 from tests.interop.heartbeat_script import Script, h, subtopology, topology
 
 
@@ -73,6 +74,64 @@ def copartitioned_repartitions(s: Script) -> None:
     s.beat_until("topics were made", "a", lambda _: s.owns("a") > 0)
     s.describe("ready")
     s.describe_topics("counts", ["r", "q"])
+
+
+@scenario({"in": 2, "wide": 3})
+def copartition_counts_of_others(s: Script) -> None:
+    """A group of repartition topics alone, in a topology with an explicit count elsewhere."""
+    s.join(
+        "the explicit count is in another subtopology",
+        "a",
+        topology(
+            subtopology("0", [s.name("in")], sinks=[s.name("p"), s.name("q")]),
+            subtopology("1", [s.name("wide")], sinks=[s.name("r")]),
+            subtopology("2", repartitions=[s.topic("p"), s.topic("r")], copartitions=[((), (0, 1))]),
+            subtopology("3", repartitions=[s.topic("q", 4)]),
+        ),
+    )
+    s.beat_until("topics were made", "a", lambda _: s.owns("a") > 0)
+    s.describe_topics("counts", ["p", "q", "r"])
+    s.leave("a leaves", "a")
+    s.delete_group("delete")
+    s.join(
+        "and both have one, not the same",
+        "a",
+        topology(
+            subtopology("0", [s.name("in")], sinks=[s.name("p2"), s.name("q2")]),
+            subtopology("1", [s.name("wide")], sinks=[s.name("r2")]),
+            subtopology("2", repartitions=[s.topic("p2", 5), s.topic("r2")], copartitions=[((), (0, 1))]),
+            subtopology("3", repartitions=[s.topic("q2", 4)]),
+        ),
+    )
+
+
+@scenario({"in": 3, "r": 3, "p": 5, "q": 4})
+def copartition_with_existing_topics(s: Script) -> None:
+    """The repartition topics that exist already have other counts than the topology would give them."""
+    writer = subtopology("0", [s.name("in")], sinks=[s.name("r"), s.name("p"), s.name("q"), s.name("t")])
+    copartitions: list[Any] = [((), (0, 1))]
+
+    def joined(step: str, *readers: Any, runs: bool = False) -> None:
+        s.join(step, "a", topology(writer, *readers))
+        if runs:
+            s.beat_until(step + ", topics were made", "a", lambda _: s.owns("a") > 0)
+        s.describe(step + ", described")
+        s.leave(step + ", a leaves", "a")
+        s.delete_group(step + ", deleted")
+
+    joined(
+        "explicit, but there with the source's count",
+        subtopology("1", [s.name("in")], repartitions=[s.topic("r", 5)], copartitions=[((0,), (0,))]),
+    )
+    joined(
+        "the widest is there",
+        subtopology("1", repartitions=[s.topic("p"), s.topic("t")], copartitions=copartitions),
+        runs=True,
+    )
+    joined(
+        "both are there and differ",
+        subtopology("1", repartitions=[s.topic("p"), s.topic("q")], copartitions=copartitions),
+    )
 
 
 @scenario({"in": 3, "side": 2})
@@ -155,6 +214,68 @@ def repartition_counts(s: Script) -> None:
     )
 
 
+@scenario({"in": 2, "narrow": 1})
+def repartition_chains(s: Script) -> None:
+    """Longer chains: an explicit count in the middle, and circles with more than one way in."""
+    names = [s.name(f"c{number}") for number in range(5)]
+    s.join(
+        "explicit in the middle",
+        "a",
+        topology(
+            subtopology("0", [s.name("in")], sinks=[names[0]]),
+            *(
+                subtopology(
+                    str(number + 1),
+                    repartitions=[s.topic(f"c{number}", 3 if number == 2 else 0)],
+                    sinks=names[number + 1 :][:1],
+                )
+                for number in range(5)
+            ),
+        ),
+    )
+    s.beat_until("explicit in the middle, topics were made", "a", lambda _: s.owns("a") > 0)
+    s.describe_topics("explicit in the middle, counts", [f"c{number}" for number in range(5)])
+    s.leave("a leaves", "a")
+    s.delete_group("deleted")
+    s.join(
+        "a circle with two ways in",
+        "a",
+        topology(
+            subtopology("0", [s.name("narrow")], repartitions=[s.topic("d2")], sinks=[s.name("d1")]),
+            subtopology("1", [s.name("in")], repartitions=[s.topic("d1")], sinks=[s.name("d2")]),
+        ),
+    )
+    s.beat_until("a circle with two ways in, topics were made", "a", lambda _: s.owns("a") > 0)
+    s.describe_topics("a circle with two ways in, counts", ["d1", "d2"])
+
+
+@scenario({})
+def many_missing_sources(s: Script) -> None:
+    s.join("joins", "a", s.source("e", "c", "a", "d", "b"))
+    s.create_topics({"b": 1, "d": 1})
+    s.beat_until("three are missing", "a", lambda answer: "additional" not in answer.status[0].status_detail)
+
+
+@scenario({"in": 2})
+def many_topics_that_cannot_be_made(s: Script) -> None:
+    topics = [dataclasses.replace(s.topic(f"log{number}"), replication_factor=3) for number in range(5)]
+    s.join("joins", "a", topology(subtopology("0", [s.name("in")], changelogs=topics)))
+    s.beat_until("is told why", "a", lambda answer: ";" in answer.status[0].status_detail)
+    s.beat("is told again", "a")
+
+
+@scenario({"in": 2}, heartbeat_interval_ms=200)
+def topics_that_can_be_made_later(s: Script) -> None:
+    """A failure is forgotten after two heartbeat intervals, and the topic is tried again."""
+    topics = [dataclasses.replace(s.topic("log"), replication_factor=3)]
+    s.join("joins", "a", topology(subtopology("0", [s.name("in")], changelogs=topics)))
+    s.beat_until("is told why", "a", lambda answer: ";" in answer.status[0].status_detail)
+    s.beat_until("no longer", "a", lambda answer: ";" not in answer.status[0].status_detail)
+    s.beat_until("tried again", "a", lambda answer: ";" in answer.status[0].status_detail)
+    s.create_topics({"log": 2})
+    s.beat_until("somebody made it", "a", lambda _: s.owns("a") == 2)
+
+
 @scenario({"in": 2})
 def topics_that_cannot_be_made(s: Script) -> None:
     s.join(
@@ -162,39 +283,3 @@ def topics_that_cannot_be_made(s: Script) -> None:
     )
     s.beat_until("is told why", "a", lambda answer: ";" in answer.status[0].status_detail)
     s.describe("not ready")
-
-
-@scenario({"in": 2})
-def growing_source(s: Script) -> None:
-    s.join("joins", "a", s.source("in"))
-    s.grow_topic("in", 4)
-    s.beat_until("more tasks", "a", lambda _: s.owns("a") == 4)
-    s.describe("grown")
-
-
-@scenario({"in": 2})
-def growing_source_of_stateful(s: Script) -> None:
-    s.join("joins", "a", s.source("in", changelogs=["log"]))
-    s.beat_until("has tasks", "a", lambda _: s.owns("a") == 2)
-    s.grow_topic("in", 4)
-    s.beat_until("is told", "a", has_status(2))
-    s.beat("beats", "a")
-    s.describe("not ready")
-    s.beat("acknowledges", "a", owned=NOTHING)
-    s.grow_topic("log", 4)
-    s.beat_until("runs again", "a", lambda _: s.owns("a") == 4)
-    s.describe("ready")
-
-
-@scenario({"in": 2, "other": 2})
-def deleted_source(s: Script) -> None:
-    s.join("joins", "a", s.source("in", "other"))
-    s.commit("commits", "a", {("in", 0): 5, ("other", 1): 6})
-    s.delete_topic("in")
-    s.beat_until("is told", "a", has_status(1))
-    s.beat("acknowledges", "a", owned=NOTHING)
-    s.describe("not ready")
-    s.create_topics({"in": 3})
-    s.beat_until("runs again", "a", lambda _: s.owns("a") == 3)
-    s.describe("ready")
-    s.fetch("offsets of the deleted topic are gone", None)
