@@ -7,6 +7,7 @@ everything else is asked over HTTP, as its interactive queries are.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import urllib.error
 import urllib.parse
@@ -45,6 +46,8 @@ class WordCount:
             "repartition.purge.interval.ms": 1000,
             "word.on.disk": "false",
             "word.queries": "true",
+            "word.on.error": "SHUTDOWN_CLIENT",
+            "client.tag.zone": "north",
             **settings,
         }
         file = directory / "settings.properties"
@@ -100,6 +103,13 @@ class WordCount:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} runs still:\n{self.log.read_text()[-3000:]}") from None
+
+    def pause(self) -> None:
+        """SIGSTOP: alive, and silent until `resume`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -1,6 +1,6 @@
 """The stage of a Kafka Streams application's story: a broker, the instances, the group, and when all is settled.
 
-`Scenario(broker, …).run(steps)` gives a table, step → what a user and an operator saw, with nothing in it that differs
+`Scenario.run(steps)` gives a table, step → what a user and an operator saw, with nothing in it that differs
 between two runs on the same broker (no ids, no ports, no times). Two brokers are alike when their tables are. The steps
 are in `streams_steps`.
 """
@@ -8,8 +8,11 @@ are in `streams_steps`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from tests.interop.streams_application import AdminShell, WordCount
 from tests.interop.streams_words import GroupWatch, Words, task_names
@@ -20,13 +23,8 @@ from penstock.client.admin_results import StreamsGroupDescription
 from penstock.errors import PenstockError
 
 __all__ = [
-    "CHANGELOG",
-    "GROUP",
     "PARTITIONS",
-    "REPARTITION",
     "SETTINGS",
-    "SINK",
-    "SOURCE",
     "Scenario",
     "Seen",
     "Table",
@@ -39,9 +37,8 @@ __all__ = [
 Seen = dict[str, Any]
 Table = dict[str, Seen]
 
-GROUP, SOURCE, SINK = "words", "words", "counted"
-REPARTITION, CHANGELOG = f"{GROUP}-by-word-repartition", f"{GROUP}-counts-changelog"
 PARTITIONS = 4
+WAIT_S = 90
 # Both brokers run with these: everything settles within seconds, and a dead member is noticed after six.
 SETTINGS: Mapping[str, object] = {
     "auto.create.topics.enable": "false",
@@ -63,76 +60,102 @@ class Broker(Protocol):
 
 
 class Scenario:
-    """Mutable: the steps build on each other."""
+    """An application, its group and its topics, all called after it. Mutable: steps build on each other.
 
-    def __init__(self, broker: Broker, directory: Path) -> None:
+    Leaving it kills what still runs.
+    """
+
+    def __init__(self, broker: Broker, directory: Path, name: str = "words") -> None:
         self.broker, self.directory, self.servers = broker, directory, broker.bootstrap_servers
+        self.group, self.source, self.sink = name, f"{name}-in", f"{name}-counted"
+        self.repartition, self.changelog = f"{name}-by-word-repartition", f"{name}-counts-changelog"
         self.instances: dict[str, WordCount] = {}
-        self.words = Words(self.servers, SOURCE)
+        self.words = Words(self.servers, self.source)
         self.admin = Admin(self.servers)
-        self.watch = GroupWatch(self.servers, GROUP)
-        self.shell = AdminShell(self.servers, directory)
-        self._all: list[WordCount] = []
+        self.watch = GroupWatch(self.servers, self.group)
+        self._started: list[WordCount] = []
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open.callback(self.admin.close)
+        self._open.enter_context(self.watch)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for instance in self._started:
+            instance.kill()
+        self._open.close()
+
+    @cached_property
+    def shell(self) -> AdminShell:
+        """Started when first used."""
+        return self._open.enter_context(AdminShell(self.servers, self.directory))
 
     def run(self, steps: Iterable[Callable[[Scenario], Seen]]) -> Table:
         """Every step in its order. Raises AssertionError that names the step."""
         table: Table = {}
-        try:
-            with self.watch, self.shell:
-                for step in steps:
-                    try:
-                        table[step.__name__] = step(self)
-                    except (AssertionError, PenstockError) as error:
-                        raise AssertionError(f"{step.__name__}: {error}") from error
-        finally:
-            self.admin.close()
-            for instance in self._all:
-                instance.kill()
+        for step in steps:
+            try:
+                table[step.__name__] = step(self)
+            except (AssertionError, PenstockError) as error:
+                raise AssertionError(f"{step.__name__}: {error}") from error
         return table
 
-    def start(self, name: str, *, group: str = GROUP, **settings: object) -> WordCount:
+    def create_topics(self) -> None:
+        self.admin.create_topics({self.source: PARTITIONS, self.sink: PARTITIONS}, replication_factor=1)
+
+    def start(self, name: str, *, group: str | None = None, **settings: object) -> WordCount:
         """An instance that nobody waits for; dots of its settings are written as double underscores."""
-        given = {"application.id": group, "word.source": SOURCE, "word.sink": SINK}
+        given = {"application.id": group or self.group, "word.source": self.source, "word.sink": self.sink}
         given |= {key.replace("__", "."): value for key, value in settings.items()}
         instance = WordCount(self.servers, self.directory / name, given)
-        self._all.append(instance)
+        self._started.append(instance)
         return instance
 
-    def settled(self, members: int, *, standby: int = 0) -> StreamsGroupDescription:
+    def join(self, name: str, **settings: object) -> WordCount:
+        """One more instance of the application that is to settle."""
+        self.instances[name] = self.start(name, **settings)
+        return self.instances[name]
+
+    def settled(self, members: int, *, standby: int = 0, tasks: int = 2 * PARTITIONS) -> StreamsGroupDescription:
         """The group when every member has what it is to have, runs it, and all input is counted."""
         logs = list(self.instances.values())
-        until(lambda: self._is_settled(members, standby), f"settled with {members}", *logs, within=60)
-        until(lambda: caught_up(self.admin, GROUP), "caught up", *logs, within=60)
-        return until(lambda: self._is_settled(members, standby), f"settled with {members}", *logs, within=60)
+        until(lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, within=WAIT_S)
+        until(lambda: caught_up(self.admin, self.group), "caught up", *logs, within=WAIT_S)
+        return until(lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, within=WAIT_S)
 
-    def _is_settled(self, members: int, standby: int) -> StreamsGroupDescription | None:
+    def as_is(self, members: int, standby: int, tasks: int) -> StreamsGroupDescription | None:
+        """The group if it has so many members and tasks, and they run them."""
         group = self.watch.latest
         if group is None or group.state != "Stable" or len(group.members) != members:
             return None
         if any(member.assignment != member.target_assignment for member in group.members):
             return None
-        if len(tasks_of(group)) != 2 * PARTITIONS or len(tasks_of(group, "standby")) != standby * PARTITIONS:
+        if len(tasks_of(group)) != tasks or len(tasks_of(group, "standby")) != standby * PARTITIONS:
             return None
-        return group if all(self._runs(member, group) for member in group.members) else None
-
-    def _runs(self, member: Any, group: StreamsGroupDescription) -> bool:
-        """Whether the instance of this member runs the tasks the group says it has, and nothing else."""
-        instance = self.instance_of(member)
-        if instance is None or not instance.is_running():
-            return False
-        roles = ("active", "standby")
-        return instance.ask("tasks") == {role: task_names(member.assignment, role) for role in roles}
-
-    def instance_of(self, member: Any) -> WordCount | None:
-        host, port = member.user_endpoint
-        return next((one for one in self.instances.values() if one.address == f"{host}:{port}"), None)
+        return group if all(runs(instance, group) for instance in self.instances.values()) else None
 
     def counts_exactly(self) -> bool:
-        return self.words.counted(SINK) == dict(self.words.counts)
+        return self.words.counted(self.sink) == dict(self.words.counts)
 
     def counts_at_least(self) -> bool:
-        found = self.words.counted(SINK)
+        found = self.words.counted(self.sink)
         return all(found.get(word, 0) >= count for word, count in self.words.counts.items())
+
+
+def runs(instance: WordCount, group: StreamsGroupDescription) -> bool:
+    """Whether it runs the tasks that the group says its threads have, and nothing else."""
+    threads = [
+        member for member in group.members if "{}:{}".format(*(member.user_endpoint or ("", 0))) == instance.address
+    ]
+    if not instance.is_running():
+        return False
+    return instance.ask("tasks") == {
+        role: sorted(task for thread in threads for task in task_names(thread.assignment, role))
+        for role in ("active", "standby")
+    }
 
 
 def tasks_of(group: StreamsGroupDescription, role: str = "active") -> dict[str, str]:

@@ -52,6 +52,11 @@ class Words:
         else:
             self._producer.poll(0)
 
+    def poison(self) -> None:
+        """One record that no instance can digest."""
+        self._producer.produce(self.topic, key="poison", value="poison")
+        self.acknowledged()
+
     def acknowledged(self) -> None:
         assert self._producer.flush(120) == 0
 

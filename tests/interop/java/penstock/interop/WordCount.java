@@ -12,7 +12,8 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
 /**
  * One instance of the application: {@code WordCount settings.properties}. The file has the settings of Kafka Streams,
  * and of our own {@code word.source}, {@code word.sink}; {@code word.on.disk}: the store is RocksDB;
- * {@code word.changed}: another topology; {@code word.queries}: the group is told where this instance answers.
+ * {@code word.changed}: another topology; {@code word.queries}: the group is told where this instance answers;
+ * {@code word.on.error}: what an exception ends, SHUTDOWN_CLIENT or SHUTDOWN_APPLICATION.
  *
  * <p>Standard output tells what happens, one JSON object a line ({@link Events}); {@link QueryEndpoint} answers
  * questions and takes the order to close. The exit code is 0 after an orderly end, 1 after an error.
@@ -39,7 +40,7 @@ public final class WordCount {
         streams.setStateListener((now, before) -> events.tell("state", "from", before.name(), "to", now.name()));
         streams.setUncaughtExceptionHandler(error -> {
             events.tell("error", "type", error.getClass().getName(), "message", error.getMessage(), "cause", causeOf(error));
-            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+            return StreamThreadExceptionResponse.valueOf(settings.getProperty("word.on.error"));
         });
         endpoint.serve(streams, () -> streams.close(CLOSE_WITHIN));
         events.tell("listening", "address", endpoint.address());

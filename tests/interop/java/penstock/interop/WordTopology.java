@@ -16,6 +16,9 @@ import org.apache.kafka.streams.state.Stores;
 final class WordTopology {
     static final String STORE = "counts";
 
+    /** A word that no instance can digest. */
+    private static final String POISON = "poison";
+
     private WordTopology() {}
 
     /**
@@ -25,7 +28,7 @@ final class WordTopology {
     static Topology of(String source, String sink, boolean onDisk, boolean changed) {
         var builder = new StreamsBuilder();
         KStream<String, String> words = builder.stream(source, Consumed.with(Serdes.String(), Serdes.String()));
-        words.selectKey((id, word) -> word)
+        words.selectKey((id, word) -> wholesome(word))
                 .groupByKey(Grouped.with("by-word", Serdes.String(), Serdes.String()))
                 .count(store(STORE, onDisk))
                 .toStream()
@@ -36,6 +39,13 @@ final class WordTopology {
                     .count(store("lengths", onDisk));
         }
         return builder.build();
+    }
+
+    private static String wholesome(String word) {
+        if (word.equals(POISON)) {
+            throw new IllegalArgumentException("poison");
+        }
+        return word;
     }
 
     private static Materialized<String, Long, KeyValueStore<Bytes, byte[]>> store(String name, boolean onDisk) {
