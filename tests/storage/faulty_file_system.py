@@ -93,6 +93,15 @@ class FaultyFileSystem:
         self.locked: set[Path] = set()
         self.generation = 0
 
+    def copy(self) -> FaultyFileSystem:
+        """Another disk that holds the same, for one more try."""
+        other = FaultyFileSystem(capacity_bytes=self.capacity_bytes)
+        other.directories = set(self.directories)
+        for path, image in self.files.items():
+            other.files[path] = _Image()
+            other.files[path].content, other.files[path].synced = bytearray(image.content), image.synced
+        return other
+
     def check(self, operation: str, path: Path) -> None:
         if (failure := self.failures(operation, path)) is not None:
             raise failure

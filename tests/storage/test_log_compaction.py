@@ -131,9 +131,8 @@ def test_an_open_transaction_bounds_the_cleaning_and_its_records_stay(disk: Faul
     for _ in range(6):
         put(log, ("filler", "x" * 300))
     log.flush()
-    plan = log.cleaning_plan(0, NOW_MS)
-    assert plan.last_stable_offset == 1
-    assert plan.end_offset == 0
+    assert log.last_stable_offset == 1
+    assert log.cleaning_plan(0, NOW_MS).end_offset == 0
     assert cleaned(log) == 0
     assert [value for _, key, value in pairs(log) if key == "key"] == ["old", "new"]
 
@@ -178,6 +177,19 @@ def test_a_marker_in_the_active_segment_decides_as_well(disk: FaultyFileSystem) 
     ended(log, "abort")
     assert log.last_stable_offset == log.log_end_offset
     cleaned(log)
+    assert [value for _, key, value in pairs(log) if key == "key"] == ["committed"]
+
+
+def test_a_marker_behind_another_open_transaction_decides_as_well(disk: FaultyFileSystem) -> None:
+    log = log_of(disk, segment_bytes=200)
+    put(log, ("key", "committed"))
+    put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    put(log, ("other", "open"), transactional=True, producer_id=8, producer_epoch=0, base_sequence=0)
+    ended(log, "abort")
+    put(log, ("filler", "x" * 100))
+    assert log.last_stable_offset == 2
+    assert log.segment_base_offsets[1] == 2
+    assert cleaned(log) == 2
     assert [value for _, key, value in pairs(log) if key == "key"] == ["committed"]
 
 

@@ -40,8 +40,9 @@ KEY_MEMORY_BYTES = 64 * 1024**2
 class CleaningPlan:
     """What a cleaning needs of its log, taken when it begins; all of it stays true while the log goes on.
 
-    `closed`: the segments before `end_offset`. `scanned`: (base offset, bytes) of all segments up to the last stable
-    offset, where markers may lie. `last_batches`: producer id → last offset of its last data batch, -1 for a marker.
+    `closed`: the segments before `end_offset`. `scanned`: (base offset, bytes) of all segments, where markers may lie;
+    those before `flushed_offset` count. `last_batches`: producer id → last offset of its last data batch (-1: only
+    markers are known), and epoch.
     """
 
     directory: Path
@@ -49,7 +50,7 @@ class CleaningPlan:
     file_system: FileSystem
     closed: tuple[SegmentFacts, ...]
     scanned: tuple[tuple[int, int], ...]
-    last_stable_offset: int
+    flushed_offset: int
     first_dirty_offset: int
     end_offset: int
     last_batches: Mapping[int, tuple[int, int]]
@@ -110,19 +111,20 @@ class LogCleaning:
         plan = self._plan
         for base_offset, size_bytes in plan.scanned:
             for batch, header in self._batches(base_offset, size_bytes, whole=False):
-                if header.base_offset >= plan.last_stable_offset:
+                if header.base_offset >= plan.flushed_offset:
                     return
                 self._outcomes.note(batch, header)
 
     def _learn_keys(self) -> None:
         plan = self._plan
+        first_undecided = self._outcomes.first_undecided_offset
         for segment in plan.closed:
             if segment.end_offset <= plan.first_dirty_offset or segment.base_offset >= plan.end_offset:
                 continue
             for batch, header in self._batches(segment.base_offset, segment.size_bytes):
                 if header.last_offset < plan.first_dirty_offset:
                     continue
-                if self._keys.is_full:
+                if self._keys.is_full or header.last_offset >= first_undecided:
                     return
                 if not header.is_control and not self._outcomes.is_aborted(header):
                     _, records = raw_records(batch, header._replace(position=0))

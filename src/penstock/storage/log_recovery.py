@@ -145,6 +145,7 @@ def _recover(
             cut = segment.size_bytes - torn.position
             segment.cut(torn.position, next_offset)
             segment.close_time_index()
+            segment.sync()  # else a second power loss could bring back what nobody would look at again
             behind = segments[i + 1 :]
             cut += sum(s.size_bytes for s in behind)
             _log.warning("%s: %s; cut %d bytes, the log ends at offset %d", segment.path, torn, cut, next_offset)

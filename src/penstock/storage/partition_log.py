@@ -177,6 +177,11 @@ class PartitionLog:
         return tuple(self._row.base_offsets)
 
     @property
+    def producers(self) -> ProducerState:
+        """To be looked at; appends change it."""
+        return self._producers
+
+    @property
     def leader_epoch(self) -> int:
         """The newest leader epoch that wrote, -1 for none."""
         return self._epochs.latest
@@ -409,7 +414,7 @@ class PartitionLog:
             file_system=self._file_system,
             closed=closed,
             scanned=tuple((segment.base_offset, segment.size_bytes) for segment in self._row.segments),
-            last_stable_offset=self.last_stable_offset,
+            flushed_offset=self.recovery_point,
             first_dirty_offset=part.first_dirty_offset,
             end_offset=part.end_offset,
             last_batches=self._producers.last_batches(),

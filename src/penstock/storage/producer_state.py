@@ -140,6 +140,11 @@ class ProducerState:
         if header.is_transactional and producer.transaction_start < 0:
             producer.transaction_start = header.base_offset
 
+    def next_sequence(self, producer_id: int) -> int:
+        """What a batch of this producer would have to begin with; 0 for one that is not known."""
+        producer = self._producers.get(producer_id)
+        return 0 if producer is None else producer.last_sequence + 1
+
     def last_batches(self) -> dict[int, tuple[int, int]]:
         """Producer id → last offset of its last data batch (-1: only markers are known) and epoch."""
         return {

@@ -36,6 +36,11 @@ class TransactionOutcomes:
             firsts.append(first)
             markers.append(header.base_offset)
 
+    @property
+    def first_undecided_offset(self) -> int:
+        """Where the oldest transaction without a marker begins; beyond every offset when there is none."""
+        return min(self._open.values(), default=2**63 - 1)
+
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether the records of this batch never counted."""
         if not header.is_transactional or header.is_control:
