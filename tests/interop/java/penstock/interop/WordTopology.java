@@ -24,12 +24,13 @@ final class WordTopology {
     /**
      * Subtopology 0 reads {@code source} and writes the repartition topic, subtopology 1 counts.
      * With {@code changed} a third one counts lengths: another topology under the same name.
+     * With {@code byId} there is one subtopology, which counts ids: its state hangs on the source's own partitions.
      */
-    static Topology of(String source, String sink, boolean onDisk, boolean changed) {
+    static Topology of(String source, String sink, boolean onDisk, boolean changed, boolean byId) {
         var builder = new StreamsBuilder();
         KStream<String, String> words = builder.stream(source, Consumed.with(Serdes.String(), Serdes.String()));
-        words.selectKey((id, word) -> wholesome(word))
-                .groupByKey(Grouped.with("by-word", Serdes.String(), Serdes.String()))
+        KStream<String, String> keyed = byId ? words : words.selectKey((id, word) -> wholesome(word));
+        keyed.groupByKey(Grouped.with("by-word", Serdes.String(), Serdes.String()))
                 .count(store(STORE, onDisk))
                 .toStream()
                 .to(sink, Produced.with(Serdes.String(), Serdes.Long()));
