@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
 from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.membership.events import Assigned, AssignmentChanged, Left, Lost
+from penstock.client.membership.endpoints import Endpoint
+from penstock.client.membership.events import (
+    Assigned,
+    AssignmentChanged,
+    Left,
+    Lost,
+    ShutdownRequested,
+    TargetSeen,
+)
 from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
 from penstock.client.network_client import NetworkClient
 from penstock.client.streams_member import StreamsMember
-from penstock.errors import BrokerError, Fenced
+from penstock.errors import BrokerError, ConfigError, Fenced
+from penstock.protocol.partitioner import partition_for_key
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 
@@ -40,7 +52,9 @@ def test_leaving_is_told(broker: EmbeddedBroker) -> None:
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers, member_id="m") as member:
         take_changes(member, 4)
         member.leave()
-        seen = [event for _ in range(50) for event in member.changes(timeout=0.1)]
+        seen: list[object] = []
+        while not any(isinstance(event, Left) for event in seen):
+            seen += member.changes(timeout=None)
         assert [event for event in seen if isinstance(event, Lost | Left)] == [
             Lost(reason="left"),
             Left(confirmed=True),
@@ -99,3 +113,82 @@ def test_the_first_event_is_the_join(broker: EmbeddedBroker) -> None:
         member.acknowledge(first)
         later = [change for change in member.changes(timeout=0.2) if isinstance(change, AssignmentChanged)]
         assert all(not change.revoked for change in later)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    until = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.01)
+    return found
+
+
+def served(member: StreamsMember) -> dict[Endpoint, int]:
+    """How many partitions of flights each endpoint serves, as the member was told."""
+    for event in member.changes(0.05):
+        member.acknowledge(event)
+    return {endpoint: len(served.active.get("flights", ())) for endpoint, served in member.endpoints.items()}
+
+
+def test_every_member_knows_who_serves_a_key(broker: EmbeddedBroker) -> None:
+    servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
+    with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(here)) as first:
+        take_changes(first, 4)
+        wait_for(lambda: served(first) == {here: 4})
+        with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(there)) as second:
+            take_changes(first, 2)
+            take_changes(second, 2)
+            wait_for(lambda: served(first) == served(second) == {here: 2, there: 2})
+            for number in range(20):
+                key = b"key-%d" % number
+                owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
+                expected = here if owner is first else there
+                assert first.endpoint_for("flights", key) == second.endpoint_for("flights", key) == expected
+        take_changes(first, 4)
+        wait_for(lambda: served(first) == {here: 4})
+
+
+@pytest.mark.parametrize("endpoint", ["here", "here:http"])
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"application\.server"):
+        StreamsMember("app", TOPOLOGY, bootstrap_servers="127.0.0.1:1", endpoint=endpoint)
+
+
+def test_one_member_can_ask_all_to_stop(broker: EmbeddedBroker) -> None:
+    servers = broker.bootstrap_servers
+    with (
+        StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as first,
+        StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as second,
+    ):
+        take_changes(first, 2)
+        take_changes(second, 2)
+        first.request_shutdown()
+        for member in (first, second):
+            wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
+
+
+def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: EmbeddedBroker) -> None:
+    servers = broker.bootstrap_servers
+    with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as owner:
+        take_changes(owner, 4)
+        with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, early_look=True) as joiner:
+            (seen,) = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])
+            to_come = seen.to_come
+            assert sum(map(len, to_come.values())) == 2
+            assert joiner.assignment.active == {}, "its owner has not given anything back"
+            take_changes(owner, 2)
+            take_changes(joiner, 2)
+            assert joiner.assignment.active == to_come
+
+
+def test_settings_come_in_kafkas_spelling_too(broker: EmbeddedBroker) -> None:
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "client.id": "by-config",
+        "group.instance.id": "pod-7",
+        "client.rack": "rack-1",
+    }
+    with StreamsMember("app", TOPOLOGY, config=config) as member, Admin(broker.bootstrap_servers) as admin:
+        take_changes(member, 4)
+        (described,) = admin.describe_streams_groups(["app"])["app"].members
+        assert (described.client_id, described.instance_id, described.rack_id) == ("by-config", "pod-7", "rack-1")

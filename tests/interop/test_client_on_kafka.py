@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,17 @@ from penstock.client.admin import Admin
 from penstock.client.fetcher import Fetcher
 from penstock.client.group_offsets import commit_offsets, fetch_offsets
 from penstock.client.guardian_link import GuardianLink, GuardianSettings
-from penstock.client.membership.events import Assigned, AssignmentChanged, Fatal, Left, NotReady
+from penstock.client.membership.endpoints import Endpoint
+from penstock.client.membership.events import (
+    Assigned,
+    AssignmentChanged,
+    Fatal,
+    Left,
+    NotReady,
+    SettingIgnored,
+    ShutdownRequested,
+    TargetSeen,
+)
 from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
 from penstock.client.network_client import NetworkClient
 from penstock.client.plain_records import PlainRecord, consume, produce
@@ -61,14 +72,23 @@ def take_changes(member: StreamsMember | GuardianLink, tasks: int) -> None:
         assert time.monotonic() < until, f"not {tasks} tasks but {member.assignment}"
         happened = member.events(0.1) if isinstance(member, GuardianLink) else list(member.changes(0.1))
         for event in happened:
+            assert not isinstance(event, Fatal), event
             if isinstance(event, Assigned | AssignmentChanged):
                 member.acknowledge(event.assignment.active)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    until = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+    return found
 
 
 def test_every_api_that_the_client_uses_has_a_common_version(client: NetworkClient) -> None:
     for api_key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.METADATA):
         assert client.supported_range(api_key) == SUPPORTED[api_key]
-    assert client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT) == (0, 0)
+    assert client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT) == (0, 0), "4.3.1 has no version 1"
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -165,6 +185,90 @@ def test_a_guardian_keeps_a_member_and_leaves(kafka: KafkaBroker, client: Networ
             seen += link.events(0.2)
         assert Left(confirmed=True) in seen
     assert Admin(client).describe_streams_groups([settings.group_id])[settings.group_id].members == ()
+
+
+def test_an_instance_id_is_not_sent_where_it_would_be_refused(
+    kafka: KafkaBroker, client: NetworkClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, group_instance_id="pod-1") as member:
+        member.report_offsets({("flights", 0): 5})
+        ignored = next(event for event in member.changes(PATIENCE_S) if isinstance(event, SettingIgnored))
+        assert ignored.setting == "group.instance.id"
+        take_changes(member, 4)
+        (described,) = Admin(client).describe_streams_groups([group])[group].members
+        assert described.instance_id is None
+        member.leave(for_a_while=True)
+        wait_for(lambda: not Admin(client).describe_streams_groups([group])[group].members)
+    warnings = [record for record in caplog.records if "pod-1" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(kafka: KafkaBroker, topic: str) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    with StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as owner:
+        take_changes(owner, 4)
+        with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, early_look=True) as joiner:
+            seen = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])
+            assert sum(map(len, seen[0].to_come.values())) == 2
+            assert joiner.assignment.active == {}
+            to_come = seen[0].to_come
+            take_changes(owner, 2)
+            take_changes(joiner, 2)
+            assert joiner.assignment.active == to_come
+
+
+def test_every_member_knows_who_serves_a_key(kafka: KafkaBroker, topic: str) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    here, there = Endpoint("here", 8081), Endpoint("there", 8082)
+    with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, endpoint=str(here)) as first:
+        take_changes(first, 4)
+        with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, endpoint=str(there)) as second:
+            take_changes(first, 2)
+            take_changes(second, 2)
+            for member in (first, second):
+                wait_for(lambda member=member: served(member, topic) == {here: 2, there: 2})
+            for number in range(20):
+                key = b"key-%d" % number
+                owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
+                expected = here if owner is first else there
+                assert first.endpoint_for(topic, key) == second.endpoint_for(topic, key) == expected
+        take_changes(first, 4)
+        wait_for(lambda: served(first, topic) == {here: 4})
+
+
+def served(member: StreamsMember, topic: str) -> dict[Endpoint, int]:
+    """How many partitions of the topic each endpoint serves, as the member was told."""
+    for event in member.changes(0.05):
+        member.acknowledge(event)
+    return {endpoint: len(served.active.get(topic, ())) for endpoint, served in member.endpoints.items()}
+
+
+def test_an_endpoint_and_missing_topics_together_end_no_member(
+    kafka: KafkaBroker, client: NetworkClient, topic: str
+) -> None:
+    """Kafka answers UNKNOWN_SERVER_ERROR, at which its own Java client ends."""
+    later, here = f"{topic}-later", Endpoint("here", 8081)
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    with StreamsMember(group, topology_of(later), bootstrap_servers=servers, endpoint=str(here)) as member:
+        (not_ready,) = wait_for(lambda: [event for event in member.changes(0.1) if isinstance(event, NotReady)])
+        assert not_ready.status[0][0] == 1
+        Admin(client).create_topics({later: 2})
+        take_changes(member, 2)
+        wait_for(lambda: served(member, later) == {here: 2})
+
+
+def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
+    group, servers = f"app-{topic}", kafka.bootstrap_servers
+    with (
+        StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as first,
+        StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as second,
+    ):
+        take_changes(first, 2)
+        take_changes(second, 2)
+        first.request_shutdown()
+        for member in (first, second):
+            wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
 
 
 def test_another_topology_and_missing_topics_are_told(kafka: KafkaBroker, topic: str) -> None:

@@ -10,6 +10,8 @@ from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 from penstock.client.membership import events as e
 from penstock.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
 from penstock.client.membership.heartbeat_schedule import BURST, BURST_WINDOW_MS
+from penstock.client.membership.member_state import MemberState
+from penstock.protocol.error_codes import ErrorCode
 
 HALF = {"flights": (0, 1)}
 
@@ -148,6 +150,36 @@ def test_the_endpoint_goes_out_with_the_join_and_the_map_comes_back_frozen() -> 
     assert script.next_sent().endpoint_information_epoch == 3
     script.answer(endpoint_epoch=3)
     assert script.events() == (), "unchanged"
+
+
+def test_a_server_error_that_the_endpoint_causes_ends_nothing() -> None:
+    """Kafka cannot say who serves what while source topics are missing: it answers UNKNOWN_SERVER_ERROR."""
+    script = ScriptedCoordinator(endpoint=MINE)
+    script.member.join(script.now_ms)
+    script.next_sent()
+    script.find_coordinator()
+    assert script.next_sent().user_endpoint is not None
+    script.answer(code=ErrorCode.unknown_server_error)
+    again = script.next_sent()
+    assert (again.member_epoch, again.user_endpoint) == (0, None)
+    script.answer(active={}, status=[(1, "flights")])
+    assert [type(event).__name__ for event in script.events()] == ["Assigned", "NotReady"]
+    assert script.next_sent().user_endpoint is None
+    script.answer()
+    assert script.next_sent().user_endpoint.host == "here", "now that nothing is missing"
+    script.answer(epoch=2, active=HALF)
+    assert script.next_sent().user_endpoint is None, "once"
+    script.answer(code=ErrorCode.unknown_server_error)
+    assert script.state is not MemberState.FATAL, "the topics may be gone again"
+    assert script.next_sent().member_epoch == 2
+
+
+def test_a_server_error_without_an_endpoint_is_final() -> None:
+    script = ScriptedCoordinator()
+    script.joined(active=HALF)
+    script.next_sent()
+    script.answer(code=ErrorCode.unknown_server_error)
+    assert script.state is MemberState.FATAL
 
 
 def test_another_coordinator_is_asked_for_the_whole_map() -> None:

@@ -14,7 +14,15 @@ from types import MappingProxyType
 from penstock.client.membership.assignment import Tasks, tasks_of, union
 from penstock.protocol import messages as m
 
-__all__ = ["NO_ENDPOINT_EPOCH", "Endpoint", "EndpointMap", "EndpointPartitions", "endpoints_in", "owner_of"]
+__all__ = [
+    "NO_ENDPOINT_EPOCH",
+    "Endpoint",
+    "EndpointMap",
+    "EndpointPartitions",
+    "OwnEndpoint",
+    "endpoints_in",
+    "owner_of",
+]
 
 NO_ENDPOINT_EPOCH = -1
 
@@ -48,6 +56,53 @@ class EndpointPartitions:
 
 EndpointMap = Mapping[Endpoint, EndpointPartitions]
 """Every endpoint of the group, also one that has no partitions yet. Immutable."""
+
+
+class OwnEndpoint:
+    """Mutable: this member's own endpoint, and whether the coordinator was told.
+
+    Kafka (to 4.4.0) answers a member that has an endpoint with UNKNOWN_SERVER_ERROR while source topics are missing or
+    wrongly partitioned. So after such an answer the member joins without it, hears what is wrong, and tells its
+    endpoint when nothing is wrong any more.
+    """
+
+    def __init__(self, endpoint: Endpoint | None) -> None:
+        self._endpoint = endpoint
+        self._is_held_back = False
+        self._is_on_its_way = False
+        self._is_told = False
+
+    def for_join(self) -> Endpoint | None:
+        """What the join says."""
+        return None if self._is_held_back else self._take()
+
+    def for_heartbeat(self, *, is_ready: bool) -> Endpoint | None:
+        """What a later heartbeat says: something only when the join could not."""
+        return self._take() if self._is_held_back and is_ready and not self._is_told else None
+
+    def answered(self) -> None:
+        """The heartbeat that is out was accepted."""
+        self._is_told = self._is_told or self._is_on_its_way
+        self._is_on_its_way = False
+
+    def unanswered(self) -> None:
+        """Nobody knows."""
+        self._is_on_its_way = False
+
+    def rejoins(self) -> None:
+        """A join overwrites what the coordinator knows."""
+        self._is_told = False
+
+    def is_refused(self) -> bool:
+        """A server error came: True when the endpoint may be why, and the member goes on without it."""
+        may_be_why = self._is_on_its_way or self._is_told
+        self._is_on_its_way = False
+        self._is_held_back = self._is_held_back or may_be_why
+        return may_be_why
+
+    def _take(self) -> Endpoint | None:
+        self._is_on_its_way = self._endpoint is not None
+        return self._endpoint
 
 
 def endpoints_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> EndpointMap | None:

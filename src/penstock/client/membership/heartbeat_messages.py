@@ -45,7 +45,6 @@ class MemberIdentity:
     topology: Topology
     rebalance_timeout_ms: int
     rack_id: str | None = None
-    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,7 @@ class Extras:
     """What a heartbeat carries beyond the tasks. `instance_id` is None where the coordinator refuses it."""
 
     instance_id: str | None = None
+    endpoint: Endpoint | None = None
     endpoint_epoch: int = NO_ENDPOINT_EPOCH
     task_offsets: tuple[TaskOffset, ...] | None = None
     task_end_offsets: tuple[TaskOffset, ...] | None = None
@@ -74,7 +74,7 @@ def join_request(identity: MemberIdentity, extras: Extras) -> Request:
         standby_tasks=(),
         warmup_tasks=(),
         process_id=identity.process_id,
-        user_endpoint=_endpoint(identity.endpoint),
+        user_endpoint=_endpoint(extras.endpoint),
         client_tags=(),
         task_offsets=extras.task_offsets,
         task_end_offsets=extras.task_end_offsets,
@@ -93,6 +93,7 @@ def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: in
         active_tasks=None if owned is None else _task_ids(owned.active),
         standby_tasks=None if owned is None else _task_ids(owned.standby),
         warmup_tasks=None if owned is None else _task_ids(owned.warmup),
+        user_endpoint=_endpoint(extras.endpoint),
         client_tags=None,
         task_offsets=extras.task_offsets,
         task_end_offsets=extras.task_end_offsets,

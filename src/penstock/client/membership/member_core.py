@@ -12,7 +12,7 @@ from typing import Literal
 from penstock.client.membership import events as e
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.membership.coordinator_lookup import CoordinatorLookup
-from penstock.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap
+from penstock.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap, OwnEndpoint
 from penstock.client.membership.heartbeat_errors import fatal_error
 from penstock.client.membership.heartbeat_messages import JOIN_EPOCH, MemberIdentity
 from penstock.client.membership.heartbeat_schedule import HeartbeatSchedule
@@ -60,8 +60,8 @@ class MemberCore:
             topology=topology,
             rebalance_timeout_ms=rebalance_timeout_ms,
             rack_id=rack_id,
-            endpoint=endpoint,
         )
+        self._endpoint = OwnEndpoint(endpoint)
         self._session_timeout_ms = session_timeout_ms
         self._schedule = HeartbeatSchedule(max_interval_ms=heartbeat_max_interval_ms, chance=chance)
         self._lookup = CoordinatorLookup(group_id, chance=chance)
@@ -158,6 +158,7 @@ class MemberCore:
         self._statuses.forget()
         self._owned.clear()
         self._offsets.repeat()
+        self._endpoint.rejoins()
         self._assignment = AssignmentSnapshot(
             member_id=self._identity.member_id, member_epoch=JOIN_EPOCH, version=self._assignment.version + 1
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.client.membership import events as e
 from penstock.client.membership.assignment import StatusCode
 
-__all__ = ["Status", "StatusWatch"]
+__all__ = ["Status", "StatusWatch", "is_ready"]
 
 Status = tuple[tuple[int, str], ...]
 """(code, detail) of each status in a reply."""
@@ -20,6 +20,11 @@ _NOT_READY = frozenset(
         StatusCode.MISSING_INTERNAL_TOPICS,
     }
 )
+
+
+def is_ready(status: Status) -> bool:
+    """Whether nothing keeps the coordinator from handing out tasks."""
+    return all(code not in _NOT_READY for code, _ in status)
 
 
 class StatusWatch:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 
 from penstock.client.membership import events as e
 from penstock.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference, tasks_of
-from penstock.client.membership.endpoints import endpoints_in
+from penstock.client.membership.endpoints import Endpoint, endpoints_in
 from penstock.client.membership.heartbeat_errors import INSTANCE_CONFLICTS, Reaction, reaction_to
 from penstock.client.membership.heartbeat_messages import Extras, join_request, leave_request, steady_request, tasks_in
 from penstock.client.membership.member_core import RESTING, InFlight, MemberCore
 from penstock.client.membership.member_state import MemberState
 from penstock.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
-from penstock.client.membership.status_watch import Status
+from penstock.client.membership.status_watch import Status, is_ready
 from penstock.client.membership.target_watch import describe_request, described_group
 from penstock.client.membership.task_offsets import TaskId
 from penstock.protocol import messages as m
@@ -106,6 +106,7 @@ class StreamsMembership(MemberCore):
         self._discard_answer = False
         self._owned.repeat()
         self._offsets.repeat()
+        self._endpoint.unanswered()
         if kind == "lookup":
             self._lookup.on_failure(now_ms)
             return
@@ -195,24 +196,27 @@ class StreamsMembership(MemberCore):
                 return describe_request(self._identity.group_id)
         self._schedule.sent(now_ms)
         if kind == "join":
-            return join_request(self._identity, self._extras(now_ms, with_offsets=bool(self._offsets)))
+            extras = self._extras(now_ms, with_offsets=bool(self._offsets), endpoint=self._endpoint.for_join())
+            return join_request(self._identity, extras)
         if kind == "steady":
+            endpoint = self._endpoint.for_heartbeat(is_ready=is_ready(self._assignment.status))
             return steady_request(
                 self._identity,
-                self._extras(now_ms, with_offsets=self._offsets.is_due(now_ms)),
+                self._extras(now_ms, with_offsets=self._offsets.is_due(now_ms), endpoint=endpoint),
                 member_epoch=self._assignment.member_epoch,
                 owned=self._owned.take(),
             )
         for_a_while = kind == "release" or self._will_return
         return leave_request(self._identity, self._extras(now_ms, with_offsets=False), for_a_while=for_a_while)
 
-    def _extras(self, now_ms: int, *, with_offsets: bool) -> Extras:
+    def _extras(self, now_ms: int, *, with_offsets: bool, endpoint: Endpoint | None = None) -> Extras:
         takes_v1 = self._version.is_newest
         offsets = self._offsets.lists() if takes_v1 and with_offsets else (None, None)
         if takes_v1 and with_offsets:
             self._offsets.told(now_ms)
         return Extras(
             instance_id=self._static.instance_id if takes_v1 else None,
+            endpoint=endpoint,
             endpoint_epoch=self._endpoint_epoch,
             task_offsets=offsets[0],
             task_end_offsets=offsets[1],
@@ -266,6 +270,7 @@ class StreamsMembership(MemberCore):
 
     def _on_success(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
         self._last_answered_ms = self._sent_ms
+        self._endpoint.answered()
         self._take_endpoints(reply, joining=joining)
         self._offsets.take_interval(to_ms(reply.task_offset_interval))
         if joining:
@@ -340,6 +345,8 @@ class StreamsMembership(MemberCore):
             self._schedule.beat_now(now_ms)
         elif reply.error_code in INSTANCE_CONFLICTS and self._static.instance_id is not None:
             self._on_instance_conflict(reply, now_ms, joining=joining)
+        elif reply.error_code == ErrorCode.unknown_server_error and self._endpoint.is_refused():
+            self._schedule.failed(now_ms)
         elif reaction is Reaction.STOP:
             self._stop(reply.error_code, message, joining=joining)
         elif reaction is Reaction.REJOIN:
