@@ -29,11 +29,17 @@ class StreamsGroupConfiguration:
     initial_rebalance_delay_ms: int
     assignment_interval_ms: int
     max_size: int
+    task_offset_interval_ms: int = 60_000
+    acceptable_recovery_lag: int = 10_000
+    rack_aware_assignment_tags: tuple[str, ...] = ()
 
     @property
     def assignment_configs(self) -> tuple[tuple[str, str], ...]:
         """What an assignor sees, as stored in the group's metadata record; another value is a new group epoch."""
-        return (("num.standby.replicas", str(self.num_standby_replicas)),)
+        configs: tuple[tuple[str, str], ...] = (("num.standby.replicas", str(self.num_standby_replicas)),)
+        if self.rack_aware_assignment_tags:
+            configs += (("rack.aware.assignment.tags", ",".join(self.rack_aware_assignment_tags)),)
+        return configs
 
 
 class _Name(NamedTuple):
@@ -135,7 +141,7 @@ class GroupCoordinatorConfiguration:
             if setting is not None:
                 least, most = self._bound(setting.least), self._bound(setting.most)
                 changed[setting.field] = max(least, min(most, int(text)))
-        return replace(resolved, **changed) if changed else resolved
+        return replace(resolved, **changed) if changed else resolved  # type: ignore[arg-type]  # fields of type int
 
     def validate_group_setting(self, name: str, value: str) -> None:
         """Raises InvalidGroupSetting for an unknown name, no number, or a value outside the broker's bounds."""

@@ -1,17 +1,22 @@
-"""StreamsGroupDescribe (API 89, v0; KIP-1071): topology, members, what they have and what they shall have."""
+"""StreamsGroupDescribe (API 89; KIP-1071): topology, members, what they have and what they shall have.
+
+v1 (Kafka 4.4) adds the assignor's name, and the topology's description, which nobody stores here (KIP-1331).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import cast
 
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i16, i32, u16
+from kio.static.primitive import i8, i16, i32, i64, u16
 
 from penstock.coordinator.records.schemas import StreamsGroupTopologyValue, Subtopology, TopicInfo
 from penstock.coordinator.result import CreatableTopic
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.member import StreamsGroupMember
+from penstock.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
 from penstock.coordinator.streams.tasks import Task, TasksTuple, by_subtopology
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from penstock.protocol.error_codes import ErrorCode
@@ -19,8 +24,17 @@ from penstock.protocol.messages import streams_group_describe_response as m
 
 __all__ = ["described_group", "undescribed_group"]
 
+_NOT_REQUESTED, _NOT_STORED = 0, 1
 
-def described_group(group: StreamsGroup, configured: ConfiguredTopology | None) -> m.DescribedGroup:
+
+def described_group(
+    group: StreamsGroup,
+    configured: ConfiguredTopology | None,
+    *,
+    task_offsets: Mapping[str, MemberTaskOffsets] = MappingProxyType({}),
+    assignor_name: str | None = None,
+    wants_description: bool = False,
+) -> m.DescribedGroup:
     """Partition counts are the configured ones when the topology is ready, else those that the member gave."""
     return m.DescribedGroup(
         error_code=ErrorCode.none,
@@ -30,7 +44,12 @@ def described_group(group: StreamsGroup, configured: ConfiguredTopology | None) 
         group_epoch=cast("i32", group.group_epoch),
         assignment_epoch=cast("i32", group.assignment_epoch),
         topology=None if group.topology is None else _topology(group.topology, configured),
-        members=tuple(_member(group, group.members[member_id]) for member_id in sorted(group.members)),
+        members=tuple(
+            _member(group, group.members[member_id], task_offsets.get(member_id, NO_OFFSETS))
+            for member_id in sorted(group.members)
+        ),
+        topology_description_status=cast("i8", _NOT_STORED if wants_description else _NOT_REQUESTED),
+        assignor_name=assignor_name,
     )
 
 
@@ -89,7 +108,7 @@ def _pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[m.KeyValue, ...]:
     return tuple(m.KeyValue(key=key, value=value) for key, value in pairs)
 
 
-def _member(group: StreamsGroup, member: StreamsGroupMember) -> m.Member:
+def _member(group: StreamsGroup, member: StreamsGroupMember, offsets: MemberTaskOffsets) -> m.Member:
     metadata = member.metadata
     endpoint = metadata.user_endpoint
     return m.Member(
@@ -103,11 +122,18 @@ def _member(group: StreamsGroup, member: StreamsGroupMember) -> m.Member:
         process_id=metadata.process_id,
         user_endpoint=None if endpoint is None else m.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
         client_tags=_pairs(metadata.client_tags),
-        task_offsets=(),
-        task_end_offsets=(),
+        task_offsets=_task_offsets(offsets.offsets),
+        task_end_offsets=_task_offsets(offsets.end_offsets),
         assignment=_assignment(member.assigned.without_epochs()),
         target_assignment=_assignment(group.target_of(member.member_id)),
         is_classic=False,
+    )
+
+
+def _task_offsets(offsets: Mapping[Task, int]) -> tuple[m.TaskOffset, ...]:
+    return tuple(
+        m.TaskOffset(subtopology_id=name, partition=cast("i32", partition), offset=cast("i64", offset))
+        for (name, partition), offset in offsets.items()
     )
 
 

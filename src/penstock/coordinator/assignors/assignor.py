@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.coordinator.streams.tasks import Task, TasksTuple
@@ -22,13 +22,16 @@ class AssignableSubtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """A member as an assignor sees it. `previous` is its previous target (Kafka ≤ 4.3); sorted tasks."""
+    """A member as an assignor sees it. `previous` is its previous target (Kafka ≤ 4.3); sorted tasks. `task_offsets`:
+    the changelog positions that it reported, also of tasks whose state it only found on its disk; and their ends."""
 
     process_id: str
     instance_id: str | None = None
     rack_id: str | None = None
     client_tags: tuple[tuple[str, str], ...] = ()
     previous: TasksTuple = TasksTuple()  # noqa: RUF009 - frozen
+    task_offsets: Mapping[Task, int] = field(default_factory=dict)
+    task_end_offsets: Mapping[Task, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class GroupSpec:
     members: Mapping[str, MemberSpec]
     subtopologies: tuple[AssignableSubtopology, ...]
     num_standby_replicas: int = 0
+    rack_aware_assignment_tags: tuple[str, ...] = ()
 
     def active_tasks(self) -> list[Task]:
         """Every task once, by partition and subtopology: neighbours in this order belong to different subtopologies."""

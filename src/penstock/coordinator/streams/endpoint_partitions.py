@@ -13,7 +13,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, u16
 
 from penstock.coordinator.streams.member import StreamsGroupMember
-from penstock.coordinator.streams.tasks import Task
+from penstock.coordinator.streams.tasks import Task, sorted_tasks
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.protocol.messages import streams_group_heartbeat_response as response
 
@@ -23,7 +23,7 @@ __all__ = ["partitions_by_user_endpoint"]
 def partitions_by_user_endpoint(
     members: Iterable[StreamsGroupMember], configured: ConfiguredTopology
 ) -> tuple[response.EndpointToPartitions, ...]:
-    """Source and repartition source partitions of the assigned active and standby tasks."""
+    """Source and repartition source partitions of the assigned tasks; warm-up tasks count as standbys (Kafka 4.4)."""
     ordered = sorted(members, key=lambda member: member.member_id)
     return tuple(
         response.EndpointToPartitions(
@@ -31,7 +31,9 @@ def partitions_by_user_endpoint(
                 host=member.metadata.user_endpoint.host, port=cast("u16", member.metadata.user_endpoint.port)
             ),
             active_partitions=_partitions(member.assigned.active, configured),
-            standby_partitions=_partitions(member.assigned.standby, configured),
+            standby_partitions=_partitions(
+                sorted_tasks((*member.assigned.standby, *member.assigned.warmup)), configured
+            ),
         )
         for member in ordered
         if member.metadata.user_endpoint is not None

@@ -16,9 +16,9 @@ from penstock.coordinator.result import (
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.member import MemberState
+from penstock.coordinator.streams.member_timers import rebalance_timer, session_timer
 from penstock.coordinator.streams.membership_end import member_removed
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
-from penstock.coordinator.streams.streams_group_heartbeat import rebalance_timer, session_timer
 from penstock.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 
@@ -65,7 +65,7 @@ def assignment_due(
     if group.topology is None or not is_due:
         return None
     configured = soft.configured_topology(group, group.topology, circumstances.image)
-    return _computed(group, group.metadata, configured, circumstances, bump=None)
+    return _computed(group, soft, group.metadata, configured, circumstances, bump=None)
 
 
 def circumstances_changed(
@@ -96,7 +96,7 @@ def circumstances_changed(
     if end_ms is not None:
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
         return CoordinatorResult(records=(record,), timers=(timer,), events=(_epoch_event(group, bumped.epoch),))
-    return _computed(group, bumped, configured, circumstances, bump=record)
+    return _computed(group, soft, bumped, configured, circumstances, bump=record)
 
 
 def _interval_timer_anew(group: StreamsGroup, circumstances: Circumstances) -> CoordinatorResult | None:
@@ -128,6 +128,7 @@ def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> li
 
 def _computed(
     group: StreamsGroup,
+    soft: StreamsGroupSoftState,
     metadata: StreamsGroupMetadataValue,
     configured: ConfiguredTopology,
     circumstances: Circumstances,
@@ -142,6 +143,7 @@ def _computed(
         num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
         assignor=circumstances.assignor,
         now_ms=circumstances.now_ms,
+        task_offsets=soft.task_offsets,
     )
     events = [] if bump is None else [_epoch_event(group, metadata.epoch)]
     events.append(

@@ -7,6 +7,7 @@ from typing import cast
 
 from kio.static.primitive import i8, i32, i64
 
+from penstock.coordinator.configuration import StreamsGroupConfiguration
 from penstock.coordinator.streams.tasks import Task, TasksTuple, by_subtopology
 from penstock.coordinator.streams.topics.topic_status import TopicStatus
 from penstock.protocol.error_codes import ErrorCode
@@ -22,22 +23,22 @@ def heartbeat_reply(
     *,
     member_id: str,
     member_epoch: int,
-    heartbeat_interval_ms: int,
+    configuration: StreamsGroupConfiguration,
     statuses: Iterable[TopicStatus],
     tasks: TasksTuple | None,
     endpoint_epoch: int,
     endpoints: tuple[m.EndpointToPartitions, ...] | None,
 ) -> m.StreamsGroupHeartbeatResponse:
-    """`tasks` None: unchanged. Recovery lag and task offset interval wait for warm-up tasks: 0, as Kafka 4.3."""
+    """`tasks` None: unchanged. How often task offsets are wanted, and which lag is none, is told in every answer."""
     return m.StreamsGroupHeartbeatResponse(
         throttle_time=_NO_TIME,
         error_code=ErrorCode.none,
         error_message=None,
         member_id=member_id,
         member_epoch=cast("i32", member_epoch),
-        heartbeat_interval=from_ms(heartbeat_interval_ms),
-        acceptable_recovery_lag=cast("i64", 0),
-        task_offset_interval=_NO_TIME,
+        heartbeat_interval=from_ms(configuration.heartbeat_interval_ms),
+        task_offset_interval=from_ms(configuration.task_offset_interval_ms),
+        acceptable_recovery_lag=cast("i64", configuration.acceptable_recovery_lag),
         status=tuple(
             m.Status(status_code=cast("i8", int(status.code)), status_detail=status.detail) for status in statuses
         ),
@@ -51,14 +52,19 @@ def heartbeat_reply(
 
 def leave_reply(member_id: str, member_epoch: int) -> m.StreamsGroupHeartbeatResponse:
     """The epoch comes back as it was sent; nothing else is said."""
-    return heartbeat_reply(
+    return m.StreamsGroupHeartbeatResponse(
+        throttle_time=_NO_TIME,
+        error_code=ErrorCode.none,
         member_id=member_id,
-        member_epoch=member_epoch,
-        heartbeat_interval_ms=0,
-        statuses=(),
-        tasks=None,
-        endpoint_epoch=0,
-        endpoints=None,
+        member_epoch=cast("i32", member_epoch),
+        heartbeat_interval=_NO_TIME,
+        task_offset_interval=_NO_TIME,
+        status=(),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        endpoint_information_epoch=cast("i32", 0),
+        partitions_by_user_endpoint=None,
     )
 
 

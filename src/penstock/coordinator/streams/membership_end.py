@@ -23,9 +23,9 @@ from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import leave_reply
 from penstock.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
+from penstock.coordinator.streams.member_timers import rebalance_timer, session_timer
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.static_membership import member_away, static_member
-from penstock.coordinator.streams.streams_group_heartbeat import rebalance_timer, session_timer
 from penstock.coordinator.streams.target_assignment import interval_end_ms, interval_timer
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m

@@ -5,6 +5,7 @@ Unlike Kafka's it does not hang on the group object, so what the very first hear
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,6 +48,11 @@ class StreamsGroupSoftState:
 
     def task_offsets_of(self, member_id: str) -> MemberTaskOffsets:
         return self.task_offsets.get(member_id, NO_OFFSETS)
+
+    def task_offsets_with(self, member_id: str, offsets: MemberTaskOffsets) -> Mapping[str, MemberTaskOffsets]:
+        """Everybody's, with those that a member reports just now."""
+        known = self.task_offsets
+        return known if offsets is self.task_offsets_of(member_id) else {**known, member_id: offsets}
 
     def keep_task_offsets(self, member_id: str, offsets: MemberTaskOffsets) -> None:
         """A remembered answer would not keep them, so it holds no longer."""

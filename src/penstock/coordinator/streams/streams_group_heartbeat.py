@@ -22,6 +22,7 @@ Where we differ from Kafka 4.3.1, on purpose:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.coordinator.errors import CoordinatorError
@@ -38,20 +39,21 @@ from penstock.coordinator.result import (
     CoordinatorResult,
     Reply,
     SetTimer,
-    TimerKey,
 )
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.current_assignment import reconcile
 from penstock.coordinator.streams.endpoint_partitions import partitions_by_user_endpoint
 from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
-from penstock.coordinator.streams.member import JOIN_EPOCH, MemberState, StreamsGroupMember
+from penstock.coordinator.streams.heartbeat_statuses import statuses
+from penstock.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
 from penstock.coordinator.streams.member_admission import (
     Admission,
     admit_member,
     check_owned_tasks,
     update_member,
 )
+from penstock.coordinator.streams.member_timers import member_timers, rebalance_timer, session_timer
 from penstock.coordinator.streams.request_topology import is_same_topology, owned_tasks, topology_of
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import (
@@ -60,7 +62,7 @@ from penstock.coordinator.streams.target_assignment import (
     interval_end_ms,
     interval_timer,
 )
-from penstock.coordinator.streams.task_offsets import reported_offsets
+from penstock.coordinator.streams.task_offsets import MemberTaskOffsets, reported_offsets
 from penstock.coordinator.streams.tasks import TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
@@ -68,7 +70,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.messages import streams_group_heartbeat_response as replies
 
-__all__ = ["rebalance_timer", "session_timer", "streams_group_heartbeat"]
+__all__ = ["streams_group_heartbeat"]
 
 _DELAYED_INITIALLY = TopicStatus(
     code=StatusCode.ASSIGNMENT_DELAYED,
@@ -89,14 +91,6 @@ class _Target:
     records: tuple[CoordinatorRecord, ...] = ()
     timers: tuple[SetTimer | CancelTimer, ...] = ()
     delay: TopicStatus | None = None
-
-
-def session_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="session", group_id=group_id, member_id=member_id)
-
-
-def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
 
 
 def streams_group_heartbeat(
@@ -121,7 +115,9 @@ def streams_group_heartbeat(
     metadata = bump_group_epoch(
         group, circumstances, configured, member_changed=admission.needs_new_target(updated, request)
     )
-    target = target_assignment(group, updated, metadata, configured, circumstances)
+    target = target_assignment(
+        group, updated, metadata, configured, circumstances, soft.task_offsets_with(member.member_id, offsets)
+    )
     reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
 
     records = [] if admission.replacement is None else [*admission.replacement.records]
@@ -142,8 +138,15 @@ def streams_group_heartbeat(
     response = heartbeat_reply(
         member_id=reconciled.member_id,
         member_epoch=reconciled.member_epoch,
-        heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
-        statuses=_statuses(soft, reconciled, topology, configured, target),
+        configuration=circumstances.configuration,
+        statuses=statuses(
+            reconciled.metadata,
+            configured,
+            delay=target.delay,
+            shutdown_requested_by=soft.shutdown_requested_by,
+            required_tags=circumstances.configuration.rack_aware_assignment_tags,
+            api_version=context.api_version,
+        ),
         tasks=reconciled.assigned.without_epochs() if _tells_tasks(request, owned, member, reconciled) else None,
         endpoint_epoch=soft.endpoint_epoch,
         endpoints=_endpoints(group, soft, request, reconciled, configured),
@@ -153,7 +156,7 @@ def streams_group_heartbeat(
         replies=(Reply(token=context.token, response=response),),
         timers=(
             *_timers_of_replaced(admission),
-            *_member_timers(group, member, reconciled, circumstances),
+            *member_timers(group, member, reconciled, circumstances),
             *target.timers,
         ),
         topics_to_create=configured.topics_to_create,
@@ -217,6 +220,7 @@ def target_assignment(
     metadata: StreamsGroupMetadataValue,
     configured: ConfiguredTopology,
     circumstances: Circumstances,
+    task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> _Target:
     """Step 7: during the initial delay nobody has a target; then the stored one, a new one, or the stored one while
     the assignment interval lasts."""
@@ -243,6 +247,7 @@ def target_assignment(
         num_standby_replicas=configuration.num_standby_replicas,
         assignor=circumstances.assignor,
         now_ms=now_ms,
+        task_offsets=task_offsets,
         joining=member,
     )
     return _Target(
@@ -296,49 +301,6 @@ def _endpoints(
         return None
     others = (each for each in group.members.values() if each.member_id != member.member_id)
     return partitions_by_user_endpoint((*others, member), configured)
-
-
-def _statuses(
-    soft: StreamsGroupSoftState,
-    member: StreamsGroupMember,
-    topology: StreamsGroupTopologyValue,
-    configured: ConfiguredTopology,
-    target: _Target,
-) -> list[TopicStatus]:
-    statuses = []
-    if member.metadata.topology_epoch < topology.epoch:
-        detail = (
-            f"The member's topology epoch {member.metadata.topology_epoch} is behind the group's topology epoch "
-            f"{topology.epoch}."
-        )
-        statuses.append(TopicStatus(code=StatusCode.STALE_TOPOLOGY, detail=detail))
-    statuses.extend(status for status in (configured.unread, target.delay, configured.status) if status is not None)
-    if soft.shutdown_requested_by is not None:
-        detail = (
-            f"Streams group member {soft.shutdown_requested_by} encountered a fatal error and requested a shutdown "
-            "for the entire application."
-        )
-        statuses.append(TopicStatus(code=StatusCode.SHUTDOWN_APPLICATION, detail=detail))
-    return statuses
-
-
-def _member_timers(
-    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, circumstances: Circumstances
-) -> list[SetTimer | CancelTimer]:
-    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
-    now_ms = circumstances.now_ms
-    session_ms = circumstances.configuration.session_timeout_ms
-    timers: list[SetTimer | CancelTimer] = [
-        SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
-    ]
-    key = rebalance_timer(group.group_id, after.member_id)
-    if after.state is MemberState.UNREVOKED_TASKS:
-        told_before = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
-        if not (told_before and before.pending_revocation == after.pending_revocation):
-            timers.append(SetTimer(key=key, deadline_ms=now_ms + after.metadata.rebalance_timeout_ms))
-    elif before.state is MemberState.UNREVOKED_TASKS:
-        timers.append(CancelTimer(key=key))
-    return timers
 
 
 def _timers_of_replaced(admission: Admission) -> list[CancelTimer]:

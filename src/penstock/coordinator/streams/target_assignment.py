@@ -20,6 +20,7 @@ from penstock.coordinator.records import builders
 from penstock.coordinator.result import CoordinatorRecord, TimerKey
 from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.member import StreamsGroupMember
+from penstock.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
 from penstock.coordinator.streams.tasks import TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 
@@ -63,6 +64,7 @@ def compute_target(
     num_standby_replicas: int,
     assignor: TaskAssignor,
     now_ms: int,
+    task_offsets: Mapping[str, MemberTaskOffsets],
     joining: StreamsGroupMember | None = None,
 ) -> TargetAssignment:
     """The target for `epoch`. A topology that is not ready leaves everybody without tasks, one that is newer than a
@@ -77,7 +79,7 @@ def compute_target(
     assigned: Mapping[str, TasksTuple] = {}
     current = {each: members[each] for each in members if members[each].metadata.topology_epoch >= configured.epoch}
     if configured.is_ready and current:
-        assigned = assignor.assign(_group_spec(group, current, configured, num_standby_replicas))
+        assigned = assignor.assign(_group_spec(group, current, configured, num_standby_replicas, task_offsets))
     targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
     records = [
         builders.streams_group_target_assignment_record(group.group_id, member_id, target)
@@ -95,6 +97,7 @@ def _group_spec(
     members: Mapping[str, StreamsGroupMember],
     configured: ConfiguredTopology,
     num_standby_replicas: int,
+    task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> GroupSpec:
     return GroupSpec(
         members={
@@ -104,6 +107,8 @@ def _group_spec(
                 rack_id=members[member_id].metadata.rack_id,
                 client_tags=members[member_id].metadata.client_tags,
                 previous=group.target_of(member_id),
+                task_offsets=task_offsets.get(member_id, NO_OFFSETS).offsets,
+                task_end_offsets=task_offsets.get(member_id, NO_OFFSETS).end_offsets,
             )
             for member_id in sorted(members)
         },
