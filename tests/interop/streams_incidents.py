@@ -27,7 +27,7 @@ def shutdown_of_the_whole_application(story: Scenario) -> Seen:
     story.words.poison()
     codes = [instance.ended() for instance in pair]
     until(lambda: story.watch.latest.state == "Empty", "empty", *pair, within=90)
-    ended = sorted((how_it_ended(*each) for each in zip(pair, codes, strict=True)), key=str)
+    ended = sorted(map(how_it_ended, pair, codes), key=lambda one: one["message"])
     return {"the instances": ended, "the group": story.watch.latest.state, "members": len(story.watch.latest.members)}
 
 
