@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 from penstock.simulator.simulation import Outcome, simulate
 
@@ -20,17 +21,21 @@ def main() -> int:
         print("\n".join(outcome.story))
         print(f"digest {outcome.digest}")
         return _verdict([outcome])
-    return _verdict([simulate(seed) for seed in range(arguments.first, arguments.first + arguments.seeds)])
+    return _verdict(simulate(seed) for seed in range(arguments.first, arguments.first + arguments.seeds))
 
 
-def _verdict(outcomes: list[Outcome]) -> int:
-    broken = [outcome for outcome in outcomes if outcome.broken is not None]
-    for outcome in broken:
-        print(f"seed {outcome.seed}: {outcome.broken}", file=sys.stderr)
-    did = sum((outcome.did for outcome in outcomes), Counter[str]())
+def _verdict(outcomes: Iterable[Outcome]) -> int:
+    did: Counter[str] = Counter()
+    seeds = broken = checks = 0
+    for outcome in outcomes:
+        seeds += 1
+        checks += outcome.checks
+        did += outcome.did
+        if outcome.broken is not None:
+            broken += 1
+            print(f"seed {outcome.seed}: {outcome.broken}", file=sys.stderr)
     deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
-    checks = sum(outcome.checks for outcome in outcomes)
-    print(f"{len(outcomes)} seeds, {len(broken)} broken, {checks} checks; {deeds}", file=sys.stderr)
+    print(f"{seeds} seeds, {broken} broken, {checks} checks; {deeds}", file=sys.stderr)
     return 1 if broken else 0
 
 

@@ -41,6 +41,7 @@ class Chaos:
             (5, self.application_is_killed),
             (4, self.application_restarts),
             (4, self.application_leaves),
+            (1, self.double_starts),
             (4, self.application_stands_still),
             (5, self.weather_changes),
             (4, self.broker_crashes),
@@ -70,11 +71,21 @@ class Chaos:
         return True
 
     def application_restarts(self) -> bool:
-        """Killed, and soon there again under the same ids: within the session, or after it."""
+        """Soon there again under its ids: within the session, or after it; a static one may have said so."""
         living = self._world.living()
         if not living:
             return False
-        self._world.restart_application(self._random.choice(living), self._random.choice([10, 500, 3_000, 9_000]))
+        victim = self._random.choice(living)
+        gracefully = victim.instance_id is not None and victim.runs and self._random.random() < 0.6
+        self._world.restart_application(victim, self._random.choice([10, 500, 3_000, 9_000]), gracefully=gracefully)
+        return True
+
+    def double_starts(self) -> bool:
+        """Somebody starts a second process with an instance id that is in use."""
+        static = [each for each in self._world.living() if each.instance_id is not None]
+        if not static or len(self._world.living()) >= MAX_APPLICATIONS:
+            return False
+        self._world.start_application(self._random.choice(static).instance_id)
         return True
 
     def application_leaves(self) -> bool:

@@ -3,7 +3,9 @@
 safety     a task is active at one member at most (assigned or still to be given back), and once in a process in any
            role; epochs of members, group and assignment never fall; what a running application works on, the
            coordinator knows it holds; no two running applications that were not thrown out work on one task; a
-           committed offset never goes back; the live state equals the replayed log, whole or compacted
+           committed offset never goes back, except that a process which lost its tasks and got the same ones again
+           is not fenced from itself (its epoch is the same: the driver has to see to that); the live state equals the
+           replayed log, whole or compacted
 liveness   in a calm world the group becomes Stable: each task runs at exactly one application, active tasks are
            balanced, standbys are where they should be
 movement   one member more or less moves no more tasks than it must
@@ -40,7 +42,7 @@ class Checkers:
         self._broker = broker
         self._applications = applications
         self._epochs: dict[str, int] = {}
-        self._offsets: dict[tuple[str, int], int] = {}
+        self._offsets: dict[tuple[str, int], tuple[int, str]] = {}
         self._log_read = 0
         self.checks = 0
 
@@ -88,10 +90,13 @@ class Checkers:
             if not isinstance(record.value, OffsetCommitValue):
                 self._offsets.pop(partition, None)
                 continue
-            before = self._offsets.get(partition, 0)
-            if record.value.offset < before:
-                raise RuleBroken(f"the committed offset of {partition} went back from {before} to {record.value.offset}")
-            self._offsets[partition] = record.value.offset
+            offset, committer = record.value.offset, self._broker.client
+            before, earlier = self._offsets.get(partition, (0, ""))
+            if offset < before and committer != earlier:
+                raise RuleBroken(
+                    f"the committed offset of {partition} fell from {before} ({earlier}) to {offset} ({committer})"
+                )
+            self._offsets[partition] = offset, committer
         self._log_read = len(entries)
 
     def _check_epochs(self, group: StreamsGroup) -> None:

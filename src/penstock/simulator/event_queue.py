@@ -5,7 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-__all__ = ["EventQueue"]
+__all__ = ["EventQueue", "TimeStandsStill"]
+
+MOST_AT_ONCE = 20_000
+
+
+class TimeStandsStill(AssertionError):
+    """Somebody asks again and again without letting time pass."""
 
 
 class EventQueue:
@@ -25,8 +31,13 @@ class EventQueue:
         self.at(self.now_ms + delay_ms, action)
 
     def run_until(self, end_ms: int) -> None:
-        """Everything that is due until `end_ms`, then the clock stands there."""
+        """Everything that is due until `end_ms`, then the clock stands there. Raises TimeStandsStill."""
+        at_once = 0
         while self._entries and self._entries[0][0] <= end_ms:
-            self.now_ms, _, action = heapq.heappop(self._entries)
+            time_ms, _, action = heapq.heappop(self._entries)
+            at_once = at_once + 1 if time_ms == self.now_ms else 0
+            if at_once > MOST_AT_ONCE:
+                raise TimeStandsStill(f"more than {MOST_AT_ONCE} things happen at {time_ms} ms")
+            self.now_ms = time_ms
             action()
         self.now_ms = max(self.now_ms, end_ms)

@@ -39,6 +39,7 @@ class Habits:
     opening_ms: tuple[int, int] = (1, 200)
     closing_ms: tuple[int, int] = (1, 400)
     batch_ms: tuple[int, int] = (150, 700)
+    late_commit_ms: tuple[int, int] = (1, 4_000)
     rebalance_timeout_ms: int = 5_000
     session_timeout_ms: int = 8_000
 
@@ -51,6 +52,7 @@ class SimulatedApplication:
         *,
         name: str,
         process_id: str,
+        instance_id: str | None,
         group_id: str,
         shape: Shape,
         habits: Habits,
@@ -62,6 +64,7 @@ class SimulatedApplication:
     ) -> None:
         self.name = name
         self.process_id = process_id
+        self.instance_id = instance_id
         self._group_id = group_id
         self._shape = shape
         self._habits = habits
@@ -77,12 +80,15 @@ class SimulatedApplication:
             chance=random.random,
             rebalance_timeout_ms=habits.rebalance_timeout_ms,
             session_timeout_ms=habits.session_timeout_ms,
+            instance_id=instance_id,
+            early_look=random.random() < 0.3,
         )
         self._heartbeats = Connection(events, conditions, random)
         self._commits = Connection(events, conditions, random)
         self.open: dict[Task, int] = {}  # active tasks that run → next position
         self._opening: set[Task] = set()
         self._closing: set[Task] = set()
+        self._epoch = 0  # of the last batch that was planned
         self._life = 0  # what was begun in an earlier one has no effect
         self._committing = False
         self.alive = True
@@ -113,9 +119,9 @@ class SimulatedApplication:
         self._tell(f"stands still for {duration_ms} ms")
         self._events.at(self.paused_until_ms, self._look)
 
-    def leave(self) -> None:
-        self._tell("leaves")
-        self.membership.leave(self._events.now_ms)
+    def leave(self, *, for_a_while: bool = False) -> None:
+        self._tell("leaves for a while" if for_a_while else "leaves")
+        self.membership.leave(self._events.now_ms, for_a_while=for_a_while)
         self._look()
 
     @property
@@ -185,6 +191,7 @@ class SimulatedApplication:
                 case e.Lost(reason=reason):
                     self._tell(f"loses its tasks: {reason}")
                     self._life += 1
+                    self._commit_too_late()
                     self.open.clear()
                     self._opening.clear()
                     self._closing.clear()
@@ -256,8 +263,11 @@ class SimulatedApplication:
     def _run_batch(self) -> None:
         """Every open task goes on by some records and is committed with the epoch of now."""
         if self.alive and not self.has_left and self.fatal is None:
+            self._epoch = self.membership.assignment.member_epoch
             for task in self.open:
                 self.open[task] += self._random.randint(0, 5)
+            stores = {task: position for task, position in self.open.items() if task[0] in self._shape.stateful}
+            self.membership.report_offsets(stores)
             if self.open and not self._committing:
                 self._committing = True
                 self._commit(dict(self.open), self._batch_committed)
@@ -266,15 +276,21 @@ class SimulatedApplication:
     def _batch_committed(self, _: object = None) -> None:
         self._committing = False
 
-    def _commit(self, offsets: dict[Task, int], done: Callable[[object], None]) -> None:
+    def _commit_too_late(self) -> None:
+        """A worker that hears of nothing commits its batch some time after the tasks were lost."""
+        offsets, epoch = dict(self.open), self._epoch
+        if offsets and self._random.random() < 0.5:
+            self._after(self._habits.late_commit_ms, lambda: self._commit(offsets, lambda _: None, epoch=epoch))
+
+    def _commit(self, offsets: dict[Task, int], done: Callable[[object], None], *, epoch: int | None = None) -> None:
         if not offsets:
             done(None)
             return
         request = _commit_request(
             self._group_id,
             self.name,
-            self.membership.assignment.member_epoch,
-            {(self._shape.read_topic[name], partition): offset for (name, partition), offset in sorted(offsets.items())},
+            self.membership.assignment.member_epoch if epoch is None else epoch,
+            {(self._shape.read_topic[name], number): offset for (name, number), offset in sorted(offsets.items())},
         )
         self._commits.call(
             lambda: self._broker.serve(request, self.name, COMMIT_API_VERSION),

@@ -5,14 +5,13 @@ A crash loses everything but the log; the next start replays it through the real
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from uuid import UUID
 
 from kio.schema.types import BrokerId, GroupId, TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import i16, i32
 
 from penstock.broker.shard_runner import AppendFailed, Outcome, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
@@ -24,7 +23,9 @@ from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
 from penstock.coordinator.shard import GroupCoordinatorShard
 from penstock.coordinator.streams.heartbeat_reply import leave_reply
 from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.supported_versions import SUPPORTED
 from penstock.protocol.units import from_ms
 from penstock.simulator.event_queue import EventQueue
 from penstock.simulator.network import BrokerAway
@@ -93,6 +94,7 @@ class SimulatedBroker:
         self.shard: GroupCoordinatorShard
         self._runner: ShardRunner | None = None
         self.starts = 0
+        self.client = ""  # whose request is being served
         self.start()
 
     # --- life ---
@@ -138,9 +140,17 @@ class SimulatedBroker:
             raise BrokerAway
         if isinstance(request, m.find_coordinator_request.FindCoordinatorRequest):
             return _found(request)
+        if isinstance(request, m.api_versions_request.ApiVersionsRequest):
+            return _versions()
         context = RequestContext(token=1, client_id=client, client_host="/127.0.0.1", api_version=api_version)
         now_ms = self._events.now_ms
         self._fire_due(runner)
+        self.client = client
+        if isinstance(request, m.streams_group_describe_request.StreamsGroupDescribeRequest):
+            groups = self.shard.streams_group_describe(request.group_ids, context)
+            return m.streams_group_describe_response.StreamsGroupDescribeResponse(
+                throttle_time=from_ms(0), groups=groups
+            )
         try:
             if isinstance(request, m.offset_commit_request.OffsetCommitRequest):
                 return self._write(runner, lambda: self.shard.offset_commit(request, context, now_ms=now_ms))
@@ -167,7 +177,10 @@ class SimulatedBroker:
         if self._runner is not None:
             runner, context = self._runner, RequestContext(token=1, client_id="", client_host="/", api_version=2)
             now_ms = self._events.now_ms
-            self._write(runner, lambda: self.shard.delete_groups([group_id], context, now_ms=now_ms))
+            try:
+                self._write(runner, lambda: self.shard.delete_groups([group_id], context, now_ms=now_ms))
+            except CoordinatorError as error:
+                self._tell(f"the group is not deleted: {error.message}")
 
     # --- topics ---
 
@@ -245,6 +258,14 @@ class SimulatedBroker:
                 self._arm()
 
         self._events.at(deadline_ms, wake)
+
+
+def _versions() -> object:
+    r = m.api_versions_response
+    key = ApiKey.STREAMS_GROUP_HEARTBEAT
+    offered = SUPPORTED[key]
+    row = r.ApiVersion(api_key=i16(key), min_version=i16(offered.lowest), max_version=i16(offered.highest))
+    return r.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=(row,), throttle_time=from_ms(0))
 
 
 def _found(request: m.find_coordinator_request.FindCoordinatorRequest) -> object:

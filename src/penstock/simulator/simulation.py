@@ -11,7 +11,7 @@ from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.simulator.chaos import Chaos
 from penstock.simulator.checkers import Checkers, RuleBroken, check_balance, check_moves, owners, unsettled
-from penstock.simulator.event_queue import EventQueue
+from penstock.simulator.event_queue import EventQueue, TimeStandsStill
 from penstock.simulator.network import NetworkConditions
 from penstock.simulator.simulated_application import Habits, SimulatedApplication
 from penstock.simulator.simulated_broker import SimulatedBroker
@@ -54,6 +54,7 @@ class World:
         self.applications: list[SimulatedApplication] = []
         self._watched = False
         self._restarts = 0
+        self._numbers = 0
         self.habits = Habits()
         self.broker = SimulatedBroker(
             self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
@@ -79,29 +80,42 @@ class World:
     def living(self) -> list[SimulatedApplication]:
         return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
 
-    def start_application(self) -> SimulatedApplication:
-        """A new one, now and then as a further member of a process that has some already."""
-        number = len(self.applications) + 1
+    def start_application(self, instance_id: str | None = None) -> SimulatedApplication:
+        """A new one, now and then as a further member of a process that has some already, or with an instance id."""
+        self._numbers += 1
+        number = self._numbers
         process = self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number
-        return self._start(f"m{number}", f"p{process}")
+        if instance_id is None and self.random.random() < 0.3:
+            instance_id = f"i{number}"
+        return self._start(f"m{number}", f"p{process}", instance_id)
 
-    def restart_application(self, victim: SimulatedApplication, after_ms: int) -> None:
-        """Kills it and starts it again under its member and process id, as one that keeps them in its state directory."""
-        victim.kill()
+    def restart_application(self, victim: SimulatedApplication, after_ms: int, *, gracefully: bool) -> None:
+        """Ends it and starts it again: a dynamic member under its ids, as an application does that keeps them in its
+        state directory; a static one with its instance id and a new member id."""
+        if gracefully:
+            victim.leave(for_a_while=True)
+        else:
+            victim.kill()
         self._restarts += 1
 
         def start() -> None:
             self._restarts -= 1
-            victim.succeeded()
-            self._start(victim.name, victim.process_id)
+            if victim.instance_id is not None:
+                self._numbers += 1
+                self._start(f"m{self._numbers}", victim.process_id, victim.instance_id)
+            elif not gracefully:
+                victim.succeeded()
+                self._start(victim.name, victim.process_id, None)
 
         self.events.after(after_ms, start)
 
-    def _start(self, name: str, process_id: str) -> SimulatedApplication:
-        self.tell(f"{name} starts in process {process_id}")
+    def _start(self, name: str, process_id: str, instance_id: str | None) -> SimulatedApplication:
+        static = "" if instance_id is None else f" as {instance_id}"
+        self.tell(f"{name} starts in process {process_id}{static}")
         application = SimulatedApplication(
             name=name,
             process_id=process_id,
+            instance_id=instance_id,
             group_id=self.group_id,
             shape=self.shape,
             habits=self.habits,
@@ -205,7 +219,7 @@ def simulate(seed: int, *, chaos_ms: int = CHAOS_MS) -> Outcome:
         world.settle("after the chaos")
         moved = world.check_movement()
         world.checkers.check_replay()
-    except RuleBroken as rule:
+    except (RuleBroken, TimeStandsStill) as rule:
         broken = str(rule)
         world.tell(f"BROKEN: {rule}")
     return Outcome(
