@@ -87,6 +87,7 @@ class GroupCoordinatorShard:
         self.partition = partition
         self._configuration = configuration
         self._image = image
+        self._followed_image = image
         self._assignor: TaskAssignor = assignor or StickyTaskAssignor()
         self._registry = GroupRegistry()
         self._soft: dict[str, StreamsGroupSoftState] = {}
@@ -218,8 +219,8 @@ class GroupCoordinatorShard:
 
         The image counts from the call on, also when the iterator is not drained.
         """
-        before, self._image = self._image, image
-        return self._follow_image(before, now_ms)
+        self._image = image
+        return self._follow_image(now_ms)
 
     def on_configuration(
         self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
@@ -301,10 +302,13 @@ class GroupCoordinatorShard:
             return rebalance_timed_out(group, soft, key.member_id, circumstances)
         return assignment_due(group, soft, circumstances)
 
-    def _follow_image(self, before: MetadataImage, now_ms: int) -> Iterator[CoordinatorResult]:
-        tombstones = deleted_topic_tombstones(self._registry.offsets, before, self._image)
+    def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Who does not come back after the tombstones could not write them: they are due with the next image."""
+        image = self._image
+        tombstones = deleted_topic_tombstones(self._registry.offsets, self._followed_image, image)
         if tombstones:
             yield CoordinatorResult(records=tombstones)
+        self._followed_image = image
         yield from self._follow_circumstances(now_ms)
 
     def _follow_circumstances(self, now_ms: int) -> Iterator[CoordinatorResult]:
