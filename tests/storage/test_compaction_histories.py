@@ -180,8 +180,10 @@ class History:
         end = self.log.log_end_offset
         assert end >= flushed
         self.start = self.log.log_start_offset
-        self.twin.records = [each for each in self.twin.records if each[0] < end]
-        lost = {offset for offset in self.twin.producer_of if offset >= end}
+        # Behind what was flushed any file may have lost its end, so a segment may be short and the next one whole.
+        there = self.offsets_since(flushed)
+        self.twin.records = [each for each in self.twin.records if each[0] < flushed or each[0] in there]
+        lost = {offset for offset in self.twin.producer_of if offset >= flushed and offset not in there}
         for offset in lost:
             del self.twin.producer_of[offset]
             self.twin.decided.pop(offset, None)
@@ -195,6 +197,15 @@ class History:
                 self.open.setdefault(producer, []).append(offset)
         known = self.log.producers
         self.sequences = {producer: known.next_sequence(producer) for producer in self.sequences}
+
+    def offsets_since(self, start: int) -> set[int]:
+        found: set[int] = set()
+        start = max(start, self.log.log_start_offset)
+        while data := self.log.read(start, 1 << 20):
+            for header in iter_batch_headers(data):
+                found.update(range(header.base_offset, header.next_offset))
+                start = header.next_offset
+        return found
 
     def markers(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -64,6 +64,8 @@ _BROKER_SETTINGS: dict[str, _Name] = {
     "group.streams.max.assignment.interval.ms": _Name("streams_max_assignment_interval_ms", 0),
     "offset.metadata.max.bytes": _Name("offset_metadata_max_bytes", 0),
     "offsets.topic.num.partitions": _Name("offsets_topic_num_partitions", 1),
+    "offsets.retention.minutes": _Name("offsets_retention_minutes", 1),
+    "offsets.retention.check.interval.ms": _Name("offsets_retention_check_interval_ms", 1),
 }
 
 
@@ -108,6 +110,8 @@ class GroupCoordinatorConfiguration:
     streams_max_assignment_interval_ms: int = 15_000
     offset_metadata_max_bytes: int = 4_096
     offsets_topic_num_partitions: int = 50
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod

@@ -27,6 +27,7 @@ from penstock.coordinator.group_registry import Group, GroupRegistry
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.offset_commit import offset_commit
 from penstock.coordinator.offsets.offset_delete import offset_delete
+from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
 from penstock.coordinator.offsets.offset_fetch import offset_fetch
 from penstock.coordinator.offsets.topic_deletion import deleted_topic_tombstones
 from penstock.coordinator.records.serde import encode_key, encode_value
@@ -210,6 +211,9 @@ class GroupCoordinatorShard:
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
         """Fires due timers, each once; results without anything to do are left out."""
         while (key := self._timers.pop_due(now_ms)) is not None:
+            if key == OFFSET_EXPIRY:
+                yield from self._expire_offsets(now_ms)
+                continue
             result = self._fire(key, now_ms)
             if result is not None:
                 yield result
@@ -236,7 +240,7 @@ class GroupCoordinatorShard:
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: the timers that a fresh shard needs."""
         self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
-        timers: list[SetTimer | CancelTimer] = []
+        timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
         for group in self._registry.streams_groups():
             group.rebuild_holders()
             timers.extend(loaded_group_timers(group, self._circumstances(group.group_id, now_ms)))
@@ -301,6 +305,16 @@ class GroupCoordinatorShard:
         if key.kind == "rebalance":
             return rebalance_timed_out(group, soft, key.member_id, circumstances)
         return assignment_due(group, soft, circumstances)
+
+    def _expire_offsets(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        retention_ms = self._configuration.offsets_retention_minutes * 60_000
+        groups = self._registry.all()
+        yield from expiry_results(groups, self._registry.offsets, retention_ms=retention_ms, now_ms=now_ms)
+        yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
+
+    def _next_expiry(self, now_ms: int) -> SetTimer:
+        interval_ms = self._configuration.offsets_retention_check_interval_ms
+        return SetTimer(key=OFFSET_EXPIRY, deadline_ms=now_ms + interval_ms)
 
     def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Who does not come back after the tombstones could not write them: they are due with the next image."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator
 
 from penstock.coordinator.records.builders import offset_commit_record
 from penstock.coordinator.records.schemas import OffsetCommitKey, OffsetCommitValue
 from penstock.coordinator.result import CoordinatorRecord
 
-__all__ = ["CommittedOffsets"]
+__all__ = ["CommittedOffsets", "TopicPartition"]
 
 TopicPartition = tuple[str, int]
+_NO_OFFSETS: dict[TopicPartition, OffsetCommitValue] = {}
 
 
 class CommittedOffsets:
@@ -40,6 +41,13 @@ class CommittedOffsets:
     def of_group(self, group_id: str) -> list[tuple[TopicPartition, OffsetCommitValue]]:
         """In order of topic and partition."""
         return sorted(self._groups.get(group_id, {}).items(), key=lambda item: item[0])
+
+    def items_of(self, group_id: str) -> ItemsView[TopicPartition, OffsetCommitValue]:
+        """In the order of their first commits: for who sorts what it picks."""
+        return self._groups.get(group_id, _NO_OFFSETS).items()
+
+    def count(self, group_id: str) -> int:
+        return len(self._groups.get(group_id, _NO_OFFSETS))
 
     def group_ids(self) -> list[str]:
         return sorted(self._groups)

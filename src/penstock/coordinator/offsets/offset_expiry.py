@@ -1,0 +1,82 @@
+"""Committed offsets that nobody needs any longer, and empty groups without offsets: what goes, and when (KIP-211).
+
+An offset goes when it is older than `offsets.retention.minutes` (or behind its own expire timestamp, which old clients
+could set) and its topic is not read by a member of the group. Age counts from the commit; in an empty classic group
+that had members, from the moment it became empty. A classic group with members keeps everything, until its
+subscriptions are known. A group with neither members nor offsets goes with the next pass, or with its last offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.offsets.committed_offsets import CommittedOffsets, TopicPartition
+from penstock.coordinator.offsets.member_ownership import subscribed_topics
+from penstock.coordinator.records.builders import (
+    group_metadata_tombstone,
+    offset_commit_tombstone,
+    streams_group_tombstones,
+)
+from penstock.coordinator.records.schemas import OffsetCommitValue
+from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, TimerKey
+from penstock.coordinator.streams.group import StreamsGroup
+
+__all__ = ["OFFSET_EXPIRY", "expired", "expiry_results"]
+
+OFFSET_EXPIRY = TimerKey(kind="offset-expiry", group_id="")
+_MOST_RECORDS = 1_000
+"""In one result, which is one batch: tombstones are of some hundred bytes at most, a batch of a megabyte."""
+
+
+def expiry_results(
+    groups: Iterable[StreamsGroup | ClassicGroup], offsets: CommittedOffsets, *, retention_ms: int, now_ms: int
+) -> Iterator[CoordinatorResult]:
+    """One pass over all groups, in portions; nothing is yielded when nothing has expired."""
+    records: list[CoordinatorRecord] = []
+    events: list[CoordinatorEvent] = []
+    for group in groups:
+        gone = expired(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
+        group_id = group.group_id
+        records.extend(offset_commit_tombstone(group_id, topic, partition) for topic, partition in gone)
+        is_over = len(gone) == offsets.count(group_id) and _is_empty(group)
+        if is_over and isinstance(group, StreamsGroup):
+            records.extend(streams_group_tombstones(group_id))
+        elif is_over:
+            records.append(group_metadata_tombstone(group_id))
+        if gone:
+            details = (("group", "deleted" if is_over else "kept"), ("offsets", str(len(gone))))
+            events.append(CoordinatorEvent(name="OffsetsExpired", group_id=group_id, details=details))
+        while len(records) >= _MOST_RECORDS:
+            yield CoordinatorResult(records=tuple(records[:_MOST_RECORDS]))
+            del records[:_MOST_RECORDS]
+    if records or events:
+        yield CoordinatorResult(records=tuple(records), events=tuple(events))
+
+
+def expired(
+    group: StreamsGroup | ClassicGroup, offsets: CommittedOffsets, *, retention_ms: int, now_ms: int
+) -> list[TopicPartition]:
+    """Which offsets of the group have expired, in order of topic and partition."""
+    base_ms: int | None = None
+    if isinstance(group, ClassicGroup) and group.metadata is not None and group.metadata.protocol_type:
+        if not group.is_empty:
+            return []
+        since_ms = group.metadata.current_state_timestamp
+        base_ms = since_ms if since_ms >= 0 else None
+    read = subscribed_topics(group.topology) if isinstance(group, StreamsGroup) and group.members else frozenset()
+    return sorted(
+        key
+        for key, value in offsets.items_of(group.group_id)
+        if key[0] not in read and _has_expired(value, base_ms, retention_ms, now_ms)
+    )
+
+
+def _has_expired(value: OffsetCommitValue, base_ms: int | None, retention_ms: int, now_ms: int) -> bool:
+    if value.expire_timestamp >= 0:
+        return now_ms >= value.expire_timestamp
+    return now_ms - (value.commit_timestamp if base_ms is None else base_ms) >= retention_ms
+
+
+def _is_empty(group: StreamsGroup | ClassicGroup) -> bool:
+    return group.is_empty if isinstance(group, ClassicGroup) else not group.members
