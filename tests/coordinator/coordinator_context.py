@@ -78,6 +78,15 @@ def task_ids(tasks: Tasks | None) -> tuple[m.TaskIds, ...] | None:
     return tuple(m.TaskIds(subtopology_id=name, partitions=tuple(tasks[name])) for name in sorted(tasks))
 
 
+def task_offsets(offsets: Mapping[tuple[str, int], int] | None) -> tuple[m.TaskOffset, ...] | None:
+    if offsets is None:
+        return None
+    return tuple(
+        m.TaskOffset(subtopology_id=name, partition=partition, offset=offset)
+        for (name, partition), offset in offsets.items()
+    )
+
+
 def plain(tasks: Iterable[Any] | None) -> dict[str, tuple[int, ...]] | None:
     """Task lists of a reply as {subtopology: partitions}."""
     return None if tasks is None else {each.subtopology_id: tuple(each.partitions) for each in tasks}
@@ -139,9 +148,9 @@ class CoordinatorContext:
     def leave(self, member_id: str, **given: Any) -> Outcome:
         return self.heartbeat(member_id, -1, **given)
 
-    def heartbeat(self, member_id: str, epoch: int, **given: Any) -> Outcome:
+    def heartbeat(self, member_id: str, epoch: int, *, api_version: int = 0, **given: Any) -> Outcome:
         request = self.request(member_id, epoch, **given)
-        context = self.context(api_version=0, host=given.get("host", "/127.0.0.1"))
+        context = self.context(api_version=api_version, host=given.get("host", "/127.0.0.1"))
         return self.apply(self.shard.streams_group_heartbeat(request, context, now_ms=self.now_ms))
 
     def request(
@@ -162,8 +171,8 @@ class CoordinatorContext:
     ) -> m.StreamsGroupHeartbeatRequest:
         """`active` alone means that the other roles are owned as empty."""
         values: dict[str, Any] = {
-            "task_offsets": None,
-            "task_end_offsets": None,
+            "task_offsets": task_offsets(given.pop("offsets", None)),
+            "task_end_offsets": task_offsets(given.pop("end_offsets", None)),
             "endpoint_information_epoch": -1,
             "active_tasks": task_ids(active),
             "standby_tasks": task_ids({} if standby is None and active is not None else standby),

@@ -49,8 +49,9 @@ from penstock.coordinator.streams.group_timers import (
     rebalance_timed_out,
     session_timed_out,
 )
+from penstock.coordinator.streams.member import JOIN_EPOCH
 from penstock.coordinator.streams.membership_end import streams_group_leave
-from penstock.coordinator.streams.request_validation import JOIN_EPOCH, validate_request
+from penstock.coordinator.streams.request_validation import validate_request
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.streams_group_heartbeat import streams_group_heartbeat
 from penstock.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
@@ -176,9 +177,11 @@ class GroupCoordinatorShard:
         self,
         group_ids: Iterable[str],
         context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
+        *,
+        wants_description: bool = False,
     ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
         """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
-        return tuple(self._described(group_id) for group_id in group_ids)
+        return tuple(self._described(group_id, wants_description=wants_description) for group_id in group_ids)
 
     def describe_groups(
         self, group_ids: Iterable[str], context: RequestContext
@@ -332,15 +335,21 @@ class GroupCoordinatorShard:
             if result is not None:
                 yield result
 
-    def _described(self, group_id: str) -> streams_group_describe_response.DescribedGroup:
+    def _described(
+        self, group_id: str, *, wants_description: bool
+    ) -> streams_group_describe_response.DescribedGroup:
         try:
             group = self._registry.streams_group(group_id)
         except CoordinatorError as error:
             return undescribed_group(group_id, error.code, error.message)
-        if group.topology is None:
-            return described_group(group, None)
-        configured = self._soft_state(group_id).configured_topology(group, group.topology, self._image)
-        return described_group(group, configured)
+        soft = self._soft_state(group_id)
+        return described_group(
+            group,
+            None if group.topology is None else soft.configured_topology(group, group.topology, self._image),
+            task_offsets=soft.task_offsets,
+            assignor_name=self._assignor.name,
+            wants_description=wants_description,
+        )
 
 
 def _group_id(group_id: str) -> GroupId:

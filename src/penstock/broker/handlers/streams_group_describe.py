@@ -1,6 +1,6 @@
 """StreamsGroupDescribe (API 89, KIP-1071): topology, members, assignments and targets of streams groups.
 
-Version notes: v0 is Kafka 4.2's and 4.3's. No ACLs here: authorized operations stay unknown.
+Version notes: v0 is Kafka 4.2's and 4.3's, v1 Kafka 4.4's. No ACLs here: authorized operations stay unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ def handle(
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
         try:
-            groups += broker.coordinator.shard_of(group_id).streams_group_describe((group_id,), call.context)
+            shard = broker.coordinator.shard_of(group_id)
+            groups += shard.streams_group_describe(
+                (group_id,), call.context, wants_description=request.include_topology_description
+            )
         except CoordinatorError as error:
             groups.append(
                 m.streams_group_describe_response.DescribedGroup(
