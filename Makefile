@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop bench requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate bench requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -52,6 +52,9 @@ fast: $(STAMP)  ## the tests without Spark and without Apache Kafka
 
 interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
 	$(PYTEST) tests/interop -m interop $(TEST)
+
+simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
+	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 
 bench: $(STAMP) ## us and the peers side by side; prints ratios
 	@for script in record_batches broker_start spark_source stateful_count; do $(BIN)/python benchmarks/$$script.py || exit 1; done

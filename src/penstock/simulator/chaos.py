@@ -58,13 +58,13 @@ class Chaos:
         self._plan()
 
     def application_starts(self) -> bool:
-        if len(self._world.living()) >= MAX_APPLICATIONS:
+        if len(self._world.staying()) >= MAX_APPLICATIONS:
             return False
         self._world.start_application()
         return True
 
     def application_is_killed(self) -> bool:
-        living = self._world.living()
+        living = self._world.staying()
         if len(living) < 2:
             return False
         self._random.choice(living).kill()
@@ -72,7 +72,7 @@ class Chaos:
 
     def application_restarts(self) -> bool:
         """Soon there again under its ids: within the session, or after it; a static one may have said so."""
-        living = self._world.living()
+        living = self._world.staying()
         if not living:
             return False
         victim = self._random.choice(living)
@@ -82,21 +82,21 @@ class Chaos:
 
     def double_starts(self) -> bool:
         """Somebody starts a second process with an instance id that is in use."""
-        static = [each for each in self._world.living() if each.instance_id is not None]
-        if not static or len(self._world.living()) >= MAX_APPLICATIONS:
+        static = [each for each in self._world.staying() if each.instance_id is not None]
+        if not static or len(self._world.staying()) >= MAX_APPLICATIONS:
             return False
         self._world.start_application(self._random.choice(static).instance_id)
         return True
 
     def application_leaves(self) -> bool:
-        living = self._world.living()
+        living = self._world.staying()
         if len(living) < 2:
             return False
         self._random.choice(living).leave()
         return True
 
     def application_stands_still(self) -> bool:
-        living = [each for each in self._world.living() if each.runs]
+        living = [each for each in self._world.staying() if each.runs]
         if not living:
             return False
         self._random.choice(living).pause(self._random.choice([200, 1_500, 7_000, 12_000]))
@@ -155,7 +155,7 @@ class Chaos:
         return True
 
     def group_is_deleted(self) -> bool:
-        if not self._world.broker.is_up or self._world.living():
+        if not self._world.broker.is_up or self._world.staying():
             return False
         self._world.checkers.offsets_start_anew()
         self._world.broker.delete_group(self._world.group_id)

@@ -92,6 +92,7 @@ class SimulatedApplication:
         self._life = 0  # what was begun in an earlier one has no effect
         self._committing = False
         self.alive = True
+        self.leaving = False
         self.paused_until_ms = 0
         self.fatal: PenstockError | None = None
         self._wake_ms = NEVER_MS
@@ -120,6 +121,7 @@ class SimulatedApplication:
         self._events.at(self.paused_until_ms, self._look)
 
     def leave(self, *, for_a_while: bool = False) -> None:
+        self.leaving = True
         self._tell("leaves for a while" if for_a_while else "leaves")
         self.membership.leave(self._events.now_ms, for_a_while=for_a_while)
         self._look()
