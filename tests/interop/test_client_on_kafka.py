@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.client.moving_tasks_script import move_tasks_around
 from tests.interop.kafka_broker import KafkaBroker
 
 from penstock.client.admin import Admin
@@ -185,6 +186,13 @@ def test_a_guardian_keeps_a_member_and_leaves(kafka: KafkaBroker, client: Networ
             seen += link.events(0.2)
         assert Left(confirmed=True) in seen
     assert Admin(client).describe_streams_groups([settings.group_id])[settings.group_id].members == ()
+
+
+def test_an_instance_comes_and_goes_and_every_record_is_processed_once(
+    kafka: KafkaBroker, client: NetworkClient, topic: str
+) -> None:
+    Admin(client).create_topics({f"{topic}-8": 8})
+    move_tasks_around(kafka.bootstrap_servers, f"app-{topic}", f"{topic}-8", rounds=1)
 
 
 def test_an_instance_id_is_not_sent_where_it_would_be_refused(
