@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
@@ -11,9 +11,16 @@ from penstock.broker.shard_runner import AppendFailed, RecordLog
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.records import serde
 from penstock.coordinator.result import CoordinatorRecord
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from penstock.protocol.raw_records import raw_records
+from penstock.protocol.record_batches import (
+    PlainRecord,
+    check_crc,
+    encode_batch,
+    iter_batch_headers,
+    surviving_batches,
+)
 
-__all__ = ["GroupMetadataLogs", "coordinator_configuration"]
+__all__ = ["GroupMetadataLogs", "coordinator_configuration", "coordinator_records"]
 
 READ_BYTES = 5 * 1024 * 1024
 
@@ -69,13 +76,25 @@ class _GroupMetadataLog:
 
     def read_all(self) -> Iterator[CoordinatorRecord]:
         view = self._logs.view(self._topic, self._partition)
-        position = view.log_start_offset
-        while position < view.high_watermark:
-            chunk = view.read(position, READ_BYTES)
-            if not chunk:
-                return
-            for record in decode_records(chunk):
-                decoded = serde.decode(record.key, record.value) if record.key is not None else None
-                if decoded is not None and record.offset >= position:
-                    yield decoded
-            position = max(end_of(chunk), position + 1)
+        return coordinator_records(view.read, view.log_start_offset, view.high_watermark)
+
+
+def coordinator_records(
+    read: Callable[[int, int], bytes], position: int, end_offset: int
+) -> Iterator[CoordinatorRecord]:
+    """The records of a shard's log in order, compacted or not; types that are not ours are passed over.
+
+    `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch, CorruptRecord.
+    """
+    while position < end_offset:
+        chunk = read(position, READ_BYTES)
+        if not chunk:
+            return
+        for header in surviving_batches(chunk, iter_batch_headers(chunk)):
+            check_crc(chunk, header)
+            for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
+                if key is not None and header.base_offset + delta >= position:
+                    record = serde.decode(key, value)
+                    if record is not None:
+                        yield record
+        position = max(end_of(chunk), position + 1)

@@ -1,13 +1,16 @@
 """What may be appended: the checks Kafka's broker makes on a produced batch before it gives out offsets.
 
-Headers and CRCs only; records stay bytes. A refusal names topic and partition and changes nothing.
+Headers and CRCs only; records stay bytes, but for the keys of compacted topics. A refusal names topic and partition
+and changes nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from penstock.protocol.raw_records import all_have_keys
 from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader, assign_offsets
+from penstock.protocol.wire_errors import CorruptBatch
 from penstock.storage.batch_scan import crc_fits, parse_header
 from penstock.storage.errors import (
     CorruptRecordBatch,
@@ -62,6 +65,8 @@ def validated_headers(
         if origin == "client":
             _check_client_batch(header, where, facts)
             _check_timestamp(header, config, now_ms, where, facts)
+            if config.is_compacted:
+                _check_keys(batches, header, topic, partition, facts)
         headers.append(header)
         position += header.size_bytes
     if not headers:
@@ -105,6 +110,25 @@ def _check_client_batch(header: BatchHeader, where: str, facts: dict[str, Any]) 
             "record-invalid",
             f"Invalid sequence number {header.base_sequence} in a batch of producer {header.producer_id} "
             f"(epoch {header.producer_epoch}) sent to {where}.",
+            **facts,
+        )
+
+
+def _check_keys(batches: Buffer, header: BatchHeader, topic: str, partition: int, facts: dict[str, Any]) -> None:
+    """The one check that has to look at records: what has no key could never be compacted, and would be lost."""
+    try:
+        has_keys = all_have_keys(batches, header)
+    except CorruptBatch as error:
+        raise CorruptRecordBatch(
+            "record-batch-corrupt",
+            f"A record batch sent to partition {topic}-{partition} is corrupt: {error.why}.",
+            **facts,
+        ) from None
+    if not has_keys:
+        raise InvalidRecord(
+            "record-invalid",
+            f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}.",
+            "Give each record a key, or use a topic with cleanup.policy=delete.",
             **facts,
         )
 
