@@ -178,6 +178,8 @@ def java_admin_on_a_living_group(story: Scenario) -> Seen:
         "described": without_chance(described),
         "listed": story.shell.call("listGroups", story.group),
         "offsets": sorted(story.shell.call("listStreamsGroupOffsets", story.group)),
+        "the source topic": story.shell.call("describeTopics", story.source),
+        "the cluster": story.shell.call("describeCluster", ""),
         "alter offsets": story.shell.call("alterStreamsGroupOffsets", story.group, {f"{story.source}-0": 1}),
         "delete offsets": story.shell.call("deleteStreamsGroupOffsets", story.group, [f"{story.source}-0"]),
         "delete": story.shell.call("deleteStreamsGroups", story.group),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kio.static.primitive import i8, i32
 
+from penstock.broker.authorized_operations import ON_CLUSTER, UNKNOWN
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
@@ -31,4 +32,5 @@ def handle(
         brokers=()
         if wrong
         else (r.DescribeClusterBroker(broker_id=broker.node_id, host=host, port=i32(port), is_fenced=False),),
+        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else UNKNOWN,
     )

@@ -5,10 +5,14 @@ Version notes: v4 instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND with a messag
 
 from __future__ import annotations
 
+import dataclasses
+
+from penstock.broker.authorized_operations import ON_GROUP
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
 
 
 def handle(
@@ -30,4 +34,9 @@ def handle(
                     members=(),
                 )
             )
+    if request.include_authorized_operations:
+        groups = [
+            dataclasses.replace(group, authorized_operations=ON_GROUP) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
     return m.describe_groups_response.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

@@ -1,17 +1,19 @@
 """Metadata (API 3): brokers, topics, leaders.
 
 Version notes: v0 asks for all topics by an empty list, v1+ by null; v4 may forbid auto-creation; v9 flexible; v10 adds
-topic ids, v12 lets a client ask by id; v8-v10 may ask for authorized operations (no ACLs here: all bits unknown);
+topic ids, v12 lets a client ask by id; v8-v10 may ask for authorized operations of the cluster too, which stay unknown;
 v13 adds the top-level error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
+from penstock.broker.authorized_operations import ON_TOPIC
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS, LEADER_EPOCH, TopicDescription
 from penstock.broker.services import NO_THROTTLE, Services
@@ -30,6 +32,13 @@ def handle(
     else:
         may_create = request.allow_auto_topic_creation or call.api_version < 4
         topics = tuple(_asked_for(asked, broker, may_create) for asked in request.topics)
+    if request.include_topic_authorized_operations:
+        topics = tuple(
+            dataclasses.replace(topic, topic_authorized_operations=ON_TOPIC)
+            if topic.error_code is ErrorCode.none
+            else topic
+            for topic in topics
+        )
     return r.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=(r.MetadataResponseBroker(node_id=broker.node_id, host=host, port=i32(port)),),

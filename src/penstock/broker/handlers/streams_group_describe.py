@@ -1,16 +1,20 @@
 """StreamsGroupDescribe (API 89, KIP-1071): topology, members, assignments and targets of streams groups.
 
-Version notes: v0 is Kafka 4.2's and 4.3's, v1 Kafka 4.4's. No ACLs here: authorized operations stay unknown.
+Version notes: v0 is Kafka 4.2's and 4.3's, v1 Kafka 4.4's.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from kio.static.primitive import i32
 
+from penstock.broker.authorized_operations import ON_GROUP
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
 
 
 def handle(
@@ -35,6 +39,11 @@ def handle(
                     members=(),
                 )
             )
+    if request.include_authorized_operations:
+        groups = [
+            dataclasses.replace(group, authorized_operations=ON_GROUP) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
     return m.streams_group_describe_response.StreamsGroupDescribeResponse(
         throttle_time=NO_THROTTLE, groups=tuple(groups)
     )

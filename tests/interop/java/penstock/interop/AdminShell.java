@@ -16,6 +16,9 @@ import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
+import org.apache.kafka.clients.admin.DescribeStreamsGroupsOptions;
+import org.apache.kafka.clients.admin.DescribeTopicsOptions;
 import org.apache.kafka.clients.admin.ListStreamsGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.StreamsGroupDescription;
 import org.apache.kafka.clients.admin.StreamsGroupMemberAssignment;
@@ -58,7 +61,9 @@ public final class AdminShell {
     private Object called(String name, JsonNode call) throws ExecutionException, InterruptedException {
         String group = call.get(1).asText();
         return switch (name) {
-            case "describeStreamsGroups" -> described(admin.describeStreamsGroups(List.of(group)).all().get().get(group));
+            case "describeStreamsGroups" -> described(describedGroup(group));
+            case "describeTopics" -> describedTopic(group);
+            case "describeCluster" -> describedCluster();
             case "listGroups" -> listed(group);
             case "listStreamsGroupOffsets" -> offsets(group);
             case "alterStreamsGroupOffsets" -> done(admin.alterStreamsGroupOffsets(group, positions(call.get(2))).all().get());
@@ -68,6 +73,33 @@ public final class AdminShell {
             case "groupConfigs" -> groupConfigs(group);
             default -> throw new IllegalArgumentException(name);
         };
+    }
+
+    private StreamsGroupDescription describedGroup(String group) throws ExecutionException, InterruptedException {
+        var asked = new DescribeStreamsGroupsOptions().includeAuthorizedOperations(true);
+        return admin.describeStreamsGroups(List.of(group), asked).all().get().get(group);
+    }
+
+    private Map<String, Object> describedTopic(String name) throws ExecutionException, InterruptedException {
+        var asked = new DescribeTopicsOptions().includeAuthorizedOperations(true);
+        var topic = admin.describeTopics(List.of(name), asked).allTopicNames().get().get(name);
+        return Events.object(
+                "internal", topic.isInternal(),
+                "partitions", topic.partitions().size(),
+                "replicas", topic.partitions().get(0).replicas().size(),
+                "may", names(topic.authorizedOperations()));
+    }
+
+    private Map<String, Object> describedCluster() throws ExecutionException, InterruptedException {
+        var found = admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
+        return Events.object(
+                "nodes", found.nodes().get().size(),
+                "controller is one of them", found.nodes().get().contains(found.controller().get()),
+                "may", names(found.authorizedOperations().get()));
+    }
+
+    private static List<String> names(Collection<?> constants) {
+        return constants == null ? null : constants.stream().map(Object::toString).sorted().toList();
     }
 
     private static Object done(Void nothing) {
@@ -132,6 +164,7 @@ public final class AdminShell {
                 "group_epoch", group.groupEpoch(),
                 "target_epoch", group.targetAssignmentEpoch(),
                 "topology_epoch", group.topologyEpoch(),
+                "may", names(group.authorizedOperations()),
                 "subtopologies", group.subtopologies().stream().map(AdminShell::described).toList(),
                 "members", group.members().stream().map(AdminShell::described).toList());
     }
