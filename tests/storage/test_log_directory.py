@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.storage.compaction_samples import put
 from tests.storage.faulty_file_system import FaultyFileSystem, error
 from tests.storage.log_samples import append, contents
 
@@ -84,7 +85,7 @@ def test_lazy_topics_touch_the_disk_when_first_written(tmp_path: Path) -> None:
         directory.create_topic("__consumer_offsets", ID, 50, {"cleanup.policy": "compact"}, lazy=True)
         assert directory.existing_log("__consumer_offsets", 7) is None
         assert not list(tmp_path.glob("__consumer_offsets-*"))
-        append(directory.log("__consumer_offsets", 7), "a")
+        put(directory.log("__consumer_offsets", 7), ("key", "a"))
         assert [p.name for p in tmp_path.glob("__consumer_offsets-*")] == ["__consumer_offsets-7"]
     with LogDirectory(tmp_path) as directory:
         assert directory.partitions_on_disk() == [("__consumer_offsets", 7)]
