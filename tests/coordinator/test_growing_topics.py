@@ -158,3 +158,27 @@ def test_a_topic_made_anew_is_a_new_epoch_and_nothing_moves() -> None:
 def test_a_topic_nobody_needs_is_nothing_to_the_group() -> None:
     ctx = running({"in": 2, "cl": 2})
     assert ctx.set_topics({"in": 2, "cl": 2, "other": 3}) == []
+
+
+def test_a_topic_nobody_needs_configures_nothing_anew() -> None:
+    ctx = running({"in": 2, "cl": 2})
+    soft = ctx.shard._soft["g"]
+    group = ctx.shard._registry.streams_group("g")
+    assert group.topology is not None
+    before = soft.configured_topology(group, group.topology, ctx.image)
+    ctx.set_topics({"in": 2, "cl": 2, "other": 3})
+    assert soft.configured_topology(group, group.topology, ctx.image) is before
+    ctx.set_topics({"in": 2, "cl": 2, "other": 3}, renewed=("in",))
+    assert soft.configured_topology(group, group.topology, ctx.image) is not before
+
+
+def test_everybody_hears_where_a_grown_topic_is_although_no_task_moved() -> None:
+    given = topology(subtopology(sources=("wide", "narrow"), changelogs=("cl",)))
+    ctx = CoordinatorContext(topics={"wide": 3, "narrow": 1, "cl": 3})
+    ctx.join("m1", topology=given, endpoint=("here", 1))
+    epoch = ctx.heartbeat("m1", 2).response.endpoint_information_epoch
+    assert ctx.heartbeat("m1", 2, endpoint_information_epoch=epoch).response.partitions_by_user_endpoint is None
+    ctx.set_topics({"wide": 3, "narrow": 2, "cl": 3})
+    response = ctx.heartbeat("m1", 2, endpoint_information_epoch=epoch).response
+    (served,) = response.partitions_by_user_endpoint
+    assert {each.topic: each.partitions for each in served.active_partitions} == {"narrow": (0, 1), "wide": (0, 1, 2)}

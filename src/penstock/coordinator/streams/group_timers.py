@@ -88,6 +88,9 @@ def circumstances_changed(
     )
     if wanted == metadata:
         return _interval_timer_anew(group, circumstances)
+    if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
+        soft.endpoint_epoch += 1  # tasks may stay and have other partitions
+        soft.changed()
     bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = builders.streams_group_metadata_record(group.group_id, bumped)
     if circumstances.initial_delay_runs:
@@ -97,6 +100,10 @@ def circumstances_changed(
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
         return CoordinatorResult(records=(record,), timers=(timer,), events=(_epoch_event(group, bumped.epoch),))
     return _computed(group, soft, bumped, configured, circumstances, bump=record)
+
+
+def _has_endpoints(group: StreamsGroup) -> bool:
+    return any(member.metadata.user_endpoint is not None for member in group.members.values())
 
 
 def _interval_timer_anew(group: StreamsGroup, circumstances: Circumstances) -> CoordinatorResult | None:

@@ -10,15 +10,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.coordinator.records.schemas import StreamsGroupTopologyValue
 from penstock.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
-from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
+from penstock.coordinator.streams.topics.configured_topology import (
+    ConfiguredTopology,
+    configure_topology,
+    required_topics,
+)
 
 if TYPE_CHECKING:
     from penstock.coordinator.streams.group import StreamsGroup
 
 __all__ = ["StreamsGroupSoftState"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Configured:
+    """A configured topology and all it was computed from. `image` is the newest whose `topics` of the names in
+    `required` are these."""
+
+    configured: ConfiguredTopology
+    topology: StreamsGroupTopologyValue
+    is_running: bool
+    image: MetadataImage
+    required: tuple[str, ...]
+    topics: tuple[TopicImage | None, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,8 +50,7 @@ class StreamsGroupSoftState:
     endpoint_epoch: int = 0
     shutdown_requested_by: str | None = None
     task_offsets: dict[str, MemberTaskOffsets] = field(default_factory=dict)
-    _configured: ConfiguredTopology | None = None
-    _configured_from: tuple[StreamsGroupTopologyValue, MetadataImage, bool] | None = None
+    _configured: _Configured | None = None
 
     def changed(self) -> None:
         """Answers that were remembered hold no longer."""
@@ -63,22 +79,32 @@ class StreamsGroupSoftState:
     def configured_topology(
         self, group: StreamsGroup, topology: StreamsGroupTopologyValue, image: MetadataImage
     ) -> ConfiguredTopology:
-        """The group's topology, or the one it is about to get, on the topics of the image. Computed once for each, and
-        whether it was ready before."""
+        """The group's topology, or the one it is about to get, on the topics of the image.
+
+        Computed anew for another topology, when a topic it needs is another one, or when it came to be ready.
+        """
         is_running = group.metadata.validated_topology_epoch == topology.epoch
-        known = self._configured_from
-        if (
-            self._configured is None
-            or known is None
-            or known[0] is not topology
-            or known[1] is not image
-            or known[2] is not is_running
-        ):
-            self._configured = configure_topology(
-                topology, image, present_tasks=partial(_present_tasks, group) if is_running else None
-            )
-            self._configured_from = (topology, image, is_running)
-        return self._configured
+        known = self._configured
+        if known is None or known.topology is not topology or known.is_running is not is_running:
+            required = required_topics(topology)
+        elif known.image is image:
+            return known.configured
+        else:
+            required = known.required
+        topics = tuple(image.topics.get(name) for name in required)
+        if known is not None and known.required is required and known.topics == topics:
+            known.image = image
+            return known.configured
+        present_tasks = partial(_present_tasks, group) if is_running else None
+        self._configured = _Configured(
+            configured=configure_topology(topology, image, present_tasks=present_tasks),
+            topology=topology,
+            is_running=is_running,
+            image=image,
+            required=required,
+            topics=topics,
+        )
+        return self._configured.configured
 
 
 def _present_tasks(group: StreamsGroup) -> dict[str, int]:
