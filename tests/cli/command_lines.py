@@ -58,7 +58,7 @@ class Worker:
     def __init__(self, broker: EmbeddedBroker, client_id: str, topology: Topology) -> None:
         self.has_tasks = threading.Event()
         self._stop = threading.Event()
-        self._member = StreamsMember(
+        self.member = StreamsMember(
             GROUP,
             topology,
             bootstrap_servers=broker.bootstrap_servers,
@@ -70,16 +70,16 @@ class Worker:
 
     @property
     def member_id(self) -> str:
-        return self._member.member_id
+        return self.member.member_id
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            for change in self._member.changes(timeout=0.05):
-                self._member.acknowledge(change)
-                if self._member.assignment.active:
+            for change in self.member.changes(timeout=0.05):
+                self.member.acknowledge(change)
+                if self.member.assignment.active:
                     self.has_tasks.set()
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._member.close()
+        self.member.close()

@@ -38,12 +38,13 @@ COMMANDS: dict[str, CommandEntry] = {
     "describe": _entry("describe", _OURS, "What an application reads, keeps and writes."),
     "verify": _entry("verify", _OURS, "Recompute an application as one Spark batch and compare."),
     "top": _entry("top", _OURS, "The live table of a streams group: who owns which tasks, and the lag."),
+    "upgrade": _entry("upgrade", _OURS, "Make room for a changed topology; the group's positions are kept."),
     "broker": _entry("broker", _OURS, "Run the broker on one data directory."),
     "explain": _entry("explain", _OURS, "The page of an error code."),
     "topics": _entry("topics", _KAFKA, "Create, delete, list, describe and alter topics."),
     "console-producer": _entry("console_producer", _KAFKA, "Each line of standard input becomes a record."),
     "console-consumer": _entry("console_consumer", _KAFKA, "Print the records of a topic."),
-    "streams-groups": _entry("streams_groups", _KAFKA, "List, describe and delete streams groups."),
+    "streams-groups": _entry("streams_groups", _KAFKA, "List, describe, delete and reset streams groups."),
     "groups": _entry("groups", _KAFKA, "List groups of every kind."),
 }
 
