@@ -16,31 +16,49 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["TOOLS_VERSION", "VERSIONS", "KafkaUnavailable", "compiled", "java", "kafka_jars"]
+__all__ = ["STREAMS_TESTS", "TOOLS_VERSION", "VERSIONS", "KafkaUnavailable", "compiled", "java", "kafka_jars"]
 
 TOOLS_VERSION = "4.3.1"
+STREAMS_TESTS = "kafka-streams-tests-4.3.1"
 JARS = Path(__file__).parents[2] / ".jars"
 
 _KAFKA = "org.apache.kafka"
-# Without a binding Kafka's own error messages would be lost.
-_LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4", ())
 _COMPILER = "ecj-3.38.0"
 
-# Directory below .jars → (group, artifact, version, artifacts left out)
-VERSIONS: dict[str, list[tuple[str, str, str, tuple[str, ...]]]] = {
-    "4.3.1": [
-        (_KAFKA, "kafka_2.13", "4.3.1", ()),
-        (_KAFKA, "kafka-tools", "4.3.1", ()),
-        (_KAFKA, "kafka-streams", "4.3.1", ()),
+
+class _Jar(NamedTuple):
+    """What Maven is asked for; `without` names artifacts of Kafka that are left out of what it needs."""
+
+    group: str
+    artifact: str
+    version: str
+    without: tuple[str, ...] = ()
+    classifier: str = ""
+
+
+# Without a binding Kafka's own error messages would be lost.
+_LOGGING = _Jar("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
+
+# Directory below .jars → what lies in it, with all that it needs
+VERSIONS: dict[str, tuple[_Jar, ...]] = {
+    "4.3.1": (
+        _Jar(_KAFKA, "kafka_2.13", "4.3.1"),
+        _Jar(_KAFKA, "kafka-tools", "4.3.1"),
+        _Jar(_KAFKA, "kafka-streams", "4.3.1"),
         _LOGGING,
-    ],
-    "4.4.0": [
-        (_KAFKA, "kafka_2.13", "4.4.0", ("kafka-tools-api",)),
-        (_KAFKA, "kafka-tools-api", "4.3.1", ()),
+    ),
+    "4.4.0": (
+        _Jar(_KAFKA, "kafka_2.13", "4.4.0", without=("kafka-tools-api",)),
+        _Jar(_KAFKA, "kafka-tools-api", "4.3.1"),
         _LOGGING,
-    ],
-    _COMPILER: [("org.eclipse.jdt", "ecj", "3.38.0", ())],
+    ),
+    STREAMS_TESTS: tuple(
+        _Jar(_KAFKA, artifact, "4.3.1", classifier="test")
+        for artifact in ("kafka-streams", "kafka-clients", "kafka-server-common")
+    ),
+    _COMPILER: (_Jar("org.eclipse.jdt", "ecj", "3.38.0"),),
 }
 
 
@@ -121,9 +139,10 @@ def _named(version: str) -> str:
 
 def _pom(version: str) -> str:
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{number}</version>"
-        f"{_exclusions(left_out)}</dependency>"
-        for group, artifact, number, left_out in VERSIONS[version]
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
+        f"<version>{jar.version}</version><classifier>{jar.classifier}</classifier>{_exclusions(jar.without)}"
+        "</dependency>"
+        for jar in VERSIONS[version]
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
