@@ -1,0 +1,128 @@
+"""Standby tasks: each on a process of its own that does not have the task; where its state is, if there is room.
+
+1. A standby stays where it was.
+2. A missing one goes to the task's previous active member, which has its state.
+3. What is left goes to the process with the least loaded member, and there to this member.
+
+The load counts active and standby tasks; nobody gets beyond the even share of both in steps 1 and 2.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from penstock.coordinator.assignors.placement import Placement, Share
+from penstock.coordinator.streams.tasks import Task
+
+__all__ = ["place_standby_tasks"]
+
+
+def place_standby_tasks(placement: Placement, replicas: int) -> None:
+    """Fills `placement.standby` with min(`replicas`, processes - 1) standbys of each stateful task."""
+    replicas = min(replicas, placement.processes - 1)
+    if replicas < 1 or not placement.tasks.stateful:
+        return
+    _StandbyPlacement(placement, replicas).place()
+
+
+class _StandbyPlacement:
+    """Mutable: loads of members, what each process holds in either role, and which tasks have all their standbys."""
+
+    def __init__(self, placement: Placement, replicas: int) -> None:
+        self._placement = placement
+        self._replicas = replicas
+        tasks = placement.tasks
+        share = Share(len(tasks.ordered) + replicas * len(tasks.stateful), len(placement.member_ids))
+        self._most = share.most()
+        self._loads = [len(active) for active in placement.active]
+        self._on_process: list[set[Task]] = [set() for _ in range(placement.processes)]
+        for process, active in zip(placement.process, placement.active, strict=True):
+            self._on_process[process].update(active)
+        self._placed: dict[Task, int] = {}
+        self._complete: set[Task] = set()
+
+    def place(self) -> None:
+        for number, previous in enumerate(self._placement.previous):
+            if previous.standby:
+                self._keep(number, previous.standby)
+        missing = self._missing()
+        if missing:
+            self._place_at_previous_owners(frozenset(missing))
+            self._place_at_least_loaded(self._missing())
+
+    def _missing(self) -> list[Task]:
+        if len(self._complete) == len(self._placement.tasks.stateful):
+            return []
+        return [task for task in self._placement.tasks.stateful_ordered if task not in self._complete]
+
+    def _keep(self, number: int, standby: tuple[Task, ...]) -> None:
+        held = self._on_process[self._placement.process[number]]
+        stateful = self._placement.tasks.stateful
+        all_stay = (
+            len(standby) <= self._most - self._loads[number]
+            and stateful.issuperset(standby)
+            and held.isdisjoint(standby)
+            and self._complete.isdisjoint(standby)
+        )
+        if not all_stay:
+            for task in standby:
+                if self._loads[number] < self._most and task in stateful:
+                    self._give_if_it_may(number, task)
+            return
+        self._placement.standby[number] = standby
+        self._loads[number] += len(standby)
+        held.update(standby)
+        if self._replicas == 1:
+            self._complete.update(standby)
+        else:
+            for task in standby:
+                self._count(task)
+
+    def _place_at_previous_owners(self, missing: frozenset[Task]) -> None:
+        for number, previous in enumerate(self._placement.previous):
+            if previous.active and not missing.isdisjoint(previous.active):
+                for task in previous.active:
+                    if task in missing and self._loads[number] < self._most:
+                        self._give_if_it_may(number, task)
+
+    def _place_at_least_loaded(self, missing: list[Task]) -> None:
+        if not missing:
+            return
+        members: list[list[tuple[int, int]]] = [[] for _ in self._on_process]
+        for number, process in enumerate(self._placement.process):
+            members[process].append((self._loads[number], number))
+        for heap in members:
+            heapq.heapify(heap)
+        processes = [(heap[0], process) for process, heap in enumerate(members)]
+        heapq.heapify(processes)
+        for task in missing:
+            passed = []
+            while processes and task not in self._complete:
+                least, process = heapq.heappop(processes)
+                if self._give_if_it_may(least[1], task):
+                    heapq.heapreplace(members[process], (least[0] + 1, least[1]))
+                    least = members[process][0]
+                passed.append((least, process))
+            for entry in passed:
+                heapq.heappush(processes, entry)
+
+    def _give_if_it_may(self, number: int, task: Task) -> bool:
+        """A process has a task once, and a task as many standbys as are wanted."""
+        placement = self._placement
+        held = self._on_process[placement.process[number]]
+        if task in held or task in self._complete:
+            return False
+        has = placement.standby[number]
+        if isinstance(has, tuple):
+            placement.standby[number] = has = list(has)
+        has.append(task)
+        held.add(task)
+        self._loads[number] += 1
+        self._count(task)
+        return True
+
+    def _count(self, task: Task) -> None:
+        placed = self._placed.get(task, 0) + 1
+        self._placed[task] = placed
+        if placed == self._replicas:
+            self._complete.add(task)
