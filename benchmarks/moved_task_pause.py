@@ -43,7 +43,7 @@ from penstock.protocol.record_batches import encode_batch
 
 PARTITIONS = 8
 FEED_EVERY_S = 0.02
-PATIENCE_S = 60
+PATIENCE_S = 90
 QUIET_S = 1.0
 JAVA_PEER = Path(__file__).parent / "peers" / "moved_task_pause" / "KafkaStreamsInstances.java"
 BUILD = Path(__file__).parent.parent / ".build" / "peers" / "moved_task_pause"
@@ -129,7 +129,7 @@ class Setup:
 
     def begin(self, stack: ExitStack) -> None:
         self.admin = stack.enter_context(Admin(self.bootstrap))
-        self.admin.create_topics({self.topic: PARTITIONS}, replication_factor=1)
+        self.admin.create_topics({self.topic: PARTITIONS}, replication_factor=1, exist_ok=True)
         self.process = subprocess.Popen(
             self._command(),
             stdin=subprocess.PIPE,
