@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.interop.group_members import Worker, is_settled, members, topology, wait_for
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS, Told, ToolServer
 
@@ -21,7 +21,8 @@ from penstock.broker.embedded import EmbeddedBroker
 from penstock.cli.main import run
 from penstock.client.admin import Admin
 from penstock.client.group_offsets import commit_offsets
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
+from penstock.client.membership.events import Fatal
+from penstock.client.membership.topology import Topology
 from penstock.client.plain_records import PlainRecord, produce
 from penstock.client.streams_member import StreamsMember
 
@@ -101,83 +102,6 @@ def cluster(
     made.admin.close()
 
 
-def topology(group: str, source: str) -> Topology:
-    """Source → repartition topic → counts. One internal topic is not named after the group."""
-    return Topology(
-        subtopologies=(
-            Subtopology(
-                subtopology_id="0", source_topics=(source,), repartition_sink_topics=(f"{group}-by-key-repartition",)
-            ),
-            Subtopology(
-                subtopology_id="1",
-                repartition_source_topics=(InternalTopic(name=f"{group}-by-key-repartition"),),
-                state_changelog_topics=(
-                    InternalTopic(name=f"{group}-counts-changelog", configs=(("cleanup.policy", "compact"),)),
-                    InternalTopic(name=f"foreign-{group}", configs=(("cleanup.policy", "compact"),)),
-                ),
-            ),
-        )
-    )
-
-
-class Worker:
-    """A member that owns what it is given and processes nothing."""
-
-    def __init__(self, servers: str, group: str, source: str, client_id: str) -> None:
-        self.settled = threading.Event()
-        self._over = threading.Event()
-        self.member = StreamsMember(
-            group,
-            topology(group, source),
-            bootstrap_servers=servers,
-            client_id=client_id,
-            heartbeat_max_interval_ms=100,
-        )
-        self._thread = threading.Thread(target=self._obey, daemon=True)
-        self._thread.start()
-
-    def _obey(self) -> None:
-        while not self._over.is_set():
-            for change in self.member.changes(timeout=0.05):
-                self.member.acknowledge(change)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join(10)
-        self.member.close()
-
-
-@contextmanager
-def members(cluster: Cluster, group: str, source: str, count: int) -> Iterator[list[Worker]]:
-    """So many members; when they have settled."""
-    workers: list[Worker] = []
-    try:
-        workers += [Worker(cluster.servers, group, source, f"worker-{number}") for number in range(count)]
-        wait_for(lambda: is_settled(cluster.admin, group, count))
-        yield workers
-    finally:
-        for worker in workers:
-            worker.close()
-
-
-def is_settled(admin: Admin, group: str, count: int) -> bool:
-    described = admin.try_describe_streams_groups([group]).done.get(group)
-    return (
-        described is not None
-        and (described.state, len(described.members)) == ("Stable", count)
-        and all(member.assignment.active for member in described.members)
-    )
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("not within 30 s")
-
-
 def fill(cluster: Cluster, topic: str) -> None:
     """3 partitions: 10 records with rising timestamps, 5 records, none."""
     cluster.admin.create_topics({topic: 3}, replication_factor=1)
@@ -197,7 +121,7 @@ def set_back(cluster: Cluster, group: str, topic: str) -> Callable[[], None]:
 def test_a_living_group(cluster: Cluster) -> None:
     group, topic = "golden-living", "golden-living-input"
     fill(cluster, topic)
-    with members(cluster, group, topic, 2) as workers:
+    with members(cluster.admin, group, topic, 2) as workers:
         for worker in workers:
             snapshot = worker.member.assignment
             owned = {(topic, partition): 3 for partition in snapshot.active.get("0", ())}
@@ -229,7 +153,7 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
     group, topic = "golden-empty", "golden-input-with-a-long-name"
     fill(cluster, topic)
     for name in (group, "golden-empty-2"):
-        with members(cluster, name, topic, 1):
+        with members(cluster.admin, name, topic, 1):
             pass
         wait_for(lambda name=name: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
     which, all_topics = ("--group", group), "--all-input-topics"
@@ -242,9 +166,8 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
         ["--shift-by", "-1"], ["--shift-by", "-9"], ["--by-duration", "PT0S"], ["--by-duration", "P9999D"],
         ["--to-datetime", "2023-11-14T22:13:23.000"], ["--to-datetime", "2023-11-14T23:13:23.500+01:00"],
     ):  # fmt: skip
-        for how in (["--dry-run"], ["--dry-run", "--export"], ["--execute"]):
-            cluster.same("--reset-offsets", *which, all_topics, *scenario, *how, before=before)
-            cluster.same("--reset-offsets", *which, "--input-topic", f"{topic}:1,0", *scenario, *how, before=before)
+        cluster.same("--reset-offsets", *which, "--input-topic", f"{topic}:1,0", *scenario, "--dry-run", before=before)
+        cluster.same("--reset-offsets", *which, all_topics, *scenario, "--execute", before=before)
     assert positions(cluster, group) == {0: 4, 1: 4}, "the last one: 23.5 s after the first record, the end"
     before()
     exported = tmp_path / "plan.csv"
@@ -276,7 +199,7 @@ def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     fill(cluster, "golden-deleted-input")
     told = {}
     for group in ("golden-deleted-k", "golden-deleted-p"):
-        with members(cluster, group, "golden-deleted-input", 1):
+        with members(cluster.admin, group, "golden-deleted-input", 1):
             pass
         wait_for(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
         arguments = ("--delete", "--group", group, "--group", "golden-absent", "--delete-all-internal-topics")
@@ -311,7 +234,7 @@ def test_lists_of_groups(cluster: Cluster, arguments: list[str]) -> None:
 def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
     """Kafka's broker compares its filter with a name that nobody gives; ours, and our tools anywhere, find them."""
     group = f"golden-not-ready-{cluster.name}"
-    worker = Worker(cluster.servers, group, "golden-topic-that-never-was", "worker")
+    worker = Worker(cluster.servers, topology(group, "golden-topic-that-never-was"), group)
     try:
         wait_for(lambda: bool(cluster.admin.list_groups(states=["NotReady"])))
         for state in ("NotReady", "not_ready", "NOTREADY"):
@@ -322,6 +245,70 @@ def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
         assert "MISSING_SOURCE_TOPICS" in cluster.ours("top", group, "--once").out
     finally:
         worker.close()
+
+
+def test_top_says_what_is_wrong_with_an_internal_topic(cluster: Cluster) -> None:
+    group, source = f"golden-uneven-{cluster.name}", "golden-uneven-input"
+    cluster.admin.create_topics({source: 3, f"{group}-counts-changelog": 2}, replication_factor=1, exist_ok=True)
+    worker = Worker(cluster.servers, topology(group, source), group)
+    try:
+        wait_for(lambda: group in [listed.group_id for listed in cluster.admin.list_groups(states=["NotReady"])])
+        told = cluster.ours("top", group, "--once", "--interval", "0.1").out
+        assert f'the changelog topic "{group}-counts-changelog" has 2 partitions, 3 are needed' in told
+        assert f"penstock topics --alter --topic {group}-counts-changelog --partitions 3" in told
+        cluster.ours("topics", "--alter", "--topic", f"{group}-counts-changelog", "--partitions", "3")
+        wait_for(lambda: is_settled(cluster.admin, group, 1))
+        told = cluster.ours("top", group, "--once", "--interval", "0.1").out
+        assert "   1 member   6 of 6 tasks owned   lag 0\n" in told
+        assert "why" not in told
+    finally:
+        worker.close()
+
+
+def test_an_upgrade_to_another_topology_keeps_the_positions(cluster: Cluster, tmp_path: Path) -> None:
+    """All leave, save, delete, restore, join; and back. The same on both brokers."""
+    group, source = "golden-upgrade", "golden-upgrade-input"
+    fill(cluster, source)
+    old = topology(group, source)
+    first, second = old.subtopologies
+    new = replace(old, subtopologies=(first, replace(second, state_changelog_topics=second.state_changelog_topics[:1])))
+    file = str(tmp_path / "positions.json")
+    with members(cluster.admin, group, source, 1):
+        refused = cluster.ours("upgrade", group, "--file", file)
+        assert (refused.code, "error[group-not-empty]" in refused.err) == (1, True)
+    wait_for(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
+    saved = {(source, 0): 4, (source, 1): 5, (f"{group}-by-key-repartition", 2): 0}
+    cluster.admin.alter_offsets(group, saved)
+    assert refusal(cluster, group, new) == "topology-differs"
+
+    told = cluster.ours("upgrade", group, "--file", file)
+    assert (told.code, "3 positions (2 of source topics, 1 of repartition topics)" in told.out) == (0, True), told
+    joined(cluster, group, new)
+    assert cluster.admin.committed_offsets(group) == saved
+    cluster.admin.alter_offsets(group, {(source, 0): 9})
+    assert cluster.ours("upgrade", "--rollback", file).code == 0
+    joined(cluster, group, old)
+    assert cluster.admin.committed_offsets(group) == saved
+
+
+def joined(cluster: Cluster, group: str, shape: Topology) -> None:
+    """A member with this topology is taken, and leaves."""
+    worker = Worker(cluster.servers, shape, group)
+    try:
+        wait_for(lambda: is_settled(cluster.admin, group, 1))
+    finally:
+        worker.close()
+    wait_for(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
+
+
+def refusal(cluster: Cluster, group: str, shape: Topology) -> str:
+    """The code with which a member with this topology is refused."""
+    with StreamsMember(group, shape, bootstrap_servers=cluster.servers) as member:
+        for _ in range(100):
+            for change in member.changes(timeout=0.1):
+                if isinstance(change, Fatal):
+                    return change.error.code
+    raise AssertionError("it was not refused")
 
 
 def test_a_clash_of_types_is_told_in_words(cluster: Cluster) -> None:

@@ -82,7 +82,7 @@ def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> 
         return (
             "topology-differs",
             f"the group {group_id} exists with another topology than this application has",
-            "run the same version everywhere, or stop all members, export the offsets, delete the group and join again",
+            f"run the same version everywhere; for a new one stop all members, then:  penstock upgrade {group_id}",
         )
     if code == ErrorCode.streams_invalid_topology:
         return (
@@ -100,8 +100,8 @@ def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> 
         if joining:
             return (
                 "group-kind",
-                f"{group_id} is not a streams group: consumers use this name",
-                "take another application name, or delete the other group when nobody needs it",
+                f"{group_id} is not a streams group: it is a classic, consumer or share group",
+                "see which:  penstock groups --list ; an empty classic group gives way, else take another name",
             )
         return (
             "group-missing",
