@@ -23,6 +23,8 @@ from penstock.protocol.record_batches import (
 __all__ = ["GroupMetadataLogs", "coordinator_configuration", "coordinator_records"]
 
 READ_BYTES = 5 * 1024 * 1024
+MOST_HELD = 1_000_000
+"""Keys held at a time while a log is read: what a very large one has beyond is replayed in portions."""
 
 
 def coordinator_configuration(configuration: BrokerConfiguration) -> GroupCoordinatorConfiguration:
@@ -82,19 +84,33 @@ class _GroupMetadataLog:
 def coordinator_records(
     read: Callable[[int, int], bytes], position: int, end_offset: int
 ) -> Iterator[CoordinatorRecord]:
-    """The records of a shard's log in order, compacted or not; types that are not ours are passed over.
+    """What a shard is loaded from: for each key its last record, in the order of the log, as if it had been compacted.
 
-    `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch, CorruptRecord.
+    Most of a log are offsets that were committed again; they cost a look at their key, and are never decoded. Types
+    that are not ours are passed over. `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch,
+    CorruptRecord.
     """
+    last: dict[bytes, bytes | None] = {}
     while position < end_offset:
         chunk = read(position, READ_BYTES)
         if not chunk:
-            return
+            break
         for header in surviving_batches(chunk, iter_batch_headers(chunk)):
             check_crc(chunk, header)
+            skipped = position - header.base_offset  # of the first batch: what lies before the position
             for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
-                if key is not None and header.base_offset + delta >= position:
-                    record = serde.decode(key, value)
-                    if record is not None:
-                        yield record
+                if key is not None and delta >= skipped:
+                    last.pop(key, None)
+                    last[key] = value
         position = max(end_of(chunk), position + 1)
+        if len(last) >= MOST_HELD:
+            yield from _decoded(last)
+            last = {}
+    yield from _decoded(last)
+
+
+def _decoded(records: dict[bytes, bytes | None]) -> Iterator[CoordinatorRecord]:
+    for key, value in records.items():
+        record = serde.decode(key, value)
+        if record is not None:
+            yield record
