@@ -1,0 +1,121 @@
+"""A group that changes its type while it is empty, classic → streams → classic, on Apache Kafka: offsets stay.
+
+The classic member is librdkafka, the streams member ours. What Kafka wrote on the way into `__consumer_offsets` is
+replayed by our coordinator, whole, in every prefix, and as a log cleaner may leave it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import confluent_kafka
+import pytest
+from tests.coordinator.coordinator_context import CoordinatorContext
+from tests.coordinator.test_group_migration import compacted
+from tests.interop.group_members import Worker, is_settled, wait_for
+from tests.interop.kafka_broker import KafkaBroker
+
+from penstock.client.admin import Admin
+from penstock.client.membership.topology import Subtopology, Topology
+from penstock.client.plain_records import PlainRecord, consume, produce
+from penstock.coordinator.errors import CorruptRecord
+from penstock.coordinator.partitions import partition_for_group
+from penstock.coordinator.records import serde
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+GROUP, TOPIC = "migrating", "migrating-input"
+
+
+def classic_member_reads(servers: str, count: int) -> list[int]:
+    """A classic consumer reads so many records, commits and leaves; the offsets it read."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "group.protocol": "classic",
+        }
+    )
+    consumer.subscribe([TOPIC])
+    read: list[int] = []
+    try:
+        while len(read) < count:
+            message = consumer.poll(30)
+            assert message is not None, "nothing to read"
+            assert message.error() is None, message.error()
+            read.append(message.offset())
+            consumer.commit(message, asynchronous=False)
+    finally:
+        consumer.close()
+    return read
+
+
+def streams_member_was_there(admin: Admin) -> None:
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
+    worker = Worker(admin.client.bootstrap_servers, topology, GROUP)
+    try:
+        wait_for(lambda: is_settled(admin, GROUP, 1))
+        assert kind(admin) == ("streams", "Stable")
+    finally:
+        worker.close()
+    wait_for(lambda: kind(admin) == ("streams", "Empty"))
+
+
+def kind(admin: Admin) -> tuple[str, str]:
+    (listed,) = (group for group in admin.list_groups() if group.group_id == GROUP)
+    return listed.group_type.lower(), listed.state
+
+
+def history(admin: Admin) -> list[tuple[bytes, bytes | None]]:
+    """What Kafka wrote of our group; keys of other groups in the same partition are left out."""
+    where = ("__consumer_offsets", partition_for_group(GROUP))
+    records = [record for _, _, record in consume(admin.client, {where: 0}, isolation_level="read_uncommitted")]
+    own = []
+    for record in records:
+        assert record.key is not None
+        decoded = serde.decode(record.key, record.value)
+        if decoded is not None and GROUP in (getattr(decoded.key, "group_id", ""), getattr(decoded.key, "group", "")):
+            own.append((record.key, record.value))
+    return own
+
+
+def test_an_empty_group_goes_from_classic_to_streams_and_back(kafka: KafkaBroker) -> None:
+    with Admin(kafka.bootstrap_servers) as admin:
+        admin.create_topics({TOPIC: 1}, replication_factor=1)
+        produce(admin.client, TOPIC, [PlainRecord(value=b"v") for _ in range(10)], partition=0)
+        assert classic_member_reads(kafka.bootstrap_servers, 3) == [0, 1, 2]
+        wait_for(lambda: kind(admin) == ("classic", "Empty"))
+        streams_member_was_there(admin)
+        assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 3}
+        assert classic_member_reads(kafka.bootstrap_servers, 4) == [3, 4, 5, 6]
+        wait_for(lambda: kind(admin) == ("classic", "Empty"))
+        streams_member_was_there(admin)
+        assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 7}
+        log = history(admin)
+
+    ctx = CoordinatorContext()
+    for key, value in log:
+        record = serde.decode(key, value)
+        assert record is not None
+        ctx.shard.replay(record)  # raises CorruptRecord
+    assert [(group.group_type, group.group_state) for group in ctx.shard.list_groups()] == [("streams", "Empty")]
+    assert ctx.fetch(None, group_id=GROUP) == {(TOPIC, 0): 7}
+    names = [type(record.key).__name__ for key, value in log if (record := serde.decode(key, value)) is not None]
+    assert {"GroupMetadataKey", "OffsetCommitKey", "StreamsGroupMetadataKey", "StreamsGroupTopologyKey"} <= set(names)
+    random_source = random.Random(4)
+    for _ in range(40):
+        assert replayed(compacted(log, random_source)) == ctx.shard.digest()
+
+
+def replayed(log: list[tuple[bytes, bytes | None]]) -> str:
+    shard = CoordinatorContext().shard
+    for key, value in log:
+        record = serde.decode(key, value)
+        assert record is not None
+        try:
+            shard.replay(record)
+        except CorruptRecord as error:
+            raise AssertionError(f"a cleaned log cannot be loaded: {error}") from error
+    return shard.digest()
