@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, subtopology, topology
+from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, Outcome, subtopology, topology
 
+from penstock.coordinator.result import CoordinatorResult
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 
 TWO_STEPS = topology(
@@ -182,3 +183,34 @@ def test_everybody_hears_where_a_grown_topic_is_although_no_task_moved() -> None
     response = ctx.heartbeat("m1", 2, endpoint_information_epoch=epoch).response
     (served,) = response.partitions_by_user_endpoint
     assert {each.topic: each.partitions for each in served.active_partitions} == {"narrow": (0, 1), "wide": (0, 1, 2)}
+
+
+def test_what_an_operator_is_told_of_topics() -> None:
+    ctx = CoordinatorContext(topics={"cl": 2})
+    events: list[tuple[str, str]] = []
+    apply = ctx.apply
+
+    def noted(result: CoordinatorResult) -> Outcome:
+        events.extend((each.name, dict(each.details).get("status", "")) for each in result.events)
+        return apply(result)
+
+    ctx.apply = noted  # type: ignore[method-assign]
+
+    def told() -> list[tuple[str, str]]:
+        of_topics = [event for event in events if event[0].startswith(("Topology", "Source"))]
+        events.clear()
+        return of_topics
+
+    ctx.join("m1", topology=STATEFUL)
+    assert told() == [("TopologyNotReady", "MISSING_SOURCE_TOPICS")]
+    ctx.heartbeat("m1", 2)
+    ctx.join("m2", topology=STATEFUL)
+    assert told() == []
+    ctx.set_topics({"in": 2, "cl": 2})
+    assert told() == [("TopologyReady", "")]
+    ctx.set_topics({"in": 4, "cl": 2})
+    assert told() == [("SourceTopicsOutgrown", "STALE_TOPOLOGY")]
+    ctx.join("m3", topology=STATEFUL)
+    assert told() == []
+    ctx.set_topics({"in": 4})
+    assert told() == [("TopologyNotReady", "MISSING_INTERNAL_TOPICS")]

@@ -19,8 +19,9 @@ from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorResult, CreatableTopic
+from penstock.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
 from penstock.coordinator.shard import GroupCoordinatorShard
+from penstock.coordinator.streams.topics.topic_status import StatusCode
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
 
@@ -194,7 +195,7 @@ class CoordinatorRuntime:
     def _after(self, outcome: Outcome) -> None:
         for event in outcome.events:
             details = ", ".join(f"{name}={value}" for name, value in event.details)
-            logger.debug("group %s: %s %s", event.group_id, event.name, details)
+            logger.log(_level(event), "group %s: %s %s", event.group_id, event.name, details)
         if outcome.topics_to_create:
             asyncio.get_running_loop().call_soon(self._create_topics, outcome.topics_to_create)
 
@@ -225,3 +226,9 @@ class CoordinatorRuntime:
                 self._drain(runner, runner.fire_timers(now_ms=now_ms))
             elif deadline_ms is not None:
                 self._arm_at(deadline_ms)
+
+
+def _level(event: CoordinatorEvent) -> int:
+    """What somebody has to do something about is a warning; missing internal topics are about to be made."""
+    status = dict(event.details).get("status", StatusCode.MISSING_INTERNAL_TOPICS.name)
+    return logging.DEBUG if status == StatusCode.MISSING_INTERNAL_TOPICS.name else logging.WARNING

@@ -9,7 +9,6 @@ from penstock.coordinator.records.schemas import StreamsGroupMetadataValue
 from penstock.coordinator.result import (
     CancelTimer,
     CoordinatorEvent,
-    CoordinatorRecord,
     CoordinatorResult,
     SetTimer,
 )
@@ -21,6 +20,7 @@ from penstock.coordinator.streams.membership_end import member_removed
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from penstock.coordinator.streams.topology_events import topology_events
 
 __all__ = [
     "assignment_due",
@@ -65,7 +65,7 @@ def assignment_due(
     if group.topology is None or not is_due:
         return None
     configured = soft.configured_topology(group, group.topology, circumstances.image)
-    return _computed(group, soft, group.metadata, configured, circumstances, bump=None)
+    return _computed(group, soft, group.metadata, configured, circumstances)
 
 
 def circumstances_changed(
@@ -93,13 +93,15 @@ def circumstances_changed(
         soft.changed()
     bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = builders.streams_group_metadata_record(group.group_id, bumped)
+    events = (_epoch_event(group, bumped.epoch), *topology_events(group, configured))
     if circumstances.initial_delay_runs:
-        return CoordinatorResult(records=(record,), events=(_epoch_event(group, bumped.epoch),))
+        return CoordinatorResult(records=(record,), events=events)
     end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
     if end_ms is not None:
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
-        return CoordinatorResult(records=(record,), timers=(timer,), events=(_epoch_event(group, bumped.epoch),))
-    return _computed(group, soft, bumped, configured, circumstances, bump=record)
+        return CoordinatorResult(records=(record,), timers=(timer,), events=events)
+    computed = _computed(group, soft, bumped, configured, circumstances)
+    return replace(computed, records=(record, *computed.records), events=(*events, *computed.events))
 
 
 def _has_endpoints(group: StreamsGroup) -> bool:
@@ -139,28 +141,21 @@ def _computed(
     metadata: StreamsGroupMetadataValue,
     configured: ConfiguredTopology,
     circumstances: Circumstances,
-    *,
-    bump: CoordinatorRecord | None,
 ) -> CoordinatorResult:
-    configs = dict(metadata.last_assignment_configs)
     computed = compute_target(
         group,
         epoch=metadata.epoch,
         configured=configured,
-        num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
+        assignment_configs=metadata.last_assignment_configs,
         assignor=circumstances.assignor,
         now_ms=circumstances.now_ms,
         task_offsets=soft.task_offsets,
     )
-    events = [] if bump is None else [_epoch_event(group, metadata.epoch)]
-    events.append(
-        CoordinatorEvent(
-            name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
-        )
+    event = CoordinatorEvent(
+        name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
     )
     timers = (CancelTimer(key=interval_timer(group.group_id)),) if circumstances.interval_timer_runs else ()
-    records = computed.records if bump is None else (bump, *computed.records)
-    return CoordinatorResult(records=records, timers=timers, events=tuple(events))
+    return CoordinatorResult(records=computed.records, timers=timers, events=(event,))
 
 
 def _epoch_event(group: StreamsGroup, epoch: int) -> CoordinatorEvent:

@@ -66,6 +66,7 @@ from penstock.coordinator.streams.task_offsets import MemberTaskOffsets, reporte
 from penstock.coordinator.streams.tasks import TasksTuple
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
+from penstock.coordinator.streams.topology_events import topology_events
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.messages import streams_group_heartbeat_response as replies
@@ -160,7 +161,7 @@ def streams_group_heartbeat(
             *target.timers,
         ),
         topics_to_create=configured.topics_to_create,
-        events=_events(admission, metadata, target),
+        events=(*_events(admission, metadata, target), *topology_events(admission.group, configured)),
     )
 
 
@@ -244,7 +245,7 @@ def target_assignment(
         group,
         epoch=metadata.epoch,
         configured=configured,
-        num_standby_replicas=configuration.num_standby_replicas,
+        assignment_configs=metadata.last_assignment_configs,
         assignor=circumstances.assignor,
         now_ms=now_ms,
         task_offsets=task_offsets,

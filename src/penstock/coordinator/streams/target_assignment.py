@@ -61,7 +61,7 @@ def compute_target(
     *,
     epoch: int,
     configured: ConfiguredTopology,
-    num_standby_replicas: int,
+    assignment_configs: tuple[tuple[str, str], ...],
     assignor: TaskAssignor,
     now_ms: int,
     task_offsets: Mapping[str, MemberTaskOffsets],
@@ -70,8 +70,9 @@ def compute_target(
     """The target for `epoch`. A topology that is not ready leaves everybody without tasks, one that is newer than a
     member's own leaves this member without: it does not know what the tasks are (Kafka 4.3.1 and 4.4 give it some).
 
-    `joining`: the member as its heartbeat makes it, in place of the stored one. One record for each member whose target
-    changed (a new member's always), then the metadata record.
+    `assignment_configs` as in the metadata record of this epoch. `joining`: the member as its heartbeat makes it, in
+    place of the stored one. One record for each member whose target changed (a new member's always), then the metadata
+    record.
     """
     members: Mapping[str, StreamsGroupMember] = group.members
     if joining is not None:
@@ -79,7 +80,7 @@ def compute_target(
     assigned: Mapping[str, TasksTuple] = {}
     current = {each: members[each] for each in members if members[each].metadata.topology_epoch >= configured.epoch}
     if configured.is_ready and current:
-        assigned = assignor.assign(_group_spec(group, current, configured, num_standby_replicas, task_offsets))
+        assigned = assignor.assign(_group_spec(group, current, configured, dict(assignment_configs), task_offsets))
     targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
     records = [
         builders.streams_group_target_assignment_record(group.group_id, member_id, target)
@@ -96,7 +97,7 @@ def _group_spec(
     group: StreamsGroup,
     members: Mapping[str, StreamsGroupMember],
     configured: ConfiguredTopology,
-    num_standby_replicas: int,
+    configs: Mapping[str, str],
     task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> GroupSpec:
     return GroupSpec(
@@ -116,5 +117,6 @@ def _group_spec(
             AssignableSubtopology(subtopology_id=each.subtopology_id, tasks=each.tasks, stateful=each.is_stateful)
             for each in configured.subtopologies.values()
         ),
-        num_standby_replicas=num_standby_replicas,
+        num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
+        rack_aware_assignment_tags=tuple(filter(None, configs.get("rack.aware.assignment.tags", "").split(","))),
     )
