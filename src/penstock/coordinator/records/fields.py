@@ -110,28 +110,40 @@ class Cursor:
         return len(self._data) - self._position
 
     def take(self, length: int) -> bytes:
-        if length < 0 or length > self.remaining:
-            raise CorruptRecord(f"a field of {length} bytes at {self._position} of {len(self._data)}")
         start = self._position
-        self._position += length
-        return self._data[start : self._position]
+        end = start + length
+        if length < 0 or end > len(self._data):
+            raise CorruptRecord(f"a field of {length} bytes at {start} of {len(self._data)}")
+        self._position = end
+        return self._data[start:end]
 
     def int8(self) -> int:
-        return int(_INT8.unpack(self.take(1))[0])
+        return self._number(_INT8)
 
     def int16(self) -> int:
-        return int(_INT16.unpack(self.take(2))[0])
+        return self._number(_INT16)
 
     def uint16(self) -> int:
-        return int(_UINT16.unpack(self.take(2))[0])
+        return self._number(_UINT16)
 
     def int32(self) -> int:
-        return int(_INT32.unpack(self.take(4))[0])
+        return self._number(_INT32)
 
     def int64(self) -> int:
-        return int(_INT64.unpack(self.take(8))[0])
+        return self._number(_INT64)
+
+    def _number(self, layout: struct.Struct) -> int:
+        start = self._position
+        if start + layout.size > len(self._data):
+            raise CorruptRecord(f"a field of {layout.size} bytes at {start} of {len(self._data)}")
+        self._position = start + layout.size
+        number: int = layout.unpack_from(self._data, start)[0]
+        return number
 
     def unsigned_varint(self) -> int:
+        if self._position < len(self._data) and (byte := self._data[self._position]) < 0x80:
+            self._position += 1  # nearly all are of one byte
+            return byte
         value = 0
         for index in range(_VARINT_BYTES):
             byte = self.take(1)[0]

@@ -119,7 +119,7 @@ def encode_value(value: object) -> bytes:
 
 def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | None:
     """The record behind the bytes, None when its type is unknown. Raises CorruptRecord."""
-    cursor = Cursor(bytes(key_bytes))
+    cursor = Cursor(key_bytes)
     number = cursor.int16()
     row = _BY_NUMBER.get(1 if number == _LEGACY_OFFSET_COMMIT else number)
     if row is None:
@@ -127,7 +127,7 @@ def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | N
     key = _read_key(row, cursor)
     if value_bytes is None:
         return CoordinatorRecord(key=key, value=None)
-    body = Cursor(bytes(value_bytes))
+    body = Cursor(value_bytes)
     version = body.int16()
     if version not in row.versions:
         raise CorruptRecord(f"version {version} of {row.value.__name__} is unknown, at most {row.versions[-1]} is")
@@ -135,6 +135,8 @@ def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | N
 
 
 def _read_key(row: _RecordType, cursor: Cursor) -> object:
+    if row.number == 1:  # most records are offsets
+        return s.OffsetCommitKey(group=cursor.string(), topic=cursor.string(), partition=cursor.int32())
     fields: dict[str, object] = {}
     for field in row.key.__slots__:  # type: ignore[attr-defined]
         fields[field] = cursor.int32() if field == "partition" else cursor.string()
