@@ -34,7 +34,7 @@ from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode, kafka_name
 from penstock.protocol.units import from_ms, to_ms
 
-__all__ = ["Difference", "Recording", "Script", "differences", "eventually", "subtopology", "topic", "topology"]
+__all__ = ["ALL", "Difference", "Recording", "Script", "differences", "eventually", "subtopology", "topic", "topology"]
 
 Recording = dict[str, dict[str, object]]
 Difference = tuple[str, str]  # (step, field)
@@ -62,8 +62,9 @@ class Script:
     `token` is in the names of all topics and of the group, so that a shared broker can be used; recordings lack it.
     """
 
-    def __init__(self, port: int, scenario: str, token: str) -> None:
+    def __init__(self, port: int, scenario: str, token: str, *, heartbeat_version: int = 0) -> None:
         self._connection = Connection(port)
+        self._heartbeat_version = heartbeat_version
         self._token = f"{scenario}-{token}."
         self.group_id = self.name("group")
         self.recording: Recording = {}
@@ -129,7 +130,8 @@ class Script:
         return sum(map(len, self.tasks.get(member, {}).get(role, {}).values()))
 
     def _heartbeat(self, member: str, **fields: Any) -> Any:
-        answer = self._connection.call(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, self._request(member, **fields))
+        request = self._request(member, **fields)
+        answer = self._connection.call(ApiKey.STREAMS_GROUP_HEARTBEAT, self._heartbeat_version, request)
         if answer.error_code is ErrorCode.none and answer.member_epoch >= 0:
             self.epochs[member] = answer.member_epoch
             self._endpoint_epochs[member] = answer.endpoint_information_epoch

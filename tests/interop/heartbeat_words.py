@@ -122,6 +122,10 @@ def described_topology(given: Any) -> object:
     )
 
 
+def _by_task(offsets: Any) -> object:
+    return {f"{each.subtopology_id}-{each.partition}": each.offset for each in offsets}
+
+
 def described_member(member: Any) -> dict[str, object]:
     endpoint = member.user_endpoint
     return {
@@ -133,7 +137,8 @@ def described_member(member: Any) -> dict[str, object]:
         "process": member.process_id,
         "endpoint": None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
         "tags": {tag.key: tag.value for tag in member.client_tags},
-        "offsets": (len(member.task_offsets), len(member.task_end_offsets)),
+        "offsets": _by_task(member.task_offsets),
+        "end offsets": _by_task(member.task_end_offsets),
         "classic": member.is_classic,
         **{
             f"{kind} {role}": plain(getattr(assignment, f"{role}_tasks"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.interop.heartbeat_script import Script
 
-__all__ = ["NOTHING", "SCENARIOS", "Scenario", "has_status", "scenario"]
+__all__ = ["NOTHING", "SCENARIOS", "SCENARIOS_44", "Scenario", "has_status", "scenario"]
 
 NOTHING: dict[str, tuple[int, ...]] = {}
 
@@ -26,19 +26,22 @@ class Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {}
+SCENARIOS_44: dict[str, Scenario] = {}
+"""What Kafka can do since 4.4; played there, with heartbeat v1."""
 
 
 def scenario(
-    topics: Mapping[str, int], **settings: int
+    topics: Mapping[str, int], *, since_44: bool = False, **settings: int
 ) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
     """Registers a script under its function's name. Settings without their `streams.` and with `_` for `.`."""
+    scenarios = SCENARIOS_44 if since_44 else SCENARIOS
 
     def add(play: Callable[[Script], None]) -> Callable[[Script], None]:
         name = play.__name__.replace("_", "-")
-        assert name not in SCENARIOS, f"two scenarios are called {name}"
+        assert name not in scenarios, f"two scenarios are called {name}"
         given = {"initial_rebalance_delay_ms": 0, "assignment_interval_ms": 0, **settings}
         named = {f"streams.{key.replace('_', '.')}": value for key, value in given.items()}
-        SCENARIOS[name] = Scenario(name=name, play=play, topics=topics, settings=named)
+        scenarios[name] = Scenario(name=name, play=play, topics=topics, settings=named)
         return play
 
     return add
