@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
+from tests.storage.compaction_samples import cleaned, pairs
+from tests.storage.log_samples import ManualClock
 
+from penstock.broker.embedded import EmbeddedBroker
 from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_directory import LogDirectory
@@ -148,6 +153,91 @@ def test_our_indexes_equal_kafkas(kafka: KafkaBroker, tmp_path: Path) -> None:
     PartitionLog.open(copied, topic=topic, partition=0, config=config, clock_ms=lambda: NOW_MS).close()
     for path, data in theirs.items():
         assert path.read_bytes() == data, path.name
+
+
+@pytest.fixture
+def compacted(tmp_path: Path) -> tuple[Path, list[tuple[int, str, str | None]]]:
+    """A partition that we wrote and compacted: every codec, tombstones, producers, emptied batches, two passes."""
+    config = LogConfig(
+        cleanup_policy=frozenset({"compact"}), segment_bytes=3000, index_interval_bytes=300, delete_retention_ms=1000
+    )
+    clock = ManualClock(NOW_MS)
+    log = PartitionLog.open(tmp_path / "table-0", topic="table", partition=0, config=config, clock_ms=clock)
+    sequences = {11: 0, 12: 0}
+    for n in range(150):
+        producer = -1 if n % 3 or n > 90 else 11 + n % 2
+        batch = [
+            PlainRecord(
+                key=f"key-{(n + i * 7) % 23}".encode(),
+                value=None if (n + i) % 9 == 0 else f"value-{n}-{i}".encode() * 5,
+                timestamp_ms=NOW_MS + n * 10 - i,
+                headers=(("origin", b"JFK"),) if i == 1 else (),
+            )
+            for i in range(1 + n % 4)
+        ]
+        how: dict[str, Any] = {}
+        if producer >= 0:
+            how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences[producer]}
+            sequences[producer] += len(batch)
+        log.append(encode_batch(batch, compression=CODECS[n % 5], **how), leader_epoch=n // 50)
+    clean_to = cleaned(log, now_ms=NOW_MS)
+    log.append(encode_batch([PlainRecord(key=b"last", value=b"x" * 2900, timestamp_ms=NOW_MS)]), leader_epoch=3)
+    cleaned(log, first_dirty=clean_to, now_ms=NOW_MS + 500)
+    left = pairs(log)
+    assert len(left) < 100
+    log.close()
+    return tmp_path / "table-0", left
+
+
+def test_kafkas_dump_tool_reads_what_we_compacted(
+    kafka_tools: None, compacted: tuple[Path, list[tuple[int, str, str | None]]]
+) -> None:
+    directory, left = compacted
+    files = ",".join(str(path) for path in sorted(directory.glob("*.log")))
+    out = run_tool(DUMP, ["--deep-iteration", "--print-data-log", "--files", files])
+    assert "isvalid: false" not in out
+    found = re.findall(r"^\| offset: (\d+) .*?keySize: \d+ valueSize: (-?\d+) .*?key: (\S+)", out, flags=re.MULTILINE)
+    assert [(int(offset), key, int(size)) for offset, size, key in found] == [
+        (offset, key, -1 if value is None else len(value)) for offset, key, value in left
+    ]
+    horizons = set(re.findall(r"deleteHorizonMs: OptionalLong\[(\d+)\]", out))
+    assert horizons == {str(NOW_MS + 1000)}
+    assert re.search(r"count: 0 ", out), "there is an empty batch, kept for its producer"
+    assert out.count("isvalid: true") == out.count("baseOffset:")
+    indexes = [path for path in sorted(directory.glob("*index")) if path.stat().st_size]
+    assert len(indexes) >= 3
+    files = ",".join(str(path) for path in indexes)
+    assert run_tool(DUMP, ["--index-sanity-check", "--files", files]).count("passed sanity check") == len(indexes)
+    assert index_complaints(files) == []
+
+
+def test_kafkas_consumer_reads_a_topic_that_we_compacted(kafka_tools: None, eventually: Any) -> None:
+    config = {"log.cleaner.backoff.ms": 10, "log.cleaner.min.cleanable.ratio": 0.01}
+    with EmbeddedBroker(config=config) as broker:
+        broker.create_topics({"table": 1}, {"cleanup.policy": "compact", "segment.bytes": "3000"})
+        for n in range(120):
+            broker.produce("table", [f"{n}-{i}" for i in range(4)], key=lambda value: f"key-{int(value[-1]) + n % 5}")
+        eventually(lambda: len(broker.records("table")) < 120)
+        left = [(each.offset, each.key.decode(), each.value.decode()) for each in broker.records("table") if each.key]
+        arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", "table", "--partition", "0"]
+        arguments += ["--offset", "3", "--max-messages", str(len(left)), "--isolation-level", "read_committed"]
+        for name in ("print.key", "print.offset"):
+            arguments += ["--formatter-property", f"{name}=true"]
+        out = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", arguments)
+        found = re.findall(r"^Offset:(\d+)\t(\S+)\t(\S+)$", out, flags=re.MULTILINE)
+        assert [(int(offset), key, value) for offset, key, value in found] == left
+        assert left[-1][0] == 479
+
+
+@pytest.fixture
+def eventually() -> Any:
+    def wait(condition: Any) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.01)
+
+    return wait
 
 
 def create(kafka: KafkaBroker, topic: str) -> None:
