@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ import pytest
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
+from penstock.client.guardian_messages import _EVENTS, read_event, write_event
 from penstock.client.membership import events as e
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.endpoints import Endpoint, EndpointPartitions
+from penstock.client.membership.target_watch import TargetAssignment
 from penstock.client.membership.topology import Subtopology, Topology
 from penstock.client.process_tree import process_table
 from penstock.errors import CannotConnect, MaxPollExceeded
@@ -184,6 +189,8 @@ def test_when_both_die_the_session_timeout_does_it() -> None:
         "group.streams.assignment.interval.ms": 0,
         "group.streams.min.session.timeout.ms": 1_500,
         "group.streams.session.timeout.ms": 1_500,
+        "group.streams.min.heartbeat.interval.ms": 100,
+        "group.streams.heartbeat.interval.ms": 500,
     }
     with EmbeddedBroker(topics={"flights": 4}, config=short) as broker:
         driver = Driver(broker, "doomed")
@@ -298,3 +305,68 @@ def test_missing_topics_are_told_and_their_coming_too(broker: EmbeddedBroker) ->
         assert not_ready.status[0][0] == 1
         broker.create_topics({"later": 2})
         wait_for_tasks(link, 2)
+
+
+def test_an_instance_that_leaves_for_a_while_finds_its_tasks_again(broker: EmbeddedBroker) -> None:
+    with GuardianLink.start(settings(broker, "other", instance_id="pod-2")) as other:
+        wait_for_tasks(other, 4)
+        with GuardianLink.start(settings(broker, "before", instance_id="pod-1", process_id="p")) as link:
+            wait_for(lambda: (take(other), take(link)) and len(link.assignment.active.get("flights", ())) == 2)
+            had = link.assignment.active
+            link.leave(for_a_while=True)
+            assert wait_for_event(link, e.Left).will_return
+        with GuardianLink.start(settings(broker, "after", instance_id="pod-1", process_id="p")) as link:
+            assert wait_for_event(link, e.Assigned).assignment.active == had
+        assert not [event for event in other.events() if isinstance(event, e.AssignmentChanged) and event.revoked]
+
+
+def take(link: GuardianLink) -> bool:
+    """Acknowledges what has come."""
+    for event in link.events():
+        if isinstance(event, e.Assigned | e.AssignmentChanged):
+            link.acknowledge(event.assignment.active)
+    return True
+
+
+def test_a_guardian_tells_of_targets_endpoints_and_a_shutdown(broker: EmbeddedBroker) -> None:
+    with GuardianLink.start(settings(broker, "first", endpoint="here:8081")) as first:
+        wait_for_tasks(first, 4)
+        with GuardianLink.start(settings(broker, "second", early_look=True)) as second:
+            seen = wait_for_event(second, e.TargetSeen)
+            assert sum(map(len, seen.to_come.values())) == 2
+            first.report_offsets({("flights", 0): 3}, {("flights", 0): 5})
+            first.request_shutdown()
+            wait_for_event(first, e.ShutdownRequested)
+            wait_for_event(second, e.ShutdownRequested)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        e.AssignmentChanged(
+            assignment=AssignmentSnapshot(member_id="m", active={"a": (1,)}, standby={"a": (2,)}),
+            added={"a": (1,)},
+            revoked={"a": (3,)},
+            standby_added={"a": (2,)},
+            warmup_removed={"a": (1,)},
+        ),
+        e.TargetSeen(
+            target=TargetAssignment(group_epoch=3, assignment_epoch=2, active={"a": (0, 1)}, standby={"b": (2,)}),
+            to_come={"a": (1,)},
+        ),
+        e.EndpointsChanged(endpoints={Endpoint("h", 1): EndpointPartitions(active={"t": (0,)}, standby={"t": (1,)})}),
+        e.SettingIgnored(setting="group.instance.id", message="m", fix="f"),
+        e.InstanceIdTaken(instance_id="pod", member_id="m", holder=None),
+        e.Left(confirmed=True, will_return=True),
+        e.NotReady(status=((1, "missing"),)),
+        e.Lost(reason="fenced"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_events_travel_between_processes_unchanged(event: e.MemberEvent) -> None:
+    snapshot = AssignmentSnapshot(member_id="m", member_epoch=4, active={"a": (1, 2)}, version=3)
+    assert read_event(write_event(event, snapshot)) == (event, snapshot)
+
+
+def test_every_event_is_known_on_both_sides() -> None:
+    assert {kind.__name__ for kind in typing.get_args(e.MemberEvent)} == set(_EVENTS)

@@ -26,6 +26,8 @@ def broker() -> Iterator[EmbeddedBroker]:
         "group.streams.assignment.interval.ms": 0,
         "group.streams.min.session.timeout.ms": SESSION_TIMEOUT_MS,
         "group.streams.session.timeout.ms": SESSION_TIMEOUT_MS,
+        "group.streams.min.heartbeat.interval.ms": 100,
+        "group.streams.heartbeat.interval.ms": 500,
     }
     with EmbeddedBroker(topics={"flights": 4}, config=short) as running:
         yield running

@@ -20,6 +20,7 @@ from penstock.client.membership.events import (
     ShutdownRequested,
     TargetSeen,
 )
+from penstock.client.membership.target_watch import describe_request
 from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
 from penstock.client.network_client import NetworkClient
 from penstock.client.streams_member import StreamsMember
@@ -179,6 +180,23 @@ def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: E
             take_changes(owner, 2)
             take_changes(joiner, 2)
             assert joiner.assignment.active == to_come
+
+
+def test_offsets_of_tasks_can_be_seen_in_the_group(broker: EmbeddedBroker, client: NetworkClient) -> None:
+    with StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers) as member:
+        member.report_offsets({("flights", 0): 41, ("flights", 3): 7}, {("flights", 0): 50})
+        take_changes(member, 4)
+
+        def described() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+            request = describe_request("app")
+            (group,) = client.call(request, node=client.coordinator_for("app")).groups
+            (one,) = group.members
+            return (
+                [(int(o.partition), int(o.offset)) for o in one.task_offsets],
+                [(int(o.partition), int(o.offset)) for o in one.task_end_offsets],
+            )
+
+        wait_for(lambda: described() == ([(0, 41), (3, 7)], [(0, 50)]))
 
 
 def test_settings_come_in_kafkas_spelling_too(broker: EmbeddedBroker) -> None:
