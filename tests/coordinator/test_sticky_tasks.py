@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from time import process_time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -118,6 +120,74 @@ def test_a_leave_moves_the_tasks_of_who_left_and_no_others(
     after = assign(spec(rest, subtopologies, previous=before))
     for member_id in rest:
         assert set(before[member_id].active) <= set(after[member_id].active)
+
+
+def most_that_can_stay(group: GroupSpec) -> int:
+    """By counting alone: who had more than the even share keeps it, and as many as there are extras one task more."""
+    tasks = set(group.active_tasks())
+    had: list[set[Any]] = []
+    for member_id in sorted(group.members):
+        had.append({task for task in group.members[member_id].previous.active if task in tasks} - set().union(*had))
+    base, extra = divmod(len(tasks), len(had))
+    return sum(min(len(mine), base) for mine in had) + min(extra, sum(len(mine) > base for mine in had))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(members, shapes), min_size=2, max_size=5))
+def test_no_more_active_tasks_move_than_balance_demands(
+    rounds: list[tuple[dict[str, str], dict[str, tuple[int, bool]]]],
+) -> None:
+    previous: Assignment = {}
+    for processes, subtopologies in rounds:
+        group = spec(processes, subtopologies, previous=previous)
+        after = assign(group)
+        stayed = sum(
+            len(set(previous[each].active) & set(after[each].active)) for each in processes if each in previous
+        )
+        assert stayed == most_that_can_stay(group)
+        previous = after
+
+
+@settings(max_examples=100, deadline=None)
+@given(members, shapes)
+def test_a_new_group_has_each_subtopology_spread_evenly(
+    processes: dict[str, str], subtopologies: dict[str, tuple[int, bool]]
+) -> None:
+    result = assign(spec(processes, subtopologies))
+    tasks_in_all = sum(tasks for tasks, _ in subtopologies.values())
+    for name, (tasks, _) in subtopologies.items():
+        counts = [sum(task[0] == name for task in each.active) for each in result.values()]
+        assert max(counts) <= -(-tasks // len(processes)) + 1, (name, counts)
+    assert max(len(each.active) for each in result.values()) <= -(-tasks_in_all // len(processes))
+
+
+def test_what_a_leaver_leaves_goes_to_who_has_least_of_that_subtopology() -> None:
+    had = {
+        "m1": TasksTuple(active=(("a", 0), ("a", 1), ("b", 0))),
+        "m2": TasksTuple(active=(("a", 2), ("b", 1), ("b", 2))),
+        "m3": TasksTuple(active=(("a", 3), ("b", 3))),
+    }
+    after = assign(spec({"m1": "p1", "m2": "p2"}, {"a": (4, False), "b": (4, False)}, previous=had))
+    assert after["m1"].active == (("a", 0), ("a", 1), ("b", 0), ("b", 3))
+    assert after["m2"].active == (("a", 2), ("a", 3), ("b", 1), ("b", 2))
+
+
+def test_a_task_without_owner_goes_where_its_state_is() -> None:
+    shape = {"a": (4, True)}
+    members = {"m1": "p1", "m2": "p2", "m3": "p3", "m4": "p4"}
+    group = spec(members, shape)
+    offsets = {"m1": {("a", 3): 10, ("a", 0): 5}, "m2": {("a", 0): 7}, "m3": {("a", 1): 1}, "m4": {("a", 2): 0}}
+    told = replace(
+        group,
+        members={each: replace(member, task_offsets=offsets[each]) for each, member in group.members.items()},
+    )
+    after = assign(told)
+    assert {each: tasks.active for each, tasks in after.items()} == {
+        "m1": (("a", 3),),
+        "m2": (("a", 0),),
+        "m3": (("a", 1),),
+        "m4": (("a", 2),),
+    }
 
 
 def test_a_standby_becomes_the_active_task_and_the_other_way_round() -> None:

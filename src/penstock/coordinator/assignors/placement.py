@@ -33,7 +33,7 @@ class Share:
 
     def took(self, count: int) -> None:
         """A member has come to `count`."""
-        if count > self.base:
+        if count == self.base + 1 and self.extra:
             self.extra -= 1
 
 
