@@ -102,7 +102,11 @@ class LogCleaning:
             if exchange is None:
                 remove_suffixed(plan.directory, old[0], CLEANED, plan.file_system)
                 continue
-            yield exchange
+            try:
+                yield exchange
+            except GeneratorExit:  # it was not wanted
+                remove_suffixed(plan.directory, old[0], CLEANED, plan.file_system)
+                raise
             # What is dropped later may rest on what was dropped here, so this comes to the disk first.
             plan.file_system.sync_directory(plan.directory)
             remove_deleted(plan.directory, old, plan.file_system)

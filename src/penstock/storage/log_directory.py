@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
 from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
+from penstock.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
 from penstock.storage.errors import DirectoryLocked, DirectoryUnusable, InvalidTopic, StorageFull, UnknownTopic
@@ -90,6 +91,7 @@ class LogDirectory:
         self._identity = stored.started()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_catalog(self._file_system, self.path)
+        self._configurations = load_configurations(self._file_system, self.path)
         self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
@@ -179,6 +181,24 @@ class LogDirectory:
         for (name, _), log in self._logs.items():
             if name == topic:
                 log.reconfigure(config)
+
+    # -- settings --------------------------------------------------------------------------------------------
+
+    @property
+    def configurations(self) -> ConfigurationCatalog:
+        """What was changed while brokers ran here, but for topics."""
+        return self._configurations
+
+    def replace_configurations(self, configurations: ConfigurationCatalog) -> None:
+        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
+        self._durably(lambda: save_configurations(self._file_system, self.path, configurations))
+        self._configurations = configurations
+
+    def change_defaults(self, defaults: LogConfig) -> None:
+        """What topics get from now on that say nothing themselves."""
+        self._defaults = defaults
+        for (name, _), log in self._logs.items():
+            log.reconfigure(LogConfig.from_kafka(self._entry(name).configs, defaults))
 
     def delete(self, topic: str, *, remove: bool = True) -> None:
         """Forget a topic: its directories are renamed to `….<uuid>-delete`, then removed (or by `remove_deleted`)."""

@@ -8,33 +8,25 @@ One thread appends, reads, cuts and deletes; `flush` may come from another, so f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_headers
-from penstock.storage.checkpoints import LeaderEpochs
 from penstock.storage.file_system import REAL, Buffer, FileSystem
 from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
-from penstock.storage.log_compaction import Compactable, compactable
+from penstock.storage.log_compaction import Compactable
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_flush import LogFlush
-from penstock.storage.log_health import LogHealth
+from penstock.storage.log_exchange import cleaning_plan, compactable_part, exchange_segments
 from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
 from penstock.storage.log_recovery import CleanShutdown, open_log
-from penstock.storage.log_retention import deletable_segments
 from penstock.storage.log_segment import LogSegment
-from penstock.storage.producer_snapshots import load_producers, save_snapshot
+from penstock.storage.log_shortening import apply_retention, delete_records_before, truncate_to
+from penstock.storage.log_state import LogState
 from penstock.storage.producer_state import ProducerState
-from penstock.storage.segment_facts import SegmentFacts
-from penstock.storage.segment_files import SWAP, announce_exchange, commit_exchange, remove_suffixed
-from penstock.storage.segment_row import SegmentRow
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
-
-_log = logging.getLogger("penstock.storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +59,14 @@ class PartitionLog:
         self.directory = directory
         self.topic = topic
         self.partition = partition
-        self._config = config
-        self._clock_ms = clock_ms
-        self._file_system = file_system
-        self._epochs = LeaderEpochs(directory, file_system)
-        self._producers = ProducerState(topic, partition)
-        self._row = SegmentRow()
-        self._log_start_offset = 0
-        self._log_end_offset = 0
-        self._health = LogHealth(directory, topic, partition)
-        self._flush = LogFlush(directory, file_system, self._health)
+        self._state = LogState.new(
+            directory,
+            topic=topic,
+            partition=partition,
+            config=config,
+            clock_ms=clock_ms,
+            file_system=file_system,
+        )
         self._written_since_open = False
         self.recovered = False
         self.bytes_cut = 0
@@ -112,20 +102,20 @@ class PartitionLog:
                 directory,
                 config=config,
                 file_system=file_system,
-                epochs=log._epochs,
-                producers=log._producers,
+                epochs=log._state.epochs,
+                producers=log._state.producers,
                 log_start_offset=log_start_offset,
                 recovery_point=recovery_point,
                 clean=clean,
                 now_ms=now_ms,
             )
         except OSError as error:
-            log._health.refuse(error, "could not be opened")
-        log._row.set(opened.segments)
-        log._log_start_offset = opened.log_start_offset
-        log._log_end_offset = opened.log_end_offset
+            log._state.health.refuse(error, "could not be opened")
+        log._state.row.set(opened.segments)
+        log._state.log_start_offset = opened.log_start_offset
+        log._state.log_end_offset = opened.log_end_offset
         log.recovered, log.bytes_cut = opened.recovered, opened.bytes_cut
-        log._flush.begin(min(recovery_point, opened.log_end_offset), now_ms, directory_changed=is_new)
+        log._state.flush.begin(min(recovery_point, opened.log_end_offset), now_ms, directory_changed=is_new)
         if config.fsync == "always":
             log.flush()
         return log
@@ -134,64 +124,63 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        return self._config
+        return self._state.config
 
     def reconfigure(self, config: LogConfig) -> None:
         """New settings for the open log; segments take theirs when they are rolled."""
-        self._config = config
+        self._state.config = config
 
     @property
     def is_usable(self) -> bool:
         """False once it was closed or the disk has failed it."""
-        return self._health.is_good
+        return self._state.health.is_good
 
     @property
     def log_start_offset(self) -> int:
-        return self._log_start_offset
+        return self._state.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self._log_end_offset
+        return self._state.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        return self._flush.recovery_point if self._config.fsync == "always" else self._log_end_offset
+        return self._state.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Where read_committed ends: the first open transaction, else the high watermark."""
-        unstable = self._producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        return self._state.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
         """What lies before this offset has been flushed to the disk."""
-        return self._flush.recovery_point
+        return self._state.flush.recovery_point
 
     @property
     def size_bytes(self) -> int:
-        return self._row.size_bytes
+        return self._state.row.size_bytes
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
-        return tuple(self._row.base_offsets)
+        return tuple(self._state.row.base_offsets)
 
     @property
     def producers(self) -> ProducerState:
         """To be looked at; appends change it."""
-        return self._producers
+        return self._state.producers
 
     @property
     def leader_epoch(self) -> int:
         """The newest leader epoch that wrote, -1 for none."""
-        return self._epochs.latest
+        return self._state.epochs.latest
 
     def leader_epoch_for(self, offset: int) -> int:
-        return self._epochs.epoch_for(offset)
+        return self._state.epochs.epoch_for(offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """OffsetForLeaderEpoch (KIP-101): (epoch, end offset), (-1, -1) when unknown."""
-        return self._epochs.end_offset_for(leader_epoch, self._log_end_offset)
+        return self._state.epochs.end_offset_for(leader_epoch, self._state.log_end_offset)
 
     # -- append ----------------------------------------------------------------------------------------------
 
@@ -205,78 +194,61 @@ class PartitionLog:
         Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
         OutOfOrderSequence, InvalidProducerEpoch, StorageFull, LogFailed; nothing is appended then.
         """
-        self._health.check_usable()
-        now_ms = self._clock_ms()
+        self._state.health.check_usable()
+        now_ms = self._state.clock_ms()
         headers = validated_headers(
-            batches, topic=self.topic, partition=self.partition, config=self._config, origin=origin, now_ms=now_ms
+            batches, topic=self.topic, partition=self.partition, config=self._state.config, origin=origin, now_ms=now_ms
         )
-        append_time_ms = now_ms if self._config.message_timestamp_type == "LogAppendTime" else None
-        if origin == "client" and (written := self._producers.check(headers)) is not None:
+        append_time_ms = now_ms if self._state.config.message_timestamp_type == "LogAppendTime" else None
+        if origin == "client" and (written := self._state.producers.check(headers)) is not None:
             return AppendResult(
                 base_offset=written.base_offset,
                 last_offset=written.last_offset,
                 log_append_time_ms=-1 if append_time_ms is None else written.timestamp_ms,
-                log_start_offset=self._log_start_offset,
+                log_start_offset=self._state.log_start_offset,
                 duplicate=True,
             )
         data = bytearray(batches)
-        base_offset = self._log_end_offset
+        base_offset = self._state.log_end_offset
         headers = numbered(data, headers, base_offset, leader_epoch, append_time_ms)
         self._note_epoch(leader_epoch, base_offset)
         segment = self._segment_for(len(data), headers)
         try:
             segment.append(data, headers)
         except OSError as error:
-            self._health.refuse(error, "did not take an append")
-        self._log_end_offset = headers[-1].next_offset
+            self._state.health.refuse(error, "did not take an append")
+        self._state.log_end_offset = headers[-1].next_offset
         self._written_since_open = True
         for header in headers:
             if header.producer_id >= 0:
-                self._producers.update(header, seen_ms=now_ms)
+                self._state.producers.update(header, seen_ms=now_ms)
         if flush_now and self.flush_is_due(now_ms):
             self.flush()
         return AppendResult(
             base_offset=base_offset,
             last_offset=headers[-1].last_offset,
             log_append_time_ms=-1 if append_time_ms is None else append_time_ms,
-            log_start_offset=self._log_start_offset,
+            log_start_offset=self._state.log_start_offset,
         )
 
     def _note_epoch(self, leader_epoch: int, offset: int) -> None:
-        if not self._epochs.note(leader_epoch, offset):
+        if not self._state.epochs.note(leader_epoch, offset):
             return
         try:
-            self._epochs.save()
+            self._state.epochs.save()
         except OSError as error:
-            self._epochs.forget_latest()
-            self._health.refuse(error, "did not take a new leader epoch")
+            self._state.epochs.forget_latest()
+            self._state.health.refuse(error, "did not take a new leader epoch")
 
     def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
-        active = self._row.active
+        active = self._state.row.active
         if active.should_roll(
             incoming_bytes=size,
             max_timestamp_ms=max(header.max_timestamp for header in headers),
             last_offset=headers[-1].last_offset,
         ):
-            return self._roll()
+            return self._state.roll()
         return active
-
-    def _roll(self) -> LogSegment:
-        try:
-            segment = LogSegment.create(self.directory, self._log_end_offset, self._config, self._file_system)
-        except OSError as error:
-            self._health.refuse(error, "could not begin a new segment")
-        closed = self._row.active
-        closed.close_time_index()
-        closed.close_indexes()
-        self._row.set([*self._row.segments, segment])
-        self._flush.files_changed()
-        self._write_snapshot()
-        return segment
-
-    def _write_snapshot(self) -> None:
-        self._producers.expire(self._clock_ms() - self._config.producer_id_expiration_ms)
-        save_snapshot(self.directory, self._log_end_offset, self._producers, self._file_system)
 
     # -- read ------------------------------------------------------------------------------------------------
 
@@ -286,35 +258,35 @@ class PartitionLog:
         Ends before `end_offset` (the high watermark when None). The first batch comes even when it alone is larger,
         unless `min_one_batch` is false. Empty at the end. Raises OffsetOutOfRange, LogFailed.
         """
-        if not self._log_start_offset <= offset <= self._log_end_offset:
-            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
-        end_offset = self.high_watermark if end_offset is None else min(end_offset, self._log_end_offset)
+        if not self._state.log_start_offset <= offset <= self._state.log_end_offset:
+            self._state.health.out_of_range(offset, self._state.log_start_offset, self._state.log_end_offset)
+        end_offset = self.high_watermark if end_offset is None else min(end_offset, self._state.log_end_offset)
         if offset >= end_offset:
             return b""
         try:
-            found = self._row.find(offset)
+            found = self._state.row.find(offset)
             if found is None:
                 return b""
             segment, span = found
             end = segment.whole_batches_until(span.position, span.position + max_bytes)
             if end == span.position and min_one_batch:
                 end = span.end
-            if end_offset < self._log_end_offset and (stop := segment.find(end_offset)) is not None:
+            if end_offset < self._state.log_end_offset and (stop := segment.find(end_offset)) is not None:
                 end = min(end, stop.position)
             return segment.read(span.position, end)
         except OSError as error:
-            self._health.refuse(error, "could not be read")
+            self._state.health.refuse(error, "could not be read")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
-        segments = self._row.since(self._log_start_offset)
-        found = first_since(segments, timestamp_ms, start_offset=self._log_start_offset)
+        segments = self._state.row.since(self._state.log_start_offset)
+        found = first_since(segments, timestamp_ms, start_offset=self._state.log_start_offset)
         return found if found is not None and found.offset < self.high_watermark else None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp (ListOffsets -3, KIP-734); None in an empty log."""
-        segments = self._row.since(self._log_start_offset)
-        return youngest(segments, start_offset=self._log_start_offset)
+        segments = self._state.row.since(self._state.log_start_offset)
+        return youngest(segments, start_offset=self._state.log_start_offset)
 
     # -- shorten ---------------------------------------------------------------------------------------------
 
@@ -324,142 +296,41 @@ class PartitionLog:
         Closed segments that lie wholly before it are deleted at once, the active one when retention next runs.
         Raises OffsetOutOfRange.
         """
-        if offset == -1:
-            offset = self.high_watermark
-        if not 0 <= offset <= self.high_watermark:
-            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            self._drop_oldest(self._row.index_of(offset))
-        return self._log_start_offset
+        return delete_records_before(self._state, offset)
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Delete the segments that `log_retention` lets go; how many went. When all may go, a new one is begun."""
-        self._health.check_usable()
-        ends = self._row.end_offsets(self._log_end_offset)
-        count = deletable_segments(
-            [segment.facts(end) for segment, end in zip(self._row.segments, ends, strict=True)],
-            log_start_offset=self._log_start_offset,
-            high_watermark=self.high_watermark,
-            config=self._config,
-            now_ms=self._clock_ms() if now_ms is None else now_ms,
-        )
-        if count == len(self._row.segments) and count:
-            self._roll()
-        if count:
-            self._log_start_offset = max(self._log_start_offset, self._row.base_offsets[count])
-            self._drop_oldest(count)
-        return count
-
-    def _drop_oldest(self, count: int) -> None:
-        try:
-            for segment in self._row.drop_oldest(count):  # oldest first: a crash in between leaves a log without a hole
-                segment.remove()
-            if self._epochs.keep_from(self._log_start_offset):
-                self._epochs.save()
-        except OSError as error:
-            _log.warning("%s: debris is left for the next opening: %s", self.directory, error)
+        return apply_retention(self._state, self._state.clock_ms() if now_ms is None else now_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Cut the log before the batch that holds `offset`, so that it ends there at the latest.
 
         Raises OffsetOutOfRange before the log start, LogFailed.
         """
-        self._health.check_usable()
-        if offset < self._log_start_offset:
-            self._health.out_of_range(offset, self._log_start_offset, self._log_end_offset)
-        if offset >= self._log_end_offset:
-            return
-        keep = self._row.index_of(offset)
-        try:
-            for segment in reversed(self._row.segments[keep + 1 :]):  # newest first, for the same reason
-                segment.remove()
-            self._row.set(self._row.segments[: keep + 1])
-            active = self._row.active
-            span = active.find(offset)
-            end = active.next_offset() if span is None else span.base_offset
-            if span is not None:
-                active.cut(span.position, end)
-                active.sync()  # rare, and what was cut must not come back
-            self._log_end_offset = end
-            self._log_start_offset = min(self._log_start_offset, end)
-            self._flush.cut_to(end)
-            if self._epochs.keep_before(end):
-                self._epochs.save()
-            segments = self._row.segments
-            load_producers(self.directory, self._file_system, self._producers, segments, end, self._clock_ms())
-        except OSError as error:
-            self._health.fail(error, "could not be truncated")
+        truncate_to(self._state, offset)
 
     # -- compaction ------------------------------------------------------------------------------------------
 
     def compactable(self, first_dirty_offset: int, now_ms: int) -> Compactable:
         """What a cleaning would have to do, if what lies before `first_dirty_offset` is clean already."""
-        return compactable(
-            self._closed_segments(),
-            first_dirty_offset=self._dirty_since(first_dirty_offset),
-            last_stable_offset=self.last_stable_offset,
-            config=self._config,
-            now_ms=now_ms,
-        )
+        return compactable_part(self._state, first_dirty_offset, now_ms)
 
     def cleaning_plan(self, first_dirty_offset: int, now_ms: int) -> CleaningPlan:
         """For `LogCleaning`, whatever the dirty ratio. What is to be cleaned must have been flushed before."""
-        self._health.check_usable()
-        part = self.compactable(first_dirty_offset, now_ms)
-        closed = tuple(each for each in self._closed_segments() if each.base_offset < part.end_offset)
-        return CleaningPlan(
-            directory=self.directory,
-            config=self._config,
-            file_system=self._file_system,
-            closed=closed,
-            scanned=tuple((segment.base_offset, segment.size_bytes) for segment in self._row.segments),
-            flushed_offset=self.recovery_point,
-            first_dirty_offset=part.first_dirty_offset,
-            end_offset=part.end_offset,
-            last_batches=self._producers.last_batches(),
-            now_ms=now_ms,
-        )
+        return cleaning_plan(self._state, first_dirty_offset, now_ms)
 
     def exchange(self, exchange: SegmentExchange) -> bool:
-        """Put a cleaned segment in place; False when the log has changed below it, and nothing was done.
+        """Put a cleaned segment in place; False when the log is not as it was or the disk refused: nothing was done.
 
-        Raises StorageFull when nothing was done either, LogFailed when the opening has to finish it.
+        Raises LogFailed when it was begun and the next opening has to finish it.
         """
-        self._health.check_usable()
-        if not self._row.has_run(exchange.old):
-            return False
-        try:
-            announce_exchange(self.directory, exchange.new, self._file_system)
-        except OSError as error:
-            _log.warning("%s: a cleaned segment is thrown away: %s", self.directory, error)
-            remove_suffixed(self.directory, exchange.new, SWAP, self._file_system)
-            return False
-        try:
-            for segment in self._row.segments:
-                if segment.base_offset in exchange.old:
-                    segment.step_aside()
-            commit_exchange(self.directory, exchange.old, exchange.new, self._file_system)
-            new = LogSegment.existing(self.directory, exchange.new, self._config, self._file_system)
-        except OSError as error:
-            self._health.fail(error, "could not take a cleaned segment")
-        self._row.exchange(exchange.old, [new])
-        return True
-
-    def _dirty_since(self, first_dirty_offset: int) -> int:
-        """A mark outside the log is of another life of it: everything counts as dirty then, as in Kafka."""
-        is_inside = self._log_start_offset <= first_dirty_offset <= self._row.active.base_offset
-        return first_dirty_offset if is_inside else self._log_start_offset
-
-    def _closed_segments(self) -> tuple[SegmentFacts, ...]:
-        ends = self._row.base_offsets[1:]
-        return tuple(segment.facts(end) for segment, end in zip(self._row.segments, ends, strict=False))
+        return exchange_segments(self._state, exchange)
 
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` ask for an fsync."""
-        return self._flush.is_due(self._log_end_offset, self._config, now_ms)
+        return self._state.flush.is_due(self._state.log_end_offset, self._state.config, now_ms)
 
     def flush(self) -> int:
         """fsync everything appended so far; the offset up to which the log now survives a power loss.
@@ -467,28 +338,28 @@ class PartitionLog:
         May be called from another thread than the one that appends. Raises LogFailed, and the log then refuses work:
         what a disk keeps after a failed fsync cannot be known.
         """
-        self._health.check_usable()
-        end = self._log_end_offset  # before the segments: what it promises must be in one of them
-        return self._flush.flush(self._row.segments, end, self._clock_ms())
+        self._state.health.check_usable()
+        end = self._state.log_end_offset  # before the segments: what it promises must be in one of them
+        return self._state.flush.flush(self._state.row.segments, end, self._state.clock_ms())
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
         """Write what speeds up the next opening, fsync, and close; None when the log had failed."""
         clean = None
-        active = self._row.active
-        if self._health.is_good:
+        active = self._state.row.active
+        if self._state.health.is_good:
             if self._written_since_open:
                 active.close_time_index()
-                self._write_snapshot()
+                self._state.save_producers()
             if flush:
                 self.flush()
             clean = CleanShutdown(
-                base_offset=active.base_offset, size_bytes=active.size_bytes, log_end_offset=self._log_end_offset
+                base_offset=active.base_offset, size_bytes=active.size_bytes, log_end_offset=self._state.log_end_offset
             )
         self.abandon()
         return clean
 
     def abandon(self) -> None:
         """Let go of the files as a killed process would: nothing is flushed or noted."""
-        self._health.end("is closed")
-        for segment in self._row.segments:
+        self._state.health.end("is closed")
+        for segment in self._state.row.segments:
             segment.close()

@@ -1,0 +1,89 @@
+"""What one open log is made of, shared by those that work on it: PartitionLog, log_shortening, log_exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.storage.checkpoints import LeaderEpochs
+from penstock.storage.file_system import FileSystem
+from penstock.storage.log_config import LogConfig
+from penstock.storage.log_flush import LogFlush
+from penstock.storage.log_health import LogHealth
+from penstock.storage.log_segment import LogSegment
+from penstock.storage.producer_snapshots import save_snapshot
+from penstock.storage.producer_state import ProducerState
+from penstock.storage.segment_row import SegmentRow
+
+__all__ = ["LogState"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LogState:
+    """Mutable, owned by its PartitionLog. Offsets: log start <= readable < high watermark <= log end."""
+
+    directory: Path
+    config: LogConfig
+    clock_ms: Callable[[], int]
+    file_system: FileSystem
+    health: LogHealth
+    epochs: LeaderEpochs
+    producers: ProducerState
+    row: SegmentRow
+    flush: LogFlush
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+
+    @classmethod
+    def new(
+        cls,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clock_ms: Callable[[], int],
+        file_system: FileSystem,
+    ) -> LogState:
+        health = LogHealth(directory, topic, partition)
+        return cls(
+            directory=directory,
+            config=config,
+            clock_ms=clock_ms,
+            file_system=file_system,
+            health=health,
+            epochs=LeaderEpochs(directory, file_system),
+            producers=ProducerState(topic, partition),
+            row=SegmentRow(),
+            flush=LogFlush(directory, file_system, health),
+        )
+
+    @property
+    def high_watermark(self) -> int:
+        """The log end offset, or under fsync "always" what has been flushed."""
+        return self.flush.recovery_point if self.config.fsync == "always" else self.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: the first open transaction, else the high watermark."""
+        unstable = self.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    def roll(self) -> LogSegment:
+        """Begin a new segment at the log end. Raises StorageFull, LogFailed."""
+        try:
+            segment = LogSegment.create(self.directory, self.log_end_offset, self.config, self.file_system)
+        except OSError as error:
+            self.health.refuse(error, "could not begin a new segment")
+        closed = self.row.active
+        closed.close_time_index()
+        closed.close_indexes()
+        self.row.set([*self.row.segments, segment])
+        self.flush.files_changed()
+        self.save_producers()
+        return segment
+
+    def save_producers(self) -> None:
+        self.producers.expire(self.clock_ms() - self.config.producer_id_expiration_ms)
+        save_snapshot(self.directory, self.log_end_offset, self.producers, self.file_system)
