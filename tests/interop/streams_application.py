@@ -45,6 +45,7 @@ class WordCount:
             "state.dir": directory / "state",
             "repartition.purge.interval.ms": 1000,
             "word.on.disk": "false",
+            "word.added": "nothing",
             "word.queries": "true",
             "word.on.error": "SHUTDOWN_CLIENT",
             "client.tag.zone": "north",

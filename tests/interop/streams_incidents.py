@@ -16,6 +16,7 @@ from penstock.client.admin_results import StreamsGroupDescription
 
 __all__ = ["INCIDENTS"]
 
+STRINGS = "org.apache.kafka.common.serialization.Serdes$StringSerde"
 RESTORED = re.compile(r"with a total number of (\d+) records")
 
 
@@ -138,6 +139,21 @@ def source_topic_grown(story: Scenario) -> Seen:
     return {"the instances": moves(before, after), "tasks": len(tasks_of(after)), "exact": story.counts_exactly()}
 
 
+def sources_of_different_widths(story: Scenario) -> Seen:
+    """Two topics that are joined have four and three partitions; an application with and one without endpoint."""
+    story.create_topics()
+    story.admin.create_topics({f"{story.source}-2": PARTITIONS - 1}, replication_factor=1)
+    strings = {"default__key__serde": STRINGS, "default__value__serde": STRINGS}
+    pair = [
+        story.start(
+            f"queries-{queries}", group=f"widths-{queries}", word__added="join", word__queries=queries, **strings
+        )
+        for queries in ("false", "true")
+    ]
+    without, given = (how_it_ended(one, one.ended()) for one in pair)
+    return {"without endpoint": without, "endpoint given": given}
+
+
 INCIDENTS: Sequence[Callable[[Scenario], Seen]] = (
     shutdown_of_the_whole_application,
     silent_for_longer_than_its_session,
@@ -145,4 +161,5 @@ INCIDENTS: Sequence[Callable[[Scenario], Seen]] = (
     four_instances_of_two_threads,
     source_topic_deleted,
     source_topic_grown,
+    sources_of_different_widths,
 )

@@ -242,7 +242,7 @@ def broker_restart(story: Scenario) -> Seen:
 def changed_topology(story: Scenario) -> Seen:
     """Another topology under the same name is refused; the others do not notice."""
     before = story.settled(2, standby=1)
-    other = story.start("other", word__changed="true")
+    other = story.start("other", word__added="lengths")
     ended = how_it_ended(other, other.ended())
     after = story.settled(2, standby=1)
     return {

@@ -12,7 +12,7 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
 /**
  * One instance of the application: {@code WordCount settings.properties}. The file has the settings of Kafka Streams,
  * and of our own {@code word.source}, {@code word.sink}; {@code word.on.disk}: the store is RocksDB;
- * {@code word.changed}: another topology; {@code word.by.id}: one without a repartition topic;
+ * {@code word.added}: see {@link WordTopology}; {@code word.by.id}: one without a repartition topic;
  * {@code word.queries}: the group is told where this instance answers;
  * {@code word.on.error}: what an exception ends, SHUTDOWN_CLIENT or SHUTDOWN_APPLICATION.
  *
@@ -36,7 +36,7 @@ public final class WordCount {
                 settings.getProperty("word.source"),
                 settings.getProperty("word.sink"),
                 Boolean.parseBoolean(settings.getProperty("word.on.disk")),
-                Boolean.parseBoolean(settings.getProperty("word.changed")),
+                settings.getProperty("word.added"),
                 Boolean.parseBoolean(settings.getProperty("word.by.id")));
         var streams = new KafkaStreams(topology, settings);
         streams.setStateListener((now, before) -> events.tell("state", "from", before.name(), "to", now.name()));

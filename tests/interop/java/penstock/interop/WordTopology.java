@@ -23,10 +23,11 @@ final class WordTopology {
 
     /**
      * Subtopology 0 reads {@code source} and writes the repartition topic, subtopology 1 counts.
-     * With {@code changed} a third one counts lengths: another topology under the same name.
-     * With {@code byId} there is one subtopology, which counts ids: its state hangs on the source's own partitions.
+     * What is {@code added} makes another topology of it: "lengths", a third subtopology; "join", a second source that
+     * has to be as wide as the first. With {@code byId} there is one subtopology, which counts ids: its state hangs on
+     * the source's own partitions.
      */
-    static Topology of(String source, String sink, boolean onDisk, boolean changed, boolean byId) {
+    static Topology of(String source, String sink, boolean onDisk, String added, boolean byId) {
         var builder = new StreamsBuilder();
         KStream<String, String> words = builder.stream(source, Consumed.with(Serdes.String(), Serdes.String()));
         KStream<String, String> keyed = byId ? words : words.selectKey((id, word) -> wholesome(word));
@@ -34,7 +35,10 @@ final class WordTopology {
                 .count(store(STORE, onDisk))
                 .toStream()
                 .to(sink, Produced.with(Serdes.String(), Serdes.Long()));
-        if (changed) {
+        if (added.equals("join")) {
+            words.toTable().join(builder.table(source + "-2"), (one, other) -> one);
+        }
+        if (added.equals("lengths")) {
             words.selectKey((id, word) -> String.valueOf(word.length()))
                     .groupByKey(Grouped.with("by-length", Serdes.String(), Serdes.String()))
                     .count(store("lengths", onDisk));
