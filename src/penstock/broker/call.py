@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from penstock.coordinator.request_context import RequestContext
+from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["Call"]
 
 
 class Call:
-    """One request. `token` is unique within the broker's life; `local_address` is what the client connected to."""
+    """One request. `token` is unique within the broker's life; `local_address` is what the client connected to.
 
-    __slots__ = ("api_version", "client_host", "client_id", "local_address", "token")
+    `steady` is set where the answer may be repeated for the same bytes of this connection, see `steady_answers`.
+    """
+
+    __slots__ = ("api_version", "client_host", "client_id", "local_address", "steady", "token")
 
     def __init__(
         self, *, token: int, client_id: str, client_host: str, api_version: int, local_address: tuple[str, int]
@@ -20,6 +24,7 @@ class Call:
         self.client_host = client_host
         self.api_version = api_version
         self.local_address = local_address
+        self.steady: SteadyHeartbeat | None = None
 
     @property
     def context(self) -> RequestContext:

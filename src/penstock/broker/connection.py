@@ -1,6 +1,7 @@
 """One client connection: bytes → frames → handler → answers in the order of the requests.
 
-Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport. A
+Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport.
+Answers that may be repeated (`steady_answers`) go out before anything is decoded, all of one read in one write. A
 parked request (a long poll) blocks only its own connection. A client that does not read its answers is not read from
 either. What cannot be understood closes this connection with one line in the log, and touches no other.
 """
@@ -14,6 +15,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from penstock.broker.call import Call
+from penstock.broker.steady_answers import SteadyAnswers
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
     MalformedRequest,
@@ -39,6 +41,7 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
         self._waiting: deque[bytes] = deque()
+        self._steady_answers = SteadyAnswers(server.door_rules)
         self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
         self._writable = True
@@ -75,6 +78,10 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._leaving or self._transport.is_closing():
             return
         self.last_active = self._server.loop_time()
+        if self._steady_answers and self.idle and self._writable and not self._frames.buffered_bytes:
+            data = self._repeat_answers(data)
+            if not data:
+                return
         self._frames.feed(data)
         try:
             self._waiting.extend(self._frames.frames())
@@ -122,7 +129,16 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
+    def _repeat_answers(self, data: bytes) -> bytes:
+        """What is left of `data` when all that needs no rule is answered."""
+        pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
+        if pieces and self._transport is not None:
+            self._transport.write(b"".join(pieces))
+        return data[position:]
+
     def _answer(self, frame: bytes) -> None:
+        if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+            return
         header: RequestHeader | None = None
         try:
             header, request = decode_request(frame)
@@ -130,7 +146,8 @@ class ClientConnection(asyncio.Protocol):
             if handler is None:
                 self._close_because(f"API key {header.api_key} is not one of this broker's")
                 return
-            outcome = handler(request, self._call(header))
+            call = self._call(header)
+            outcome = handler(request, call)
         except UnsupportedVersion as error:
             self._refuse_version(error)
             return
@@ -143,7 +160,9 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(outcome, Awaitable):
             self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
         else:
-            self._reply(header, outcome)
+            answer = self._reply(header, outcome)
+            if call.steady is not None and answer is not None:
+                self._steady_answers.keep(frame, answer, call.steady)
 
     async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
         try:
@@ -161,17 +180,18 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._advance()
 
-    def _reply(self, header: RequestHeader, response: object | None) -> None:
-        """None: the request asked for no answer (acks=0)."""
+    def _reply(self, header: RequestHeader, response: object | None) -> bytes | None:
+        """The bytes written. A response of None: the request asked for no answer (acks=0)."""
         if response is None or self._transport is None:
-            return
+            return None
         try:
             encoded = encode_response(header, response)
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
-            return
+            return None
         self.last_active = self._server.loop_time()
         self._transport.write(encoded)
+        return encoded
 
     def _call(self, header: RequestHeader) -> Call:
         return Call(

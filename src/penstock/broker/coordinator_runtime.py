@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
@@ -21,11 +22,12 @@ from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
 from penstock.coordinator.shard import GroupCoordinatorShard
+from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 from penstock.coordinator.streams.topics.topic_status import StatusCode
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
 
-__all__ = ["CoordinatorRuntime", "ShardLogs"]
+__all__ = ["CoordinatorRuntime", "ShardLogs", "Written"]
 
 logger = logging.getLogger("penstock.broker")
 
@@ -39,6 +41,16 @@ class ShardLogs(Protocol):
     def open(self, partition: int) -> RecordLog: ...
     def wait_for_flush(self, partition: int) -> bool: ...
     def flushed(self, partition: int) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a rule answered. `response`: a future of it when the rule parked the request; `appended`: the log grew;
+    `steady`: the answer may be repeated, see `CoordinatorResult`."""
+
+    response: Any
+    appended: bool
+    steady: SteadyHeartbeat | None = None
 
 
 class CoordinatorRuntime:
@@ -84,6 +96,10 @@ class CoordinatorRuntime:
             future.cancel()
         self._parked.clear()
 
+    def now_ms(self) -> int:
+        """The clock that sessions and other deadlines are kept on."""
+        return self._now_ms()
+
     def partition_of(self, group_id: str) -> int:
         return partition_for_group(group_id, self._partitions)
 
@@ -101,8 +117,8 @@ class CoordinatorRuntime:
         group_id: str,
         context: RequestContext,
         rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
-    ) -> tuple[Any, bool]:
-        """Runs one rule. Returns (response or a future of it when parked, whether the log grew).
+    ) -> Written:
+        """Runs one rule.
 
         Raises CoordinatorError as the runner does.
         """
@@ -121,7 +137,7 @@ class CoordinatorRuntime:
         if response is None:
             response = asyncio.get_running_loop().create_future()
             self._parked[context.token] = response
-        return response, outcome.appended
+        return Written(response=response, appended=outcome.appended, steady=outcome.steady)
 
     def wait_for_flush(self, group_id: str) -> bool:
         """Whether an answer about this group has to wait for the disk."""

@@ -26,13 +26,14 @@ def write(
 ) -> Any | Awaitable[Any]:
     """The rule's answer, or `refuse(code, message)` when it raised CoordinatorError; awaitable where it has to wait."""
     try:
-        response, appended = broker.coordinator.write(group_id, call.context, rule)
+        written = broker.coordinator.write(group_id, call.context, rule)
     except CoordinatorError as error:
         return refuse(error.code, str(error))
-    durable = appended and broker.coordinator.wait_for_flush(group_id)
-    if isinstance(response, asyncio.Future) or durable:
-        return _wait(broker, group_id, call, response, refuse, durable=durable)
-    return response
+    durable = written.appended and broker.coordinator.wait_for_flush(group_id)
+    if isinstance(written.response, asyncio.Future) or durable:
+        return _wait(broker, group_id, call, written.response, refuse, durable=durable)
+    call.steady = written.steady
+    return written.response
 
 
 async def _wait(

@@ -18,18 +18,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from penstock.broker.api_table import SERVED, ApiTable, Handler
+from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import SteadyClock, wall_clock_ms
 from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
+from penstock.broker.features import Features
 from penstock.broker.flusher import Flusher
-from penstock.broker.group_logs import GroupMetadataLogs, coordinator_configuration
+from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.listener import bind, is_loopback
 from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.services import Services
+from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
@@ -54,10 +57,12 @@ class Server:
         self.configuration = configuration
         self.services: Services | None = None
         self.port = configuration.port
+        self.door_rules = DoorRules()
         self._apis: ApiTable | None = None
         self._listener: asyncio.Server | None = None
         self._connections: dict[ClientConnection, None] = {}
         self._tokens = itertools.count(1)
+        self._clock = SteadyClock()
         self._chores: list[asyncio.Task[None]] = []
         self._stopping = False
         self._everybody_left: asyncio.Event | None = None
@@ -124,6 +129,10 @@ class Server:
     def loop_time(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def now_ms(self) -> int:
+        """The clock that sessions are kept on."""
+        return self._clock.now_ms()
+
     def api_name(self, api_key: int) -> str:
         return ApiKey(api_key).kafka_name
 
@@ -137,11 +146,13 @@ class Server:
 
     def _open_services(self) -> Services:
         configuration = self.configuration
-        flusher, delayed_fetches, clock = Flusher(), DelayedFetches(), SteadyClock()
+        flusher, delayed_fetches = Flusher(), DelayedFetches()
         directory = LogDirectory(
             configuration.data_dir, defaults=default_log_config(configuration), clock_ms=wall_clock_ms
         )
         try:
+            settings = ChangedSettings(directory, configuration, self._settings_changed)
+            features = Features(directory, configuration.integer("node.id"), self.door_rules.changed)
             metadata = ClusterMetadata(directory)
             group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
             logs = PartitionLogs(
@@ -155,11 +166,11 @@ class Server:
             )
             topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
             coordinator = CoordinatorRuntime(
-                configuration=coordinator_configuration(configuration),
+                configuration=settings.coordinator,
                 partitions=group_topic.partitions,
                 image=metadata.image,
                 logs=GroupMetadataLogs(logs, group_topic),
-                now_ms=clock.now_ms,
+                now_ms=self._clock.now_ms,
                 create_topics=topics.create_internal,
             )
             coordinator.load()
@@ -169,6 +180,8 @@ class Server:
             raise
         return Services(
             configuration=configuration,
+            settings=settings,
+            features=features,
             metadata=metadata,
             logs=logs,
             topics=topics,
@@ -192,6 +205,10 @@ class Server:
     def _metadata_changed(self) -> None:
         if self.services is not None:
             self.services.coordinator.image_changed(self.services.metadata.image)
+
+    def _settings_changed(self) -> None:
+        if self.services is not None:
+            self.services.coordinator.configuration_changed(self.services.settings.coordinator)
 
     def _stop_listening(self) -> None:
         if self._listener is not None:

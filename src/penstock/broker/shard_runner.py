@@ -24,6 +24,7 @@ from penstock.coordinator.result import (
     Reply,
     SetTimer,
 )
+from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["AppendFailed", "Outcome", "RecordLog", "Shard", "ShardRunner"]
@@ -59,12 +60,16 @@ class Shard(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What has to go out after a result took effect. `appended`: the log grew, so a flush policy may want a flush."""
+    """What has to go out after a result took effect. `appended`: the log grew, so a flush policy may want a flush.
+
+    `steady` as in CoordinatorResult.
+    """
 
     replies: tuple[Reply, ...] = ()
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
     appended: bool = False
+    steady: SteadyHeartbeat | None = None
 
 
 class ShardRunner:
@@ -124,4 +129,5 @@ class ShardRunner:
             topics_to_create=result.topics_to_create,
             events=result.events,
             appended=bool(result.records),
+            steady=result.steady,
         )

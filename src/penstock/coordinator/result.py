@@ -7,6 +7,10 @@ through `GroupCoordinatorShard.replay` (the only writer of hard state), arms the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = [
     "CancelTimer",
@@ -80,10 +84,14 @@ class CoordinatorEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorResult:
-    """See the module's text. Order of duty: append records, replay them, timers, replies, topics, events."""
+    """See the module's text. Order of duty: append records, replay them, timers, replies, topics, events.
+
+    `steady`: the reply may be repeated for the same request without asking the rule, as long as `steady.beat` says so.
+    """
 
     records: tuple[CoordinatorRecord, ...] = ()
     replies: tuple[Reply, ...] = ()
     timers: tuple[SetTimer | CancelTimer, ...] = ()
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
+    steady: SteadyHeartbeat | None = None

@@ -30,6 +30,7 @@ from penstock.coordinator.offsets.offset_delete import offset_delete
 from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
 from penstock.coordinator.offsets.offset_fetch import offset_fetch
 from penstock.coordinator.offsets.topic_deletion import deleted_topic_tombstones
+from penstock.coordinator.records.schemas import OffsetCommitKey
 from penstock.coordinator.records.serde import encode_key, encode_value
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
@@ -49,6 +50,7 @@ from penstock.coordinator.streams.group_timers import (
     rebalance_timed_out,
     session_timed_out,
 )
+from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat, is_steady
 from penstock.coordinator.streams.member import JOIN_EPOCH
 from penstock.coordinator.streams.membership_end import streams_group_leave
 from penstock.coordinator.streams.request_validation import validate_request
@@ -115,7 +117,8 @@ class GroupCoordinatorShard:
             return streams_group_leave(group, soft, request, context, circumstances)
         if request.member_epoch > JOIN_EPOCH:
             group = self._registry.streams_group(group_id)
-            return streams_group_heartbeat(group, soft, request, context, circumstances)
+            result = streams_group_heartbeat(group, soft, request, context, circumstances)
+            return self._remembered(result, group, soft, circumstances)
         group, conversion = self._registry.streams_group_to_join(group_id)
         result = streams_group_heartbeat(group, soft, request, context, circumstances)
         self._soft[group_id] = soft
@@ -227,6 +230,7 @@ class GroupCoordinatorShard:
         The image counts from the call on, also when the iterator is not drained.
         """
         self._image = image
+        self._all_changed()
         return self._follow_image(now_ms)
 
     def on_configuration(
@@ -238,11 +242,13 @@ class GroupCoordinatorShard:
         The settings count from the call on, also when the iterator is not drained.
         """
         self._configuration = configuration
+        self._all_changed()
         return self._follow_circumstances(now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: the timers that a fresh shard needs."""
         self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
+        self._all_changed()
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
         for group in self._registry.streams_groups():
             group.rebuild_holders()
@@ -253,8 +259,11 @@ class GroupCoordinatorShard:
         """When `on_timers` has something to do, None = nothing is set."""
         return self._timers.next_deadline_ms()
 
-    def apply_timers(self, timers: Iterable[SetTimer | CancelTimer]) -> None:
+    def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None:
         self._timers.apply(timers)
+        for timer in timers:
+            if timer.key.kind != "session" or isinstance(timer, CancelTimer):
+                self._changed(timer.key.group_id)
 
     # --- hard state ---
 
@@ -262,6 +271,9 @@ class GroupCoordinatorShard:
         """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         self._registry.replay(record)
         group_id = getattr(record.key, "group_id", None)
+        if group_id is not None and not isinstance(record.key, OffsetCommitKey):
+            # No answer to a heartbeat depends on committed offsets, and members commit all the time.
+            self._changed(group_id)
         if record.value is None and group_id is not None and self._registry.get(group_id) is None:
             self._soft.pop(group_id, None)
 
@@ -298,7 +310,30 @@ class GroupCoordinatorShard:
                 self._soft[group_id] = known
         return known
 
+    def _changed(self, group_id: str) -> None:
+        soft = self._soft.get(group_id)
+        if soft is not None:
+            soft.changed()
+
+    def _all_changed(self) -> None:
+        for soft in self._soft.values():
+            soft.changed()
+
+    def _remembered(
+        self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+    ) -> CoordinatorResult:
+        """With the right to repeat the answer, where there is nothing else in it."""
+        if not is_steady(result, group, circumstances) or self._soft.get(group.group_id) is not soft:
+            return result
+        set_session = cast("SetTimer", result.timers[0])
+        session = self._timers.timer(set_session.key)
+        if session is None:
+            return result
+        steady = SteadyHeartbeat(soft, session, set_session.deadline_ms - circumstances.now_ms)
+        return replace(result, steady=steady)
+
     def _fire(self, key: TimerKey, now_ms: int) -> CoordinatorResult | None:
+        self._changed(key.group_id)
         group = self._registry.get(key.group_id)
         if not isinstance(group, StreamsGroup):
             return None
