@@ -80,10 +80,10 @@ def _shed(tasks: tuple[Task, ...], keep: int) -> list[Task]:
 
 def _place_where_state_is(placement: Placement, left: list[Task], counts: list[int], share: Share) -> list[Task]:
     """Returns what nobody with state has room for."""
-    wanted = placement.tasks.stateful.intersection(left)
-    if not wanted:
+    members = placement.group.members.values()
+    if not any(member.previous.standby or member.task_offsets for member in members):
         return left
-    holders = _holders(placement, wanted)
+    holders = _holders(placement, placement.tasks.stateful.intersection(left))
     if not holders:
         return left
     rest = []
@@ -97,7 +97,7 @@ def _place_where_state_is(placement: Placement, left: list[Task], counts: list[i
     return rest
 
 
-def _holders(placement: Placement, wanted: set[Task] | frozenset[Task]) -> dict[Task, list[tuple[int, int, int]]]:
+def _holders(placement: Placement, wanted: frozenset[Task]) -> dict[Task, list[tuple[int, int, int]]]:
     """Task → (0 for a standby, else 1; minus the offset; member number)."""
     holders: dict[Task, list[tuple[int, int, int]]] = {}
     for number, tasks in enumerate(placement.previous):
@@ -140,7 +140,8 @@ def _deal_once(
         if counts[number] >= share.most():
             break  # so are all that follow
         if number not in same:
-            same[number] = sum([task[0] == subtopology_id for task in placement.active[number]])
+            has = placement.active[number]
+            same[number] = sum([task[0] == subtopology_id for task in has]) if has else 0
         if same[number] < fair:
             same[number] += 1
             _give(placement, number, tasks.popleft(), counts, share)

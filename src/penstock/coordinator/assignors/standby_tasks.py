@@ -50,7 +50,10 @@ class _StandbyPlacement:
         if missing:
             self._place_at_previous_owners(frozenset(missing))
             for wanted in range(1, self._replicas + 1):
-                self._deal_out([task for task in self._missing() if self._placed.get(task, 0) < wanted])
+                missing = self._missing()
+                if self._replicas > 1:
+                    missing = [task for task in missing if self._placed.get(task, 0) < wanted]
+                self._deal_out(missing)
             self._place_at_least_loaded(self._missing())
             self._even_out()
 
@@ -178,13 +181,15 @@ class _StandbyPlacement:
         return True
 
     def _give(self, number: int, task: Task, held: set[Task]) -> None:
-        has = self._placement.standby[number]
+        standby, loads = self._placement.standby, self._loads
+        has = standby[number]
         if isinstance(has, tuple):
-            self._placement.standby[number] = has = list(has)
+            standby[number] = has = list(has)
         has.append(task)
         held.add(task)
-        self._loads[number] += 1
-        self._share.took(self._loads[number])
+        loads[number] += 1
+        if loads[number] > self._share.base:
+            self._share.took(loads[number])
         if self._replicas == 1:
             self._complete.add(task)
         else:
