@@ -144,9 +144,12 @@ def test_api_versions_names_what_is_served_and_nothing_else(
     for api in answer.api_keys:
         assert (api.min_version, api.max_version) == tuple(advertised_range(ApiKey(api.api_key)))
     # KAFKA-17011: clients of version 3 choke on a feature whose minimum is 0.
-    assert [feature.name for feature in answer.supported_features] == (["streams.version"] if version >= 4 else [])
+    zero_based = ["group.version", "streams.version"] if version >= 4 else []
+    supported = sorted(feature.name for feature in answer.supported_features)
+    assert supported == sorted([*zero_based, *(["metadata.version"] if version >= 3 else [])])
     finalized = [(feature.name, feature.max_version_level) for feature in answer.finalized_features]
-    assert finalized == ([("streams.version", 1)] if version >= 3 else [])
+    levels = [("group.version", 1), ("metadata.version", 30), ("streams.version", 1)]
+    assert finalized == (levels if version >= 3 else [])
 
 
 def test_api_versions_refuses_a_senseless_software_name(broker: EmbeddedBroker, connect: Connect) -> None:

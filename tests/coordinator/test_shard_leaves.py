@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration, InvalidGroupSetting
+from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.metadata_hash import group_hash, topic_hash
 from penstock.coordinator.metadata_image import TopicImage
 from penstock.coordinator.partitions import partition_for_group
@@ -69,15 +69,20 @@ def test_a_session_that_is_renewed_costs_no_memory() -> None:
 
 def test_broker_settings_have_kafkas_names() -> None:
     configuration = GroupCoordinatorConfiguration.from_settings(
-        {"group.streams.session.timeout.ms": "6000", "group.streams.num.standby.replicas": 1, "log.dirs": "/tmp"}
+        {
+            "group.streams.max.session.timeout.ms": "90000",
+            "group.streams.session.timeout.ms": "70000",
+            "group.streams.num.standby.replicas": 1,
+            "log.dirs": "/tmp",
+        }
     )
     group = configuration.for_streams_group("g")
-    assert (group.session_timeout_ms, group.num_standby_replicas) == (6_000, 1)
+    assert (group.session_timeout_ms, group.num_standby_replicas) == (70_000, 1)
     assert (group.heartbeat_interval_ms, group.assignment_interval_ms) == (5_000, 1_000)
     assert group.assignment_configs == (("num.standby.replicas", "1"),)
-    with pytest.raises(ValueError, match=r"group\.streams\.max\.size is 0, but must be at least 1"):
+    with pytest.raises(ValueError, match=r"group\.streams\.max\.size: Value must be at least 1"):
         GroupCoordinatorConfiguration.from_settings({"group.streams.max.size": 0})
-    with pytest.raises(ValueError, match=r"must be a whole number"):
+    with pytest.raises(ValueError, match=r"Not a number of type INT"):
         GroupCoordinatorConfiguration.from_settings({"group.streams.max.size": "many"})
 
 
@@ -85,20 +90,6 @@ def test_a_group_has_its_own_settings() -> None:
     configuration = GroupCoordinatorConfiguration().with_group_settings("g", {"streams.num.standby.replicas": "2"})
     assert configuration.for_streams_group("g").num_standby_replicas == 2
     assert configuration.for_streams_group("h").num_standby_replicas == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("streams.num.standby.replicas", "3", "between 0 and 2"),
-        ("streams.session.timeout.ms", "44999", "between 45000 and 60000"),
-        ("streams.session.timeout.ms", "soon", "whole number"),
-        ("streams.colour", "1", "Unknown group config name"),
-    ],
-)
-def test_a_group_setting_out_of_bounds_is_refused(name: str, value: str, why: str) -> None:
-    with pytest.raises(InvalidGroupSetting, match=why):
-        GroupCoordinatorConfiguration().with_group_settings("g", {name: value})
 
 
 def test_a_stored_group_setting_out_of_bounds_is_clamped() -> None:

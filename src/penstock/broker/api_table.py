@@ -47,7 +47,9 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.DELETE_GROUPS,
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             ApiKey.OFFSET_DELETE,
+            ApiKey.UPDATE_FEATURES,
             ApiKey.DESCRIBE_CLUSTER,
+            ApiKey.LIST_CONFIG_RESOURCES,
             ApiKey.STREAMS_GROUP_HEARTBEAT,
             ApiKey.STREAMS_GROUP_DESCRIBE,
         )
@@ -75,7 +77,7 @@ class ApiTable:
             return None
         module = import_module(f"penstock.broker.handlers.{SERVED[key]}")
         if key is ApiKey.API_VERSIONS:
-            handler: Handler = partial(module.handle, served=tuple(SERVED))
+            handler: Handler = partial(module.handle, served=tuple(SERVED), features=self._services.features)
         else:
             handler = partial(module.handle, broker=self._services)
         self._bound[key] = handler

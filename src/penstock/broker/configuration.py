@@ -1,6 +1,7 @@
 """The broker's settings: Kafka's names and defaults, plus two of our own that begin with `penstock.`.
 
-An unknown name is an error that names the nearest one: a setting that silently does nothing is worse than none.
+An unknown name is an error that names the nearest one: a setting that silently does nothing is worse than none. Those
+that are marked dynamic may be changed while the broker runs; the changes lie over what it was started with.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
 
-from penstock.broker.settings import Kind, Setting, Value, parse_value, unknown_setting
+from penstock.coordinator.group_configuration import check_bounds
+from penstock.coordinator.settings import COORDINATOR_SETTINGS
 from penstock.errors import ConfigError
+from penstock.settings import Kind, Setting, Value, parse_value, unknown_setting
 
-__all__ = ["BROKER_SETTINGS", "BrokerConfiguration", "FlushPolicy"]
+__all__ = ["BROKER_SETTINGS", "BrokerConfiguration", "ChangedValues", "FlushPolicy"]
 
 FlushPolicy = Literal["never", "interval", "always"]
 
@@ -25,8 +28,22 @@ def _row(
     name: str, kind: Kind, default: Value | None, minimum: int | None = None, **more: object
 ) -> tuple[str, Setting]:
     choices = cast("tuple[str, ...]", more.get("choices", ()))
-    text = str(more.get("doc", ""))
-    return name, Setting(name=name, kind=kind, default=default, minimum=minimum, choices=choices, documentation=text)
+    return name, Setting(
+        name=name,
+        kind=kind,
+        default=default,
+        minimum=minimum,
+        choices=choices,
+        dynamic=bool(more.get("dynamic", False)),
+        documentation=str(more.get("doc", "")),
+    )
+
+
+def _changeable(
+    name: str, kind: Kind, default: Value | None, minimum: int | None = None, **more: object
+) -> tuple[str, Setting]:
+    """Kafka marks it dynamic, and a change counts here at once."""
+    return _row(name, kind, default, minimum, dynamic=True, **more)
 
 
 BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
@@ -40,65 +57,46 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("default.replication.factor", "int", 1, 1),
             _row("auto.create.topics.enable", "boolean", True),
             _row("delete.topic.enable", "boolean", True),
-            _row("message.max.bytes", "int", 1048588, 0),
+            _changeable("message.max.bytes", "int", 1048588, 0),
             _row("socket.request.max.bytes", "int", 104857600, 1),
             _row("connections.max.idle.ms", "long", 600000, 1),
-            _row("max.connections", "int", 2147483647, 0),
+            _changeable("max.connections", "int", 2147483647, 0),
             _row("fetch.max.bytes", "int", 57671680, 1024),
-            _row(
+            _changeable(
                 "compression.type",
                 "string",
                 "producer",
                 choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
             ),
-            _row("log.cleanup.policy", "list", "delete", choices=("delete", "compact")),
-            _row("log.segment.bytes", "int", 1073741824, 14),
-            _row("log.roll.ms", "long", None, 1),
+            _changeable("log.cleanup.policy", "list", "delete", choices=("compact", "delete")),
+            _changeable("log.segment.bytes", "int", 1073741824, 14),
+            _changeable("log.roll.ms", "long", None, 1),
             _row("log.roll.hours", "int", 168, 1),
-            _row("log.retention.ms", "long", None, -1),
+            _changeable("log.retention.ms", "long", None, -1),
             _row("log.retention.minutes", "int", None, -1),
             _row("log.retention.hours", "int", 168, -1),
-            _row("log.retention.bytes", "long", -1, -1),
+            _changeable("log.retention.bytes", "long", -1, -1),
             _row("log.retention.check.interval.ms", "long", 300000, 1),
-            _row("log.index.interval.bytes", "int", 4096, 0),
-            _row("log.index.size.max.bytes", "int", 10485760, 4),
+            _changeable("log.index.interval.bytes", "int", 4096, 0),
+            _changeable("log.index.size.max.bytes", "int", 10485760, 4),
             _row("log.flush.interval.messages", "long", 2**63 - 1, 1),
             _row("log.flush.interval.ms", "long", None, 0),
-            _row("log.message.timestamp.type", "string", "CreateTime", choices=("CreateTime", "LogAppendTime")),
-            _row("log.message.timestamp.before.max.ms", "long", 2**63 - 1, 0),
-            _row("log.message.timestamp.after.max.ms", "long", 3600000, 0),
+            _changeable("log.message.timestamp.type", "string", "CreateTime", choices=("CreateTime", "LogAppendTime")),
+            _changeable("log.message.timestamp.before.max.ms", "long", 2**63 - 1, 0),
+            _changeable("log.message.timestamp.after.max.ms", "long", 3600000, 0),
             _row("log.cleaner.enable", "boolean", True),
             _row("log.cleaner.backoff.ms", "long", 15000, 0),
             _row("log.cleaner.dedupe.buffer.size", "long", 134217728, 1),
-            _row("log.cleaner.delete.retention.ms", "long", _DAY_MS, 0),
-            _row("log.cleaner.min.cleanable.ratio", "double", 0.5),
-            _row("log.cleaner.min.compaction.lag.ms", "long", 0, 0),
-            _row("log.cleaner.max.compaction.lag.ms", "long", 2**63 - 1, 1),
-            _row("log.segment.delete.delay.ms", "long", 60000, 0),
-            _row("log.preallocate", "boolean", False),
-            _row("min.insync.replicas", "int", 1, 1),
-            _row("unclean.leader.election.enable", "boolean", False),
+            _changeable("log.cleaner.delete.retention.ms", "long", _DAY_MS, 0),
+            _changeable("log.cleaner.min.cleanable.ratio", "double", 0.5),
+            _changeable("log.cleaner.min.compaction.lag.ms", "long", 0, 0),
+            _changeable("log.cleaner.max.compaction.lag.ms", "long", 2**63 - 1, 1),
+            _changeable("log.segment.delete.delay.ms", "long", 60000, 0),
+            _changeable("log.preallocate", "boolean", False),
+            _changeable("min.insync.replicas", "int", 1, 1),
+            _changeable("unclean.leader.election.enable", "boolean", False),
             _row("producer.id.expiration.ms", "int", 86400000, 1),
-            _row("offsets.topic.num.partitions", "int", 50, 1),
-            _row("offsets.topic.replication.factor", "int", 1, 1),
-            _row("offsets.topic.segment.bytes", "int", 104857600, 1),
-            _row("offset.metadata.max.bytes", "int", 4096, 0),
-            _row("offsets.retention.minutes", "int", 10080, 1),
-            _row("offsets.retention.check.interval.ms", "long", 600000, 1),
-            _row("group.initial.rebalance.delay.ms", "int", 3000, 0),
-            _row("group.streams.assignment.interval.ms", "int", 1000, 0),
-            _row("group.streams.min.assignment.interval.ms", "int", 0, 0),
-            _row("group.streams.max.assignment.interval.ms", "int", 15000, 0),
-            _row("group.streams.heartbeat.interval.ms", "int", 5000, 1),
-            _row("group.streams.min.heartbeat.interval.ms", "int", 5000, 1),
-            _row("group.streams.max.heartbeat.interval.ms", "int", 15000, 1),
-            _row("group.streams.session.timeout.ms", "int", 45000, 1),
-            _row("group.streams.min.session.timeout.ms", "int", 45000, 1),
-            _row("group.streams.max.session.timeout.ms", "int", 60000, 1),
-            _row("group.streams.initial.rebalance.delay.ms", "int", 3000, 0),
-            _row("group.streams.max.size", "int", 2147483647, 1),
-            _row("group.streams.num.standby.replicas", "int", 0, 0),
-            _row("group.streams.max.standby.replicas", "int", 2, 0),
+            *COORDINATOR_SETTINGS.items(),
             _row(
                 "penstock.flush.policy",
                 "string",
@@ -119,14 +117,26 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 
 
+@dataclass(slots=True, kw_only=True)
+class ChangedValues:
+    """Mutable: what operators changed while the broker runs. One broker's own value comes before the cluster's."""
+
+    of_broker: Mapping[str, Value] = field(default_factory=dict)
+    of_cluster: Mapping[str, Value] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfiguration:
-    """`values` are the settings that were given; what a caller names itself stands apart: host, port, data_dir."""
+    """`values` are the settings that were given; what a caller names itself stands apart: host, port, data_dir.
+
+    `changed` lies over them; whoever asks at the time of use gets what is in force then.
+    """
 
     data_dir: Path
     host: str = "127.0.0.1"
     port: int = 9092
     values: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+    changed: ChangedValues = field(default_factory=ChangedValues)
 
     @classmethod
     def from_settings(
@@ -147,6 +157,7 @@ class BrokerConfiguration:
                 raise unknown_setting(name, BROKER_SETTINGS)
             if given is not None:
                 values[name] = parse_value(BROKER_SETTINGS[name], given)
+        check_bounds({name: value for name, value in values.items() if name in COORDINATOR_SETTINGS})
         listener = parse_listener("listeners", str(values.get("listeners", BROKER_SETTINGS["listeners"].default)))
         if "advertised.listeners" in values:
             parse_listener("advertised.listeners", str(values["advertised.listeners"]))
@@ -165,10 +176,15 @@ class BrokerConfiguration:
         return cls(data_dir=Path(str(directory)), host=chosen_host, port=chosen_port, values=MappingProxyType(values))
 
     def get(self, name: str) -> Value | None:
-        """The value in force: what was given, else Kafka's default."""
-        if name in self.values:
-            return self.values[name]
+        """The value in force: what was changed, what was given, else Kafka's default."""
+        for values in (self.changed.of_broker, self.changed.of_cluster, self.values):
+            if name in values:
+                return values[name]
         return BROKER_SETTINGS[name].default
+
+    def in_force(self) -> dict[str, Value]:
+        """All values that are not defaults."""
+        return {**self.values, **self.changed.of_cluster, **self.changed.of_broker}
 
     def integer(self, name: str) -> int:
         return int(cast("int", self.get(name)))

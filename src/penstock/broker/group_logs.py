@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from penstock.broker.cluster_metadata import TopicDescription
-from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.partition_logs import AppendRefused, PartitionLogs, end_of
 from penstock.broker.shard_runner import AppendFailed, RecordLog
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.records import serde
 from penstock.coordinator.result import CoordinatorRecord
 from penstock.protocol.raw_records import raw_records
@@ -20,16 +18,11 @@ from penstock.protocol.record_batches import (
     surviving_batches,
 )
 
-__all__ = ["GroupMetadataLogs", "coordinator_configuration", "coordinator_records"]
+__all__ = ["GroupMetadataLogs", "coordinator_records"]
 
 READ_BYTES = 5 * 1024 * 1024
 MOST_HELD = 1_000_000
 """Keys held at a time while a log is read: what a very large one has beyond is replayed in portions."""
-
-
-def coordinator_configuration(configuration: BrokerConfiguration) -> GroupCoordinatorConfiguration:
-    """The settings that were given, under Kafka's names; the coordinator has Kafka's defaults itself."""
-    return GroupCoordinatorConfiguration.from_settings(dict(configuration.values))
 
 
 class GroupMetadataLogs:

@@ -15,10 +15,10 @@ from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.flusher import Flusher
 from penstock.broker.log_cleaner import LogCleaner
-from penstock.broker.settings import render_value
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import iter_batch_headers
+from penstock.settings import render_value
 from penstock.storage.batch_validation import Origin
 from penstock.storage.errors import OffsetOutOfRange, StorageError
 from penstock.storage.log_config import LogConfig
@@ -51,7 +51,7 @@ class ReadRefused(Exception):
 def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
     """What a topic gets that says nothing itself. The fsync policy is the broker's, in Kafka's words for logs."""
     values = {
-        name: render_value(broker_default(name, configuration)[0])
+        name: render_value(broker_default(name, configuration))
         for name in TOPIC_SETTINGS
         if name not in ("flush.messages", "flush.ms")
     }

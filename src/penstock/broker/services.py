@@ -7,18 +7,26 @@ from dataclasses import dataclass
 from kio.schema.types import BrokerId
 
 from penstock.broker.call import Call
+from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.cluster_metadata import ClusterMetadata
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
+from penstock.broker.features import Features
 from penstock.broker.flusher import Flusher
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.topic_administration import TopicAdministration
 from penstock.protocol.units import from_ms
+from penstock.settings import list_of
 
-__all__ = ["ALL_OPERATIONS_UNKNOWN", "NO_THROTTLE", "Services"]
+__all__ = ["ALL_OPERATIONS_UNKNOWN", "NO_THROTTLE", "STREAMS_GROUPS_OFF", "Services"]
 
 NO_THROTTLE = from_ms(0)
+# Kafka sends the code alone.
+STREAMS_GROUPS_OFF = (
+    "Streams groups are switched off here: the feature streams.version is at 0, or "
+    "group.coordinator.rebalance.protocols lacks streams."
+)
 # Kafka's "not asked for" in fields of authorized operations.
 ALL_OPERATIONS_UNKNOWN = -(2**31)
 
@@ -28,6 +36,8 @@ class Services:
     """`coordinator` is there once the broker has started; `port` is the one in fact bound."""
 
     configuration: BrokerConfiguration
+    settings: ChangedSettings
+    features: Features
     metadata: ClusterMetadata
     logs: PartitionLogs
     topics: TopicAdministration
@@ -39,6 +49,12 @@ class Services:
     @property
     def node_id(self) -> BrokerId:
         return BrokerId(self.configuration.integer("node.id"))
+
+    @property
+    def serves_streams_groups(self) -> bool:
+        """Both switches are on: the finalised feature, and the protocol among those of the coordinator."""
+        protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
+        return "streams" in protocols and self.features.level("streams.version") > 0
 
     def address(self, call: Call) -> tuple[str, int]:
         """Where this client shall connect to: the advertised address, or the very one it has reached us at."""

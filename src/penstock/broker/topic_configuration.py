@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.settings import Kind, Setting, Value, parse_value
+from penstock.settings import Kind, Setting, Value, parse_value
 
-__all__ = ["TOPIC_SETTINGS", "broker_default", "effective_value", "validated"]
+__all__ = ["TOPIC_SETTINGS", "broker_default", "broker_settings_of", "effective_value", "validated"]
 
 _LONGEST = 2**63 - 1
 
@@ -27,7 +27,7 @@ def _row(
 TOPIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     dict(
         (
-            _row("cleanup.policy", "list", "delete", "log.cleanup.policy", choices=("delete", "compact")),
+            _row("cleanup.policy", "list", "delete", "log.cleanup.policy", choices=("compact", "delete")),
             _row(
                 "compression.type",
                 "string",
@@ -73,24 +73,37 @@ def validated(name: str, value: str) -> str:
     return value.strip()
 
 
-def broker_default(name: str, broker: BrokerConfiguration) -> tuple[Value | None, str | None]:
-    """What a topic without its own value gets, and the broker setting that was set to it (None: a default)."""
-    setting = TOPIC_SETTINGS[name]
-    if name == "retention.ms":
-        chosen = [
-            key for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours") if key in broker.values
-        ]
-        return broker.retention_ms(), chosen[0] if chosen else None
-    if name == "segment.ms":
-        chosen = [key for key in ("log.roll.ms", "log.roll.hours") if key in broker.values]
-        return broker.roll_ms(), chosen[0] if chosen else None
-    if setting.synonym is not None and setting.synonym in broker.values:
-        return broker.values[setting.synonym], setting.synonym
-    return setting.default, None
+# Kafka reads these in this order; the first that is set counts, in its own unit.
+_FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
+    {
+        "retention.ms": (
+            ("log.retention.ms", 1),
+            ("log.retention.minutes", 60_000),
+            ("log.retention.hours", 3_600_000),
+        ),
+        "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", 3_600_000)),
+    }
+)
+
+
+def broker_settings_of(name: str) -> tuple[str, ...]:
+    """The broker settings that a topic setting falls back to, in order."""
+    synonym = TOPIC_SETTINGS[name].synonym
+    return tuple(other for other, _ in _FALLBACKS[name]) if name in _FALLBACKS else (synonym,) if synonym else ()
+
+
+def broker_default(name: str, broker: BrokerConfiguration) -> Value | None:
+    """What a topic without its own value gets."""
+    in_force = broker.in_force()
+    for other, factor in _FALLBACKS.get(name, ((TOPIC_SETTINGS[name].synonym or "", 1),)):
+        value = in_force.get(other)
+        if value is not None:
+            return -1 if factor > 1 and int(value) < 0 else int(value) * factor if factor > 1 else value
+    return TOPIC_SETTINGS[name].default
 
 
 def effective_value(name: str, topic_configs: Mapping[str, str], broker: BrokerConfiguration) -> Value | None:
     """The typed value in force for a topic."""
     if name in topic_configs:
         return parse_value(TOPIC_SETTINGS[name], topic_configs[name])
-    return broker_default(name, broker)[0]
+    return broker_default(name, broker)

@@ -1,22 +1,23 @@
 """Settings of the coordinator and of single groups, frozen, with Kafka's names, defaults and bounds.
 
-Facts: `configs-4.3.1`, and KIP-1071 for the rule that a group's own value counts only when it was set. A stored group
-value outside the broker's bounds is clamped; setting one outside is refused by `validate_group_setting`.
+The tables are in `settings`. KIP-1071: a group's own value counts only when it was set. A stored group value outside
+the broker's bounds is clamped; setting one outside is refused by `group_configuration`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-__all__ = ["GroupCoordinatorConfiguration", "InvalidGroupSetting", "StreamsGroupConfiguration"]
+from penstock.coordinator.group_configuration import check_bounds
+from penstock.coordinator.settings import COORDINATOR_SETTINGS, GROUP_SETTINGS
+from penstock.settings import list_of, parse_value
+
+__all__ = ["GroupCoordinatorConfiguration", "StreamsGroupConfiguration"]
 
 _INT_MAX = 2**31 - 1
-
-
-class InvalidGroupSetting(ValueError):
-    """A group setting that Kafka would refuse with INVALID_CONFIG; the text says why."""
+_TAGS = "group.streams.rack.aware.assignment.tags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,55 +43,6 @@ class StreamsGroupConfiguration:
         return configs
 
 
-class _Name(NamedTuple):
-    field: str
-    least: int
-
-
-# Kafka's name → our field, least value. Defaults are the fields' own.
-_BROKER_SETTINGS: dict[str, _Name] = {
-    "group.streams.session.timeout.ms": _Name("streams_session_timeout_ms", 1),
-    "group.streams.min.session.timeout.ms": _Name("streams_min_session_timeout_ms", 1),
-    "group.streams.max.session.timeout.ms": _Name("streams_max_session_timeout_ms", 1),
-    "group.streams.heartbeat.interval.ms": _Name("streams_heartbeat_interval_ms", 1),
-    "group.streams.min.heartbeat.interval.ms": _Name("streams_min_heartbeat_interval_ms", 1),
-    "group.streams.max.heartbeat.interval.ms": _Name("streams_max_heartbeat_interval_ms", 1),
-    "group.streams.max.size": _Name("streams_max_size", 1),
-    "group.streams.num.standby.replicas": _Name("streams_num_standby_replicas", 0),
-    "group.streams.max.standby.replicas": _Name("streams_max_standby_replicas", 0),
-    "group.streams.initial.rebalance.delay.ms": _Name("streams_initial_rebalance_delay_ms", 0),
-    "group.streams.assignment.interval.ms": _Name("streams_assignment_interval_ms", 0),
-    "group.streams.min.assignment.interval.ms": _Name("streams_min_assignment_interval_ms", 0),
-    "group.streams.max.assignment.interval.ms": _Name("streams_max_assignment_interval_ms", 0),
-    "offset.metadata.max.bytes": _Name("offset_metadata_max_bytes", 0),
-    "offsets.topic.num.partitions": _Name("offsets_topic_num_partitions", 1),
-    "offsets.retention.minutes": _Name("offsets_retention_minutes", 1),
-    "offsets.retention.check.interval.ms": _Name("offsets_retention_check_interval_ms", 1),
-}
-
-
-class _GroupName(NamedTuple):
-    field: str
-    least: str | int
-    most: str | int
-
-
-# Kafka's group setting → field of StreamsGroupConfiguration, and its bounds (a broker field, or a number).
-_GROUP_SETTINGS: dict[str, _GroupName] = {
-    "streams.session.timeout.ms": _GroupName(
-        "session_timeout_ms", "streams_min_session_timeout_ms", "streams_max_session_timeout_ms"
-    ),
-    "streams.heartbeat.interval.ms": _GroupName(
-        "heartbeat_interval_ms", "streams_min_heartbeat_interval_ms", "streams_max_heartbeat_interval_ms"
-    ),
-    "streams.num.standby.replicas": _GroupName("num_standby_replicas", 0, "streams_max_standby_replicas"),
-    "streams.initial.rebalance.delay.ms": _GroupName("initial_rebalance_delay_ms", 0, _INT_MAX),
-    "streams.assignment.interval.ms": _GroupName(
-        "assignment_interval_ms", "streams_min_assignment_interval_ms", "streams_max_assignment_interval_ms"
-    ),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCoordinatorConfiguration:
     """The broker's values. `groups`: group id → Kafka's group setting → value as text, as an operator set them."""
@@ -112,66 +64,65 @@ class GroupCoordinatorConfiguration:
     offsets_topic_num_partitions: int = 50
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
+    streams_rack_aware_assignment_tags: tuple[str, ...] = ()
+    streams_task_offset_interval_ms: int = 60_000
+    streams_min_task_offset_interval_ms: int = 15_000
+    streams_acceptable_recovery_lag: int = 10_000
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    # What was resolved before, by group: heartbeats ask again and again. Not a part of the value.
+    _resolved: dict[str, StreamsGroupConfiguration] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     @classmethod
-    def from_settings(cls, settings: Mapping[str, object]) -> GroupCoordinatorConfiguration:
+    def from_settings(
+        cls, settings: Mapping[str, object], groups: Mapping[str, Mapping[str, str]] | None = None
+    ) -> GroupCoordinatorConfiguration:
         """From Kafka's broker settings by name; names that are not the coordinator's are passed over.
 
-        Raises ValueError naming a setting whose value is no whole number or too small.
+        Raises ConfigError("bad-value"), a ValueError, in Kafka's words, also where settings contradict each other.
         """
-        fields: dict[str, int] = {}
-        for name, (attribute, least) in _BROKER_SETTINGS.items():
-            if name not in settings:
-                continue
-            fields[attribute] = _whole_number(name, settings[name])
-            if fields[attribute] < least:
-                raise ValueError(f"{name} is {fields[attribute]}, but must be at least {least}")
-        return replace(cls(), **fields)  # type: ignore[arg-type]  # the names are fields of type int
+        values = {name: parse_value(COORDINATOR_SETTINGS[name], given) for name, given in settings.items()
+                  if name in COORDINATOR_SETTINGS and given is not None}  # fmt: skip
+        check_bounds(values)
+        known = {member.name for member in fields(cls)}
+        own: dict[str, Any] = {field_of(name): value for name, value in values.items() if field_of(name) in known}
+        if _TAGS in values:
+            own[field_of(_TAGS)] = tuple(list_of(str(values[_TAGS])))
+        return replace(cls(), **own, groups=dict(groups or {}))
 
     def for_streams_group(self, group_id: str) -> StreamsGroupConfiguration:
         """The group's own settings where they are set, the broker's elsewhere."""
-        resolved = StreamsGroupConfiguration(
-            session_timeout_ms=self.streams_session_timeout_ms,
-            heartbeat_interval_ms=self.streams_heartbeat_interval_ms,
-            num_standby_replicas=self.streams_num_standby_replicas,
-            initial_rebalance_delay_ms=self.streams_initial_rebalance_delay_ms,
-            assignment_interval_ms=self.streams_assignment_interval_ms,
-            max_size=self.streams_max_size,
-        )
-        changed: dict[str, int] = {}
-        for name, text in sorted(self.groups.get(group_id, {}).items()):
-            setting = _GROUP_SETTINGS.get(name)
-            if setting is not None:
-                least, most = self._bound(setting.least), self._bound(setting.most)
-                changed[setting.field] = max(least, min(most, int(text)))
-        return replace(resolved, **changed) if changed else resolved  # type: ignore[arg-type]  # fields of type int
+        if group_id not in self.groups:
+            group_id = ""  # groups without settings are alike
+        found = self._resolved.get(group_id)
+        if found is None:
+            found = self._resolved[group_id] = self._resolve(self.groups.get(group_id, {}))
+        return found
 
-    def validate_group_setting(self, name: str, value: str) -> None:
-        """Raises InvalidGroupSetting for an unknown name, no number, or a value outside the broker's bounds."""
-        setting = _GROUP_SETTINGS.get(name)
-        if setting is None:
-            raise InvalidGroupSetting(f"Unknown group config name: {name}")
-        try:
-            number = _whole_number(name, value)
-        except ValueError as error:
-            raise InvalidGroupSetting(str(error)) from None
-        least, most = self._bound(setting.least), self._bound(setting.most)
-        if not least <= number <= most:
-            raise InvalidGroupSetting(f"{name} is {number}, but must be between {least} and {most}")
+    def _resolve(self, own: Mapping[str, str]) -> StreamsGroupConfiguration:
+        """A stored value out of the broker's bounds counts as the bound."""
+        values: dict[str, Any] = {}
+        for member in fields(StreamsGroupConfiguration):
+            values[member.name] = getattr(self, f"streams_{member.name}")
+            row = GROUP_SETTINGS.get(f"streams.{member.name.replace('_', '.')}")
+            if row is None or row.setting.name not in own:
+                continue
+            value: Any = parse_value(row.setting, own[row.setting.name])
+            if row.lowest is not None:
+                value = max(self._bound(row.lowest), value)
+            if row.highest is not None:
+                value = min(self._bound(row.highest), value)
+            values[member.name] = tuple(list_of(value)) if row.setting.kind == "list" else value
+        return StreamsGroupConfiguration(**values)
 
     def with_group_settings(self, group_id: str, settings: Mapping[str, str]) -> GroupCoordinatorConfiguration:
-        """A copy in which the group has exactly these settings. Raises InvalidGroupSetting."""
-        for name, value in sorted(settings.items()):
-            self.validate_group_setting(name, value)
+        """A copy in which the group has exactly these settings, unchecked: `group_configuration` checks."""
         return replace(self, groups={**self.groups, group_id: dict(settings)})
 
-    def _bound(self, bound: str | int) -> int:
-        return bound if isinstance(bound, int) else int(getattr(self, bound))
+    def _bound(self, name: str) -> int:
+        return int(getattr(self, field_of(name)))
 
 
-def _whole_number(name: str, value: object) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ValueError(f"{name} is {value!r}, but must be a whole number") from None
+def field_of(name: str) -> str:
+    """`group.streams.max.size` → `streams_max_size`."""
+    return name.removeprefix("group.").replace(".", "_")

@@ -12,49 +12,47 @@ from collections.abc import Iterable
 from kio.static.primitive import i16, i64
 
 from penstock.broker.call import Call
+from penstock.broker.features import SUPPORTED_FEATURES, Features
 from penstock.broker.services import NO_THROTTLE
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.supported_versions import advertised_range
 
-# KIP-1071 is finalised on this broker; nothing else that Kafka calls a feature is there yet.
-STREAMS_VERSION = 1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 def handle(
-    request: m.api_versions_request.ApiVersionsRequest, call: Call, *, served: Iterable[ApiKey]
+    request: m.api_versions_request.ApiVersionsRequest, call: Call, *, served: Iterable[ApiKey], features: Features
 ) -> m.api_versions_response.ApiVersionsResponse:
     named = (request.client_software_name, request.client_software_version)
     if call.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):
         return answer(served, call.api_version, code=ErrorCode.invalid_request)
-    return answer(served, call.api_version)
+    return answer(served, call.api_version, features=features)
 
 
 def answer(
-    served: Iterable[ApiKey], api_version: int, *, code: ErrorCode = ErrorCode.none
+    served: Iterable[ApiKey], api_version: int, *, code: ErrorCode = ErrorCode.none, features: Features | None = None
 ) -> m.api_versions_response.ApiVersionsResponse:
     """An error names no APIs, but for UNSUPPORTED_VERSION, which names ApiVersions so that the client can ask again."""
     r = m.api_versions_response
     keys = tuple(sorted(served)) if code is ErrorCode.none else ()
     if code is ErrorCode.unsupported_version:
         keys = (ApiKey.API_VERSIONS,)
-    features = code is ErrorCode.none and api_version >= 3
+    told = features if code is ErrorCode.none and api_version >= 3 else None
     return r.ApiVersionsResponse(
         error_code=code,
         api_keys=tuple(_range(key) for key in keys),
         throttle_time=NO_THROTTLE,
-        supported_features=(
-            (r.SupportedFeatureKey(name="streams.version", min_version=i16(0), max_version=i16(STREAMS_VERSION)),)
-            if features and api_version >= 4
-            else ()
+        supported_features=tuple(
+            r.SupportedFeatureKey(name=name, min_version=i16(levels.lowest), max_version=i16(levels.highest))
+            for name, levels in SUPPORTED_FEATURES.items()
+            if told is not None and (levels.lowest > 0 or api_version >= 4)
         ),
-        finalized_features_epoch=i64(0 if features else -1),
-        finalized_features=(
-            (r.FinalizedFeatureKey(name="streams.version", max_version_level=i16(1), min_version_level=i16(1)),)
-            if features
-            else ()
+        finalized_features_epoch=i64(told.epoch if told is not None else -1),
+        finalized_features=tuple(
+            r.FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
+            for name, level in (told.finalized() if told is not None else {}).items()
         ),
     )
 

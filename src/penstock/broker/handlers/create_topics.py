@@ -12,14 +12,15 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
 from penstock.broker.call import Call
+from penstock.broker.config_sources import topic_setting
 from penstock.broker.services import NO_THROTTLE, Services
-from penstock.broker.settings import render_value
 from penstock.broker.topic_administration import TopicRefused
-from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
+from penstock.broker.topic_configuration import TOPIC_SETTINGS
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+from penstock.settings import render_value
 
-TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = i8(1), i8(4), i8(5)
+TOPIC_CONFIG = i8(1)
 
 
 def handle(
@@ -66,13 +67,12 @@ def _create(
 def _config(
     name: str, configs: dict[str, str | None], broker: Services
 ) -> m.create_topics_response.CreatableTopicConfigs:
-    default, set_by = broker_default(name, broker.configuration)
-    inherited = STATIC_BROKER_CONFIG if set_by is not None else DEFAULT_CONFIG
+    described = topic_setting(name, {}, broker.configuration)
     return m.create_topics_response.CreatableTopicConfigs(
         name=name,
-        value=configs[name] if name in configs else render_value(default),
+        value=configs[name] if name in configs else render_value(described.value),
         read_only=False,
-        config_source=TOPIC_CONFIG if name in configs else inherited,
+        config_source=TOPIC_CONFIG if name in configs else i8(described.source),
         is_sensitive=False,
     )
 

@@ -1,40 +1,33 @@
 """DescribeConfigs (API 32): the settings of topics, of this broker, of groups, with where each value comes from.
 
 Version notes: v1 synonyms and sources instead of is_default; v3 types and documentation; v4 flexible. Resource types:
-2 topic, 4 broker, 8 broker logger (there are none: an empty list), 32 group. A null or empty list of keys asks for all.
+2 topic, 4 broker, 8 broker logger (there are none: an empty list), 16 client metrics (none are collected), 32 group. A
+null or empty list of keys asks for all. A group need not exist, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kio.static.primitive import i8
 
 from penstock.broker.call import Call
-from penstock.broker.configuration import BROKER_SETTINGS
+from penstock.broker.changed_settings import ALL_BROKERS, SettingsRefused
+from penstock.broker.config_sources import (
+    DescribedSetting,
+    broker_settings,
+    cluster_settings,
+    group_settings,
+    topic_settings,
+)
 from penstock.broker.services import NO_THROTTLE, Services
-from penstock.broker.settings import Setting, Value, render_value
-from penstock.broker.topic_administration import TopicRefused
-from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
+from penstock.broker.topic_administration import illegal_topic_name
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+from penstock.settings import render_value
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
-CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
-GROUP_SETTINGS = {
-    f"streams.{name}": f"group.streams.{name}"
-    for name in (
-        "assignment.interval.ms",
-        "heartbeat.interval.ms",
-        "initial.rebalance.delay.ms",
-        "num.standby.replicas",
-        "session.timeout.ms",
-    )
-}
-
-# (name, value, source) from the most special to the most general: the first one is in force.
-Synonyms = list[tuple[str, Value | None, int]]
+CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8}
 
 
 def handle(
@@ -50,15 +43,13 @@ def _resource(
     request: m.describe_configs_request.DescribeConfigsRequest,
     broker: Services,
 ) -> m.describe_configs_response.DescribeConfigsResult:
-    code, message = ErrorCode.none, None
+    code, message = ErrorCode.none, ""
     configs: tuple[m.describe_configs_response.DescribeConfigsResourceResult, ...] = ()
     try:
-        entries = _DESCRIBERS.get(asked.resource_type, _unknown_type)(asked.resource_name, broker)
+        described = _DESCRIBERS.get(asked.resource_type, _unknown_type)(asked.resource_name, broker)
         wanted = set(asked.configuration_keys or ())
-        configs = tuple(
-            _entry(setting, synonyms, request) for setting, synonyms in entries if not wanted or setting.name in wanted
-        )
-    except TopicRefused as refusal:
+        configs = tuple(_entry(each, request) for each in described if not wanted or each.setting.name in wanted)
+    except SettingsRefused as refusal:
         code, message = refusal.code, refusal.message
     return m.describe_configs_response.DescribeConfigsResult(
         error_code=code,
@@ -69,86 +60,74 @@ def _resource(
     )
 
 
-def _topic(name: str, broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
+def _topic(name: str, broker: Services) -> Iterable[DescribedSetting]:
+    illegal = illegal_topic_name(name)
+    if illegal is not None:
+        raise SettingsRefused(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {illegal}")
     topic = broker.metadata.topic(name)
     if topic is None:
-        raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    return _topic_entries(topic.configs, broker)
+        raise SettingsRefused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    return topic_settings(topic.configs, broker.configuration)
 
 
-def _topic_entries(own: Mapping[str, str], broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
-    for name, setting in TOPIC_SETTINGS.items():
-        synonyms: Synonyms = [(name, own[name], DYNAMIC_TOPIC)] if name in own else []
-        value, set_by = broker_default(name, broker.configuration)
-        if set_by is not None:
-            synonyms.append((set_by, value, STATIC_BROKER))
-        if setting.synonym is not None:
-            synonyms.append((setting.synonym, setting.default, DEFAULT))
-        elif not synonyms:
-            synonyms.append((name, setting.default, DEFAULT))
-        yield setting, synonyms
+def _broker(name: str, broker: Services) -> Iterable[DescribedSetting]:
+    if name == ALL_BROKERS:
+        return cluster_settings(broker.configuration)
+    _check_broker(name, broker, "Unexpected broker id, expected {} or empty string, but received {}")
+    return broker_settings(broker.configuration)
 
 
-def _broker(name: str, broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
-    if name == "":
-        return iter(())  # the cluster-wide dynamic settings: there are none
+def _loggers(name: str, broker: Services) -> Iterable[DescribedSetting]:
+    _check_broker(name, broker, "Unexpected broker id, expected {} but received {}")
+    return ()
+
+
+def _check_broker(name: str, broker: Services, unexpected: str) -> None:
+    if not name.removeprefix("-").isdigit():
+        raise SettingsRefused(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
     if name != str(broker.node_id):
-        raise TopicRefused(
-            ErrorCode.invalid_request,
-            f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
-        )
-    return _broker_entries(broker)
+        raise SettingsRefused(ErrorCode.invalid_request, unexpected.format(broker.node_id, name))
 
 
-def _broker_entries(broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
-    given = broker.configuration.values
-    for name, setting in BROKER_SETTINGS.items():
-        synonyms: Synonyms = [(name, given[name], STATIC_BROKER)] if name in given else []
-        yield setting, [*synonyms, (name, setting.default, DEFAULT)]
-
-
-def _group(name: str, broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
+def _group(name: str, broker: Services) -> Iterable[DescribedSetting]:
     if not name:
-        raise TopicRefused(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    given = broker.configuration.values
-    for own_name, broker_name in GROUP_SETTINGS.items():
-        of_broker = BROKER_SETTINGS[broker_name]
-        setting = Setting(name=own_name, kind=of_broker.kind, default=of_broker.default)
-        synonyms: Synonyms = [(own_name, given[broker_name], STATIC_BROKER)] if broker_name in given else []
-        yield setting, [*synonyms, (own_name, of_broker.default, DEFAULT)]
+        raise SettingsRefused(ErrorCode.invalid_request, "Group name must not be empty")
+    return group_settings(broker.settings.groups.get(name, {}), broker.configuration)
 
 
-def _nothing(_name: str, _broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
-    return iter(())
+def _client_metrics(name: str, _broker: Services) -> Iterable[DescribedSetting]:
+    if not name:
+        raise SettingsRefused(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
+    return ()
 
 
-def _unknown_type(_name: str, _broker: Services) -> Iterator[tuple[Setting, Synonyms]]:
-    raise TopicRefused(ErrorCode.invalid_request, "This type of resource is not known here.")
+def _unknown_type(_name: str, _broker: Services) -> Iterable[DescribedSetting]:
+    raise SettingsRefused(ErrorCode.invalid_request, "This type of resource is not known here.")
 
 
-_DESCRIBERS: Mapping[int, Callable[[str, Services], Iterator[tuple[Setting, Synonyms]]]] = {
+_DESCRIBERS: Mapping[int, Callable[[str, Services], Iterable[DescribedSetting]]] = {
     TOPIC: _topic,
     BROKER: _broker,
-    BROKER_LOGGER: _nothing,
-    CLIENT_METRICS: _nothing,
+    BROKER_LOGGER: _loggers,
+    CLIENT_METRICS: _client_metrics,
     GROUP: _group,
 }
 
 
 def _entry(
-    setting: Setting, synonyms: Synonyms, request: m.describe_configs_request.DescribeConfigsRequest
+    described: DescribedSetting, request: m.describe_configs_request.DescribeConfigsRequest
 ) -> m.describe_configs_response.DescribeConfigsResourceResult:
     r = m.describe_configs_response
-    _, value, source = synonyms[0]
+    setting = described.setting
     return r.DescribeConfigsResourceResult(
         name=setting.name,
-        value=render_value(value),
-        read_only=setting.name in BROKER_SETTINGS,
-        config_source=i8(source),
+        value=render_value(described.value),
+        read_only=described.read_only,
+        config_source=i8(described.source),
         is_sensitive=False,
         synonyms=tuple(
-            r.DescribeConfigsSynonym(name=name, value=render_value(value), source=i8(source))
-            for name, value, source in synonyms
+            r.DescribeConfigsSynonym(name=each.name, value=render_value(each.value), source=i8(each.source))
+            for each in described.synonyms
         )
         if request.include_synonyms
         else (),

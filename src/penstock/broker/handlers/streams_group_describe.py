@@ -11,7 +11,7 @@ from kio.static.primitive import i32
 
 from penstock.broker.authorized_operations import ON_GROUP
 from penstock.broker.call import Call
-from penstock.broker.services import NO_THROTTLE, Services
+from penstock.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
 from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
@@ -23,6 +23,8 @@ def handle(
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
         try:
+            if not broker.serves_streams_groups:
+                raise CoordinatorError(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
             shard = broker.coordinator.shard_of(group_id)
             groups += shard.streams_group_describe(
                 (group_id,), call.context, wants_description=request.include_topology_description

@@ -16,7 +16,7 @@ from kio.static.primitive import i32
 from penstock.broker import group_calls
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS
-from penstock.broker.services import NO_THROTTLE, Services
+from penstock.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
 from penstock.broker.topic_administration import TopicAdministration, illegal_topic_name
 from penstock.coordinator.result import CoordinatorResult, Reply
 from penstock.coordinator.streams.topics.topic_status import StatusCode
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+    if not broker.serves_streams_groups:
+        return _refuse(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
         names = tuple(dict.fromkeys(_topic_names(request.topology)))
         internal = ",".join(name for name in names if name in INTERNAL_TOPICS)
