@@ -54,6 +54,16 @@ INTENDED_DIFFERENCES: dict[tuple[str, str], Difference] = {
         "while a source topic is missing Kafka's coordinator fails on members with interactive queries; here they are "
         "told the status, wait, and end with the topic's name",
     ),
+    ("sources_of_different_widths", "endpoint given"): Difference(
+        died(
+            "TopologyException",
+            "Invalid topology: Following topics do not have the same number of partitions: "
+            "[{sources_of_different_widths-in=4, sources_of_different_widths-in-2=3}]",
+            ran=False,
+        ),
+        died("StreamsException", SERVER_ERROR, ran=False),
+        "as with a missing source topic: the cause is told",
+    ),
     ("source_topic_grown", "the instances"): Difference(
         {"tasks taken from a member that stayed": 0, "the group epoch rose by": 1},
         [died("StreamsException", SERVER_ERROR, ran=True)] * 2,
