@@ -1,0 +1,80 @@
+"""kill -9 of a broker whose group log is being compacted: members go on with their epochs and tasks, offsets stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.admin import Admin
+from penstock.client.group_offsets import commit_offsets, fetch_offsets
+from penstock.client.membership.events import AssignmentChanged, Fenced, Lost
+from penstock.client.membership.topology import Subtopology, Topology
+from penstock.client.network_client import NetworkClient
+from penstock.client.streams_member import StreamsMember
+from penstock.coordinator.partitions import partition_for_group
+
+TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
+SETTINGS = {
+    "group_streams_initial_rebalance_delay_ms": 0,
+    "group_streams_heartbeat_interval_ms": 100,
+    "group_streams_min_heartbeat_interval_ms": 100,
+    "offsets_topic_segment_bytes": 10_000,
+    "log_cleaner_backoff_ms": 10,
+    "log_cleaner_min_cleanable_ratio": 0.1,
+}
+PATIENCE_S = 20
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+    return answer
+
+
+def tasks(member: StreamsMember) -> int:
+    for change in member.changes(timeout=0.05):
+        member.acknowledge(change)
+    return sum(map(len, member.assignment.active.values()))
+
+
+@pytest.mark.slow
+def test_members_go_on_after_kills_while_their_log_is_compacted(
+    broker_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    broker = broker_process(**SETTINGS)
+    directory = tmp_path / "data" / f"__consumer_offsets-{partition_for_group('app')}"
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics({"flights": 4})
+    with (
+        NetworkClient(broker.bootstrap_servers) as client,
+        StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers, member_id="a") as first,
+        StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers, member_id="b") as second,
+    ):
+        members = (first, second)
+        until(lambda: all([tasks(member) == 2 for member in members]))  # noqa: C419 - both must be asked
+        before = {member.member_id: member.assignment for member in members}
+        committed = 0
+        for _ in range(2):
+            for _ in range(120):
+                committed += 1
+                for member in members:
+                    snapshot = member.assignment
+                    offsets = {("flights", n): committed for n in snapshot.active["flights"]}
+                    commit_offsets(
+                        client, "app", offsets, member_id=snapshot.member_id, member_epoch=snapshot.member_epoch
+                    )
+            until(lambda: sum(path.stat().st_size for path in directory.glob("*.log")) < 40_000)
+            broker.kill()
+            broker.start()
+            wanted = [("flights", n) for n in range(4)]
+            assert fetch_offsets(client, "app", wanted) == dict.fromkeys(wanted, committed)
+        heard = [event for member in members for event in member.changes(timeout=0.5)]
+        assert [event for event in heard if isinstance(event, AssignmentChanged | Lost | Fenced)] == []
+        assert {member.member_id: member.assignment for member in members} == before
+    assert (tmp_path / "data" / "cleaner-offset-checkpoint").exists()
