@@ -1,6 +1,6 @@
 """Scripts of group requests; `SCENARIOS` and `SCENARIOS_44` have them all by name."""
 
-from tests.interop.heartbeat_scenarios import growth, membership, offsets, refusals, static_members, topics
+from tests.interop.heartbeat_scenarios import growth, membership, offsets, refusals, settings, static_members, topics
 from tests.interop.heartbeat_scenarios.scenario import SCENARIOS, SCENARIOS_44, Scenario
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "membership",
     "offsets",
     "refusals",
+    "settings",
     "static_members",
     "topics",
 ]
