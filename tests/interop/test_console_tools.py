@@ -1,29 +1,26 @@
 """Kafka's console tools (4.3.1) against our broker, ours against Apache Kafka, both compared on the same broker.
 
 What one tool does, the other must see. Text is compared line by line; rows sorted, since Kafka's tools print them in
-the order of their hash maps. (`tests/cli/test_as_kafkas_tools.py` goes through more flags, on our broker only.)
+the order of their hash maps. (Groups: `test_streams_group_tools.py`. `tests/cli/test_as_kafkas_tools.py` goes through
+more flags, on our broker only.)
 """
 
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop.kafka_broker import KafkaBroker, run_tool
+from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
-from tests.spark.application.processes import BrokerProcess, group, penstock, records_of, until
+from tests.interop.kafka_tools import TOPICS, ToolServer
+from tests.spark.application.processes import BrokerProcess, penstock, records_of
 
 from penstock.client.admin import Admin
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.streams_member import StreamsMember
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-TOPICS = "org.apache.kafka.tools.TopicCommand"
-GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
@@ -32,11 +29,13 @@ PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 class Cluster:
     """One of the two brokers, with both sets of tools pointed at it."""
 
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
+    def __init__(self, servers: str, tools: ToolServer) -> None:
+        self.servers, self._tools = servers, tools
 
     def theirs(self, main_class: str, *arguments: str) -> list[str]:
-        return told(run_tool(main_class, ["--bootstrap-server", self.servers, *arguments]))
+        out = self._tools.run(main_class, "--bootstrap-server", self.servers, *arguments)
+        assert out.code == 0, out.out + out.err
+        return told(out.out)
 
     def ours(self, *arguments: str, input: bytes | None = None) -> list[str]:
         out = penstock(*arguments, "--bootstrap-server", self.servers, input=input)
@@ -56,17 +55,23 @@ def same(ours: list[str], theirs: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
+def tools(kafka_tools: None) -> Iterator[ToolServer]:
+    with ToolServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def our_broker(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
 
 
 @pytest.fixture(params=["ours", "kafka"])
-def cluster(request: pytest.FixtureRequest, our_broker: BrokerProcess) -> Cluster:
+def cluster(request: pytest.FixtureRequest, our_broker: BrokerProcess, tools: ToolServer) -> Cluster:
     if request.param == "ours":
-        return Cluster(our_broker.bootstrap_servers)
+        return Cluster(our_broker.bootstrap_servers, tools)
     kafka: KafkaBroker = request.getfixturevalue("kafka")
-    return Cluster(kafka.bootstrap_servers)
+    return Cluster(kafka.bootstrap_servers, tools)
 
 
 def test_topics(cluster: Cluster) -> None:
@@ -135,67 +140,6 @@ def produced_by_kafkas_console(servers: str, topic: str, lines: list[str]) -> No
     text = "".join(f"{line}\n" for line in lines)
     out = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=120)
     assert out.returncode == 0, out.stderr
-
-
-class Worker:
-    """A member of a streams group that owns what it is given and processes nothing."""
-
-    def __init__(self, servers: str, group_id: str, topology: Topology) -> None:
-        self._over = threading.Event()
-        self._member = StreamsMember(group_id, topology, bootstrap_servers=servers, client_id="worker")
-        self._thread = threading.Thread(target=self._obey, daemon=True)
-        self._thread.start()
-
-    def _obey(self) -> None:
-        while not self._over.is_set():
-            for change in self._member.changes(timeout=0.05):
-                self._member.acknowledge(change)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join(10)
-        self._member.close()
-
-
-def test_streams_groups(cluster: Cluster) -> None:
-    name, topic = "console-group", "console-group-input"
-    topology = Topology(epoch=1, subtopologies=(Subtopology(subtopology_id="0", source_topics=(topic,)),))
-    with Admin(cluster.servers) as admin:
-        admin.create_topics({topic: 3}, replication_factor=1)
-        produced_by_kafkas_console(cluster.servers, topic, [f"{n}\tx" for n in range(30)])
-        workers = [Worker(cluster.servers, name, topology) for _ in range(2)]
-        try:
-            until(lambda: is_settled(admin, name, 2), "two members", within=60)
-            views = [
-                ["--list"],
-                ["--list", "--state"],
-                *([view, *more] for view in ("--offsets", "--members", "--state") for more in ([], ["--verbose"])),
-            ]
-            for view in views:
-                which = view if "--list" in view else ["--describe", "--group", name, *view]
-                theirs = cluster.theirs(GROUPS, *which)
-                assert any(name in line for line in theirs), theirs
-                assert same(cluster.ours("streams-groups", *which), theirs), " ".join(which)
-        finally:
-            for worker in workers:
-                worker.close()
-        until(lambda: group(admin, name).state == "Empty", "empty", within=60)
-        state = ["--describe", "--group", name, "--state"]
-        assert cluster.ours("streams-groups", *state) == cluster.theirs(GROUPS, *state)
-        assert f"Deletion of requested streams groups ('{name}') was successful." in "\n".join(
-            cluster.theirs(GROUPS, "--delete", "--group", name)
-        )
-        assert name not in cluster.ours("streams-groups", "--list")
-
-
-def is_settled(admin: Admin, name: str, members: int) -> bool:
-    described = group(admin, name)
-    return (
-        described is not None
-        and described.state == "Stable"
-        and len(described.members) == members
-        and all(member.assignment.active for member in described.members)
-    )
 
 
 def test_our_tools_name_what_is_missing(cluster: Cluster, tmp_path: Path) -> None:

@@ -37,4 +37,4 @@ def _listed(group: Group) -> m.ListedGroup:
 
 
 def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
+    return name.strip().replace("_", "").lower()
