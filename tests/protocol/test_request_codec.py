@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 import struct
@@ -192,6 +193,74 @@ def test_unknown_tagged_fields_in_a_header_are_skipped() -> None:
     frame, _ = sender_of((ApiKey.LIST_GROUPS, 5, "request"), 2)
     with_tags = frame[:12] + b"\x02" + b"\x00\x03abc" + b"\x09\x00" + frame[13:]
     assert decode_request(with_tags) == decode_request(frame)
+
+
+FLEXIBLE = [message for message in EVERY_MESSAGE if message_class(*message).__flexible__]
+
+
+@pytest.mark.parametrize("message", FLEXIBLE, ids=message_id)
+def test_tagged_fields_of_a_newer_peer_are_left_out(message: Message) -> None:
+    """Behind the known ones, if there are any, and in front of them."""
+    unknown = b"\xc6\x0d\x03abc"  # tag 1734
+    for seed in range(2):
+        frame, entity = sender_of(message, seed)
+        start = len(frame) - tagged_fields_size(entity)
+        count, known = frame[start], frame[start + 1 :]
+        for section in (bytes([count + 1]) + known + unknown, bytes([count + 2]) + unknown + unknown + known):
+            assert decode(message, frame[:start] + section) == decode(message, frame)
+
+
+def tagged_fields_size(entity: Any) -> int:
+    """Bytes of the message's own tagged fields, their number included."""
+    defaults = {field.name: field.default for field in dataclasses.fields(entity) if "tag" in field.metadata}
+    sizes = []
+    for each in (entity, dataclasses.replace(entity, **defaults)):
+        buffer = io.BytesIO()
+        entity_writer(type(entity))(buffer, each)
+        sizes.append(len(buffer.getvalue()))
+    return sizes[0] - sizes[1] + 1
+
+
+def test_tagged_fields_of_a_newer_peer_are_left_out_of_nested_structures_too() -> None:
+    task = b"\x020" + b"\x02\x00\x00\x00\x01"  # subtopology "0", partition 1
+    begin = b"\x02g\x02m" + struct.pack(">ii", 3, -1) + b"\x00\x00" + struct.pack(">i", -1)
+    end = b"\x01\x01\x00\xff\x00\x00\x00\x00\x00"
+    frames = [
+        struct.pack(">hhih", ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 77, 2) + b"me\x00" + begin + topology + active + end
+        for topology, active in (
+            (b"\x01" + b"\x00" * 4 + b"\x01" + b"\x00", b"\x02" + task + b"\x00"),
+            (b"\x01" + b"\x00" * 4 + b"\x01" + b"\x01\x07\x00", b"\x02" + task + b"\x01\x05\x02hi"),
+        )
+    ]
+    plain, tagged = (decode_request(frame)[1] for frame in frames)
+    assert plain == tagged
+    assert plain.active_tasks[0].partitions == (1,)  # type: ignore[attr-defined]
+
+
+HEARTBEAT = (ApiKey.STREAMS_GROUP_HEARTBEAT, 1, "request")
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768])
+def test_a_string_has_no_more_than_32767_bytes(size: int) -> None:
+    """As in Kafka; the keys of records could not hold more."""
+    _, entity = sender_of(HEARTBEAT, 1)
+    frame = encode(HEARTBEAT, dataclasses.replace(entity, rack_id="r" * size))
+    if size > 32_767:
+        with pytest.raises(MalformedRequest, match="a string of 32768 bytes"):
+            decode(HEARTBEAT, frame)
+    else:
+        assert decode(HEARTBEAT, frame).rack_id == "r" * size
+
+
+def test_null_is_no_array_where_one_must_be() -> None:
+    _, entity = sender_of(HEARTBEAT, 1)
+    task = m.streams_group_heartbeat_request.TaskIds(subtopology_id="0", partitions=())
+    frame = encode(HEARTBEAT, dataclasses.replace(entity, active_tasks=(task,)))
+    empty = b"\x02\x020\x01\x00"
+    assert frame.count(empty) == 1
+    assert decode(HEARTBEAT, frame).active_tasks == (task,)
+    with pytest.raises(MalformedRequest, match="null in the place of an array"):
+        decode(HEARTBEAT, frame.replace(empty, b"\x02\x020\x00\x00"))
 
 
 def test_an_unknown_api_versions_version_is_answered_in_the_layout_of_version_0() -> None:

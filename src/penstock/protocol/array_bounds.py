@@ -3,6 +3,9 @@
 kio's native reader reserves memory for as many items as an array's length says. A request of 20 bytes can say 2³² of
 them; the allocation fails and Rust aborts the whole process. So the lengths are walked first: fields are only skipped,
 nothing is built. Messages without arrays need no walk.
+
+On the way the walk refuses what Kafka refuses and kio takes: strings of more than 32,767 bytes, and null for an array
+that must be there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["array_walk"]
+__all__ = [
+    "array_walk",
+    "compact_length",
+    "fields_of",
+    "is_entity",
+    "primitive_step",
+    "shape_of",
+    "unsigned_varint",
+]
 
 Walk = Callable[[bytes, int], int]
 """(frame, position of an entity) → position behind it. Raises ValueError, IndexError or struct.error."""
@@ -39,6 +50,7 @@ _FIXED_BYTES: Mapping[str, int] = {
     "float64": 8,
     "uuid": 16,
 }
+_LONGEST_STRING = 0x7FFF
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -51,8 +63,8 @@ def array_walk(schema: Any) -> Walk | None:
 @cache
 def _has_arrays(schema: Any) -> bool:
     return any(
-        is_array or (_is_entity(kind) and _has_arrays(kind))
-        for kind, is_array, _ in (_shape(hint) for _, hint, _ in _fields(schema))
+        is_array or (is_entity(kind) and _has_arrays(kind))
+        for kind, is_array, _ in (shape_of(hint) for _, hint, _ in fields_of(schema))
     )
 
 
@@ -61,7 +73,7 @@ def _entity(schema: Any) -> Walk:
     flexible = bool(schema.__flexible__)
     steps: list[Step] = []
     tagged: dict[int, Step] = {}
-    for field, hint, tag in _fields(schema):
+    for field, hint, tag in fields_of(schema):
         step = _field_step(field, hint, flexible=flexible, tagged=tag is not None)
         if tag is not None:
             tagged[tag] = step
@@ -78,12 +90,12 @@ def _entity(schema: Any) -> Walk:
     return walk
 
 
-def _fields(schema: Any) -> list[tuple[dataclasses.Field[Any], Any, int | None]]:
+def fields_of(schema: Any) -> list[tuple[dataclasses.Field[Any], Any, int | None]]:
     hints = typing.get_type_hints(schema)
     return [(field, hints[field.name], field.metadata.get("tag")) for field in dataclasses.fields(schema)]
 
 
-def _shape(hint: Any) -> tuple[Any, bool, bool]:
+def shape_of(hint: Any) -> tuple[Any, bool, bool]:
     """(type or item type, is it an array, may it be null)."""
     nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -94,36 +106,46 @@ def _shape(hint: Any) -> tuple[Any, bool, bool]:
     return hint, False, nullable
 
 
-def _is_entity(kind: Any) -> bool:
+def is_entity(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
 def _field_step(field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tagged: bool) -> Step:
-    kind, is_array, nullable = _shape(hint)
+    kind, is_array, nullable = shape_of(hint)
     step: Step
-    if _is_entity(kind):
+    if is_entity(kind):
         step = _entity(kind)
         if nullable and not is_array and not tagged:
             step = _nullable_entity(step)
     else:
-        step = _primitive(field.metadata["kafka_type"], flexible=flexible)
+        step = primitive_step(field.metadata["kafka_type"], flexible=flexible)
     if not is_array:
         return step
-    return _array(step, _compact_length if flexible else _int32_length)
+    return _array(step, compact_length if flexible else _int32_length, nullable=nullable)
 
 
-def _primitive(kafka_type: str, *, flexible: bool) -> Step:
+def primitive_step(kafka_type: str, *, flexible: bool = True) -> Step:
     fixed = _FIXED_BYTES.get(kafka_type)
     if fixed is not None:
         return fixed
-    if flexible:
-        return _sized(_compact_length)
-    return _sized(_int16_length if kafka_type == "string" else _int32_length)
+    if kafka_type == "string":
+        return _string(compact_length) if flexible else _sized(_int16_length)
+    return _sized(compact_length if flexible else _int32_length)
 
 
 def _sized(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
     def walk(frame: bytes, position: int) -> int:
         length, position = read_length(frame, position)
+        return position + length if length > 0 else position
+
+    return walk
+
+
+def _string(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        length, position = read_length(frame, position)
+        if length > _LONGEST_STRING:
+            raise ValueError(f"a string of {length} bytes")
         return position + length if length > 0 else position
 
     return walk
@@ -136,9 +158,11 @@ def _nullable_entity(entity: Walk) -> Walk:
     return walk
 
 
-def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
+def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, nullable: bool) -> Walk:
     def walk(frame: bytes, position: int) -> int:
         length, position = read_length(frame, position)
+        if length < 0 and not nullable:
+            raise ValueError("null in the place of an array")
         if length > len(frame) - position:  # an item takes a byte at least
             raise ValueError(f"an array of {length} items in {len(frame) - position} bytes")
         if isinstance(item, int):
@@ -155,10 +179,10 @@ def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step]) -> int:
     position += 1
     if not count:
         return position
-    count, position = _unsigned_varint(frame, position - 1)
+    count, position = unsigned_varint(frame, position - 1)
     for _ in range(count):
-        tag, position = _unsigned_varint(frame, position)
-        size, position = _unsigned_varint(frame, position)
+        tag, position = unsigned_varint(frame, position)
+        size, position = unsigned_varint(frame, position)
         step = known.get(tag)
         if step is not None and not isinstance(step, int):
             step(frame, position)
@@ -176,16 +200,16 @@ def _int32_length(frame: bytes, position: int) -> tuple[int, int]:
     return _INT32.unpack_from(frame, position)[0], position + 4
 
 
-def _compact_length(frame: bytes, position: int) -> tuple[int, int]:
+def compact_length(frame: bytes, position: int) -> tuple[int, int]:
     """Compact lengths are one more than they are; 0 means null."""
     byte = frame[position]
     if byte < 0x80:
         return byte - 1, position + 1
-    length, position = _unsigned_varint(frame, position)
+    length, position = unsigned_varint(frame, position)
     return length - 1, position
 
 
-def _unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+def unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 35, 7):
         byte = frame[position]

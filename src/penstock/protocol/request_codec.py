@@ -19,6 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from penstock.protocol import array_bounds, version_bridge
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.supported_versions import SUPPORTED
+from penstock.protocol.unknown_tags import without_unknown_tags
 from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
 
 __all__ = [
@@ -52,6 +53,7 @@ class RequestHeader:
 class _Codec:
     """How one message class of one version is read and written."""
 
+    schema: Any
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[io.BytesIO, Any], None]
     walk_arrays: array_bounds.Walk | None
@@ -63,6 +65,7 @@ def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
     schema = version_bridge.message_class(api_key, api_version, kind)
     header = schema.__header_schema__
     return _Codec(
+        schema=schema,
         read=entity_reader(schema),
         write=entity_writer(schema),
         walk_arrays=array_bounds.array_walk(schema),
@@ -89,7 +92,7 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, object]:
             position = _skip_tagged_fields(frame, position)
         if codec.walk_arrays is not None:
             codec.walk_arrays(frame, position)
-        message, _ = codec.read(frame, position)
+        message = _read(codec, frame, position)
         return header, version_bridge.lift_request(api_key, header.api_version, message)
     except Exception as error:
         raise MalformedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from error
@@ -142,10 +145,18 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
             position = _skip_tagged_fields(frame, position)
         if codec.walk_arrays is not None:
             codec.walk_arrays(frame, position)
-        message, _ = codec.read(frame, position)
+        message = _read(codec, frame, position)
         return correlation_id, version_bridge.lift_response(api_key, api_version, message)
     except Exception as error:
         raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
+
+
+def _read(codec: _Codec, frame: bytes, position: int) -> Any:
+    """kio's reading, which knows nothing of tagged fields that come later: they are left out then."""
+    try:
+        return codec.read(frame, position)[0]
+    except KeyError:
+        return codec.read(without_unknown_tags(codec.schema, frame, position), position)[0]
 
 
 def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
