@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, DateType, StructType, TimestampType
 
-INSTANT = pa.timestamp("us", "UTC")
-_FLAT: dict[type[DataType], pa.DataType] = {
-    BooleanType: pa.bool_(),
-    ShortType: pa.int16(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    DoubleType: pa.float64(),
-    StringType: pa.string(),
-    BinaryType: pa.binary(),
-    DateType: pa.date32(),
-    TimestampType: INSTANT,
-}
+from penstock.spark.arrow_types import FLAT
+
+INSTANT = FLAT["timestamp"]
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
@@ -37,7 +15,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, arrow_type(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
         return pa.list_(pa.field("element", arrow_type(kind.elementType)))
-    return _FLAT[type(kind)]
+    return FLAT[kind.typeName()]
 
 
 def has_time(kind: DataType) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserCodeError
-from penstock.spark.runtime.arrow_types import arrow_type, arrow_types
+from penstock.spark.arrow_types import arrow_type, arrow_types
 from penstock.spark.topology.nodes import Aggregate, Buffer
 
 __all__ = ["AggregateFunctions", "StateColumn"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RecordError
-from penstock.spark.runtime.arrow_types import arrow_types
+from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.plan import InputRange, TaskReport
 from penstock.spark.runtime.rows import decode_rows
 from penstock.spark.runtime.sink_stage import now_ms, producer_for

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
+from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.aggregate import AggregateFunctions
-from penstock.spark.runtime.arrow_types import arrow_types
 from penstock.spark.runtime.plan import TaskPlan
 from penstock.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from penstock.spark.runtime.sink_stage import producer_for

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.runtime.arrow_types import arrow_types
+from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.rows import encode_key, encode_rows
 from penstock.spark.runtime.stages import Operator, StageContext, fitted
 from penstock.spark.runtime.worker_process import client_for

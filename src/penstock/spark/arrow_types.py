@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from penstock.errors import TopologyError
 
-__all__ = ["arrow_type", "arrow_types"]
+__all__ = ["FLAT", "arrow_type", "arrow_types"]
 
-_FLAT = {
+# By the name that Spark gives a type (`DataType.typeName()`).
+FLAT = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -38,8 +39,8 @@ def arrow_type(type_json: str) -> pa.DataType:
     """The Arrow type of a column whose Spark type is `type_json` (`DataType.json()`); timestamps are µs in UTC."""
     name = json.loads(type_json) if type_json.startswith(('"', "{")) else type_json
     if isinstance(name, str):
-        if name in _FLAT:
-            return _FLAT[name]
+        if name in FLAT:
+            return FLAT[name]
         if decimal := _DECIMAL.fullmatch(name):
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
         if _SIZED_TEXT.match(name):
