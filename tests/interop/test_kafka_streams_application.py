@@ -33,6 +33,19 @@ class Difference(NamedTuple):
     why: str
 
 
+GROUP_SETTINGS = {
+    "streams.assignment.interval.ms": "1000 DEFAULT_CONFIG",
+    "streams.heartbeat.interval.ms": "1000 STATIC_BROKER_CONFIG",
+    "streams.initial.rebalance.delay.ms": "0 STATIC_BROKER_CONFIG",
+    "streams.num.standby.replicas": "1 DYNAMIC_GROUP_CONFIG",
+    "streams.session.timeout.ms": "6000 STATIC_BROKER_CONFIG",
+}
+SETTINGS_OF_44 = {
+    "streams.assignor.name": "sticky DEFAULT_CONFIG",
+    "streams.rack.aware.assignment.tags": " DEFAULT_CONFIG",
+}
+
+
 def died(exception: str, message: str, *, ran: bool) -> Seen:
     states = ["REBALANCING", *(["RUNNING"] if ran else []), "PENDING_ERROR", "ERROR"]
     return {
@@ -53,6 +66,11 @@ INTENDED_DIFFERENCES: dict[tuple[str, str], Difference] = {
         died("StreamsException", SERVER_ERROR, ran=False),
         "while a source topic is missing Kafka's coordinator fails on members with interactive queries; here they are "
         "told the status, wait, and end with the topic's name",
+    ),
+    ("standby_by_group_config", "settings"): Difference(
+        {**GROUP_SETTINGS, **SETTINGS_OF_44},
+        GROUP_SETTINGS,
+        "the settings of Kafka 4.4 are there as well",
     ),
     ("sources_of_different_widths", "endpoint given"): Difference(
         died(
