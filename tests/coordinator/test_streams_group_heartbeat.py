@@ -17,6 +17,7 @@ from tests.coordinator.coordinator_context import (
 )
 
 from penstock.coordinator.errors import CoordinatorError
+from penstock.protocol.messages import streams_group_heartbeat_request as m
 
 DELAYED = {"group.streams.initial.rebalance.delay.ms": 3_000, "group.streams.assignment.interval.ms": 1_000}
 INTERVAL = {"group.streams.assignment.interval.ms": 1_000}
@@ -59,6 +60,7 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
     ("join with warm-up tasks", {"warmup": {"0": (1,)}}),
     ("static leave without instance", {"epoch": -2, "topology": None}),
     ("epoch below -2 with instance", {"epoch": -3, "instance_id": "i"}),
+    ("client tag twice", {"client_tags": (("zone", "a"), ("rack", "r"), ("zone", "a"))}),
     ("regular expression", {"topology": topology(subtopology(regex=("in.*",)))}),
 ]
 
@@ -80,6 +82,32 @@ def test_a_changelog_with_a_partition_count_is_an_invalid_topology() -> None:
     changelog = subtopology(repartitions=(("cl", 3),)).repartition_source_topics
     object.__setattr__(wrong, "state_changelog_topics", changelog)
     assert refused(lambda: ctx.join("m1", topology=topology(wrong))) == "streams_invalid_topology"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (topology(epoch=-1), "epoch is -1"),
+        (topology(subtopology("a"), subtopology("b"), subtopology("a")), "subtopology a is there twice"),
+        (topology(subtopology(changelogs=("cl", "cl"))), "changelog topic of subtopology 0 cl is there twice"),
+        (
+            topology(subtopology(sinks=("r",), repartitions=("r", "r"))),
+            "repartition source topic of subtopology 0 r is there twice",
+        ),
+    ],
+)
+def test_a_topology_that_kafka_stumbles_over_is_invalid(given: m.Topology, message: str) -> None:
+    ctx = CoordinatorContext()
+    with pytest.raises(CoordinatorError, match=re.escape(message)) as caught:
+        ctx.join("m1", topology=given)
+    assert caught.value.code.name == "streams_invalid_topology"
+
+
+def test_a_subtopology_named_without_tasks_must_exist() -> None:
+    ctx = CoordinatorContext()
+    ctx.join("m1")
+    assert ctx.heartbeat("m1", 2, active={"0": ()}).active == {"0": (0, 1, 2, 3)}
+    assert refused(lambda: ctx.heartbeat("m1", 2, active={"9": ()})) == "invalid_request"
 
 
 def test_the_first_broken_rule_answers() -> None:

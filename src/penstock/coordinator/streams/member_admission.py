@@ -18,7 +18,7 @@ from penstock.coordinator.streams.static_membership import (
     static_member,
 )
 from penstock.coordinator.streams.tasks import Task, TasksTuple
-from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from penstock.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
@@ -127,22 +127,37 @@ def update_member(
     return member if metadata == known else replace(member, metadata=metadata)
 
 
-def check_owned_tasks(member: StreamsGroupMember, owned: TasksTuple | None, configured: ConfiguredTopology) -> None:
-    """An owned task must exist, or be one that the member still has to give up. Raises INVALID_REQUEST."""
+def check_owned_tasks(
+    member: StreamsGroupMember,
+    request: m.StreamsGroupHeartbeatRequest,
+    owned: TasksTuple | None,
+    configured: ConfiguredTopology,
+) -> None:
+    """An owned task must exist, or be one that the member still has to give up; a subtopology that is named without any
+    task must exist as well. Raises INVALID_REQUEST."""
     if owned is None or not configured.is_ready:
         return
+    for listed in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        for each in listed or ():
+            if not each.partitions:
+                _check_subtopology(each.subtopology_id, configured)
     for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
-        subtopology = configured.subtopologies.get(subtopology_id)
-        if subtopology is None:
-            raise CoordinatorError(
-                ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist in the topology."
-            )
+        subtopology = _check_subtopology(subtopology_id, configured)
         if not 0 <= partition < subtopology.tasks:
             raise CoordinatorError(
                 ErrorCode.invalid_request,
                 f"Task {partition} for subtopology {subtopology_id} is invalid. "
                 f"Number of tasks for this subtopology: {subtopology.tasks}",
             )
+
+
+def _check_subtopology(subtopology_id: str, configured: ConfiguredTopology) -> ConfiguredSubtopology:
+    subtopology = configured.subtopologies.get(subtopology_id)
+    if subtopology is None:
+        raise CoordinatorError(
+            ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist in the topology."
+        )
+    return subtopology
 
 
 def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:

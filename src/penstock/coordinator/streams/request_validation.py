@@ -2,10 +2,14 @@
 
 As Kafka 4.4, in either version of the heartbeat: instance ids, task offsets and warm-up tasks are taken, which Kafka
 4.2 and 4.3 refuse before they look at anything else.
+
+Refused here as well is what Kafka has no rule for and stumbles over (UNKNOWN_SERVER_ERROR): a name that stands twice
+where names must differ, and a topology epoch below 0. These rules come last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 from penstock.coordinator.errors import CoordinatorError
@@ -34,6 +38,9 @@ def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
         _refuse("If one task-type is non-null, all must be non-null.")
     if request.member_epoch != JOIN_EPOCH and request.topology is not None:
         _refuse("Topology can only be provided when (re-)joining.")
+    _check_distinct("client tag", [tag.key for tag in request.client_tags or ()], ErrorCode.invalid_request)
+    if request.topology is not None:
+        _check_topology(request.topology)
 
 
 def _check_identity(request: m.StreamsGroupHeartbeatRequest) -> None:
@@ -68,6 +75,26 @@ def _check_regular_expressions(request: m.StreamsGroupHeartbeatRequest) -> None:
     subtopologies = request.topology.subtopologies if request.topology is not None else ()
     if any(subtopology.source_topic_regex for subtopology in subtopologies):
         _refuse("Regular expressions for source topics are not supported yet.")
+
+
+def _check_topology(topology: m.Topology) -> None:
+    invalid = ErrorCode.streams_invalid_topology
+    if topology.epoch < 0:
+        raise CoordinatorError(invalid, f"The topology epoch is {topology.epoch}, but must not be negative.")
+    _check_distinct("subtopology", [each.subtopology_id for each in topology.subtopologies], invalid)
+    for subtopology in topology.subtopologies:
+        of = f"of subtopology {subtopology.subtopology_id}"
+        _check_distinct(f"changelog topic {of}", [each.name for each in subtopology.state_changelog_topics], invalid)
+        repartition_topics = [each.name for each in subtopology.repartition_source_topics]
+        _check_distinct(f"repartition source topic {of}", repartition_topics, invalid)
+
+
+def _check_distinct(what: str, names: Iterable[str], code: ErrorCode) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CoordinatorError(code, f"The {what} {name} is there twice.")
+        seen.add(name)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -111,7 +111,7 @@ def streams_group_heartbeat(
     updated = update_member(member, request, context)
     topology = initialize_topology(group, request)
     configured = configure_topics(group, soft, topology, circumstances)
-    check_owned_tasks(member, owned, configured)
+    check_owned_tasks(member, request, owned, configured)
     offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
     metadata = bump_group_epoch(
         group, circumstances, configured, member_changed=admission.needs_new_target(updated, request)
