@@ -7,6 +7,7 @@ replayed by our coordinator, whole, in every prefix, and as a log cleaner may le
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -15,9 +16,12 @@ from tests.coordinator.test_group_migration import compacted
 from tests.interop.group_members import Worker, is_settled, wait_for
 from tests.interop.kafka_broker import KafkaBroker
 
+from penstock.cli.main import run
 from penstock.client.admin import Admin
+from penstock.client.membership.events import Fatal
 from penstock.client.membership.topology import Subtopology, Topology
 from penstock.client.plain_records import PlainRecord, consume, produce
+from penstock.client.streams_member import StreamsMember
 from penstock.coordinator.errors import CorruptRecord
 from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.records import serde
@@ -27,15 +31,15 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 GROUP, TOPIC = "migrating", "migrating-input"
 
 
-def classic_member_reads(servers: str, count: int) -> list[int]:
-    """A classic consumer reads so many records, commits and leaves; the offsets it read."""
+def consumer_reads(servers: str, count: int, protocol: str = "classic", group: str = GROUP) -> list[int]:
+    """A consumer reads so many records, commits and leaves; the offsets it read."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
-            "group.id": GROUP,
+            "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "group.protocol": "classic",
+            "group.protocol": protocol,
         }
     )
     consumer.subscribe([TOPIC])
@@ -63,9 +67,32 @@ def streams_member_was_there(admin: Admin) -> None:
     wait_for(lambda: kind(admin) == ("streams", "Empty"))
 
 
-def kind(admin: Admin) -> tuple[str, str]:
-    (listed,) = (group for group in admin.list_groups() if group.group_id == GROUP)
+def kind(admin: Admin, group_id: str = GROUP) -> tuple[str, str]:
+    (listed,) = (group for group in admin.list_groups() if group.group_id == group_id)
     return listed.group_type.lower(), listed.state
+
+
+def test_an_empty_consumer_group_is_in_the_way_until_it_is_upgraded(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """Kafka converts classic groups only; saved, deleted and restored it is one."""
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
+    with Admin(kafka.bootstrap_servers) as admin:
+        admin.create_topics({TOPIC: 1}, replication_factor=1, exist_ok=True)
+        produce(admin.client, TOPIC, [PlainRecord(value=b"v") for _ in range(10)], partition=0)
+        assert len(consumer_reads(kafka.bootstrap_servers, 2, "consumer", "modern")) == 2
+        wait_for(lambda: kind(admin, "modern") == ("consumer", "Empty"))
+        position = admin.committed_offsets("modern")
+        with StreamsMember("modern", topology, bootstrap_servers=kafka.bootstrap_servers) as member:
+            refused = next(c for _ in range(100) for c in member.changes(timeout=0.1) if isinstance(c, Fatal))
+        assert refused.error.code == "group-kind"
+        file = str(tmp_path / "positions.json")
+        assert run(["upgrade", "modern", "--file", file, "--bootstrap-server", kafka.bootstrap_servers]) == 0
+        assert (kind(admin, "modern"), admin.committed_offsets("modern")) == (("classic", "Empty"), position)
+        worker = Worker(kafka.bootstrap_servers, topology, "modern")
+        try:
+            wait_for(lambda: is_settled(admin, "modern", 1))
+        finally:
+            worker.close()
+        assert admin.committed_offsets("modern") == position
 
 
 def history(admin: Admin) -> list[tuple[bytes, bytes | None]]:
@@ -83,13 +110,13 @@ def history(admin: Admin) -> list[tuple[bytes, bytes | None]]:
 
 def test_an_empty_group_goes_from_classic_to_streams_and_back(kafka: KafkaBroker) -> None:
     with Admin(kafka.bootstrap_servers) as admin:
-        admin.create_topics({TOPIC: 1}, replication_factor=1)
+        admin.create_topics({TOPIC: 1}, replication_factor=1, exist_ok=True)
         produce(admin.client, TOPIC, [PlainRecord(value=b"v") for _ in range(10)], partition=0)
-        assert classic_member_reads(kafka.bootstrap_servers, 3) == [0, 1, 2]
+        assert consumer_reads(kafka.bootstrap_servers, 3) == [0, 1, 2]
         wait_for(lambda: kind(admin) == ("classic", "Empty"))
         streams_member_was_there(admin)
         assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 3}
-        assert classic_member_reads(kafka.bootstrap_servers, 4) == [3, 4, 5, 6]
+        assert consumer_reads(kafka.bootstrap_servers, 4) == [3, 4, 5, 6]
         wait_for(lambda: kind(admin) == ("classic", "Empty"))
         streams_member_was_there(admin)
         assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 7}

@@ -90,7 +90,7 @@ def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupSt
 
     found = SaveFile.read(path)
     state = wait_until_empty(admin, group, wait, talk)
-    if found is None and state.kind != "streams":
+    if found is None and state.kind not in ("streams", "consumer"):
         raise no_such_group(admin, group)
     return state, plan_upgrade(state, found, path, at=utc_now())
 

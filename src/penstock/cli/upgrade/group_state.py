@@ -39,6 +39,14 @@ class GroupState:
         return bool(self.kind)
 
     @property
+    def in_the_way(self) -> bool:
+        """Whether it must be deleted before a streams member with another topology may join.
+
+        An empty classic group gives way by itself; an empty consumer group (KIP-848) does not.
+        """
+        return self.exists and self.kind != "classic"
+
+    @property
     def source_topics(self) -> frozenset[str]:
         return frozenset(topic for each in self._saved_topology() for topic in each.source_topics)
 

@@ -42,7 +42,7 @@ class Plan:
 def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: str) -> Plan:
     """Raises PenstockError `group-not-empty`, `save-file-bad`, `save-file-finished`, `positions-changed`.
 
-    The group exists and is a streams group, unless a file says that an upgrade has begun.
+    The group exists and is in the way, unless a file says that an upgrade has begun.
     """
     if found is None:
         state.check_empty()
@@ -73,7 +73,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
         file=found,
         path=path,
         save=False,
-        delete=state.kind == "streams",
+        delete=state.in_the_way,
         restore=restore,
         resumed=True,
         notes=notes,
@@ -86,7 +86,7 @@ def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) ->
     state.check_empty()
     restore, notes = _restorable(state, found)
     differs = state.exists and dict(state.positions) != restore
-    delete = state.kind == "streams" or differs
+    delete = state.in_the_way or differs
     return Plan(
         group_id=state.group_id,
         file=found,
@@ -122,7 +122,7 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
     """An upgrade was begun: the group has the file's positions, some of them, or none any more."""
     saved = found.committed()
     changed = [key for key, now in state.positions.items() if key not in saved or saved[key].offset != now.offset]
-    if state.kind == "streams":
+    if state.in_the_way:
         changed += [key for key in saved if key not in state.positions and key[0] in state.topics]
     if changed:
         topic, partition = min(changed)
