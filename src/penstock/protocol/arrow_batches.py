@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.protocol import arrow_kernels as kernels
+from penstock.protocol import arrow_decoding_kernels as kernels
 from penstock.protocol.arrow_encoding import encode_from_arrow, murmur2_partitions
 from penstock.protocol.batch_headers import (
     AbortedTransaction,
