@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,11 +85,19 @@ def test_a_changelog_with_a_partition_count_is_an_invalid_topology() -> None:
     assert refused(lambda: ctx.join("m1", topology=topology(wrong))) == "streams_invalid_topology"
 
 
+def replaced_changelog(changelog: m.TopicInfo) -> m.Subtopology:
+    return replace(subtopology(), state_changelog_topics=(changelog,))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (topology(epoch=-1), "epoch is -1"),
         (topology(subtopology("a"), subtopology("b"), subtopology("a")), "subtopology a is there twice"),
+        (
+            topology(replaced_changelog(topic_info("cl", 0, (("a", "1"), ("a", "2"))))),
+            "config of topic cl a is there twice",
+        ),
         (topology(subtopology(changelogs=("cl", "cl"))), "changelog topic of subtopology 0 cl is there twice"),
         (
             topology(subtopology(sinks=("r",), repartitions=("r", "r"))),

@@ -10,6 +10,7 @@ from penstock.coordinator.records.schemas import Endpoint, StreamsGroupMemberMet
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
+from penstock.coordinator.streams.request_validation import UNCHANGED_TIMEOUT_MS
 from penstock.coordinator.streams.static_membership import (
     Replacement,
     check_released,
@@ -118,7 +119,7 @@ def update_member(
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
         client_id=context.client_id,
         client_host=context.client_host,
-        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == UNCHANGED_TIMEOUT_MS else timeout_ms,
         topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
         process_id=known.process_id if request.process_id is None else request.process_id,
         user_endpoint=endpoint,

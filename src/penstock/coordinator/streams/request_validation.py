@@ -18,9 +18,9 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import streams_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
 
-__all__ = ["validate_request"]
+__all__ = ["UNCHANGED_TIMEOUT_MS", "validate_request"]
 
-_UNCHANGED_TIMEOUT_MS = -1
+UNCHANGED_TIMEOUT_MS = -1
 
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
@@ -53,7 +53,7 @@ def _check_identity(request: m.StreamsGroupHeartbeatRequest) -> None:
 
 
 def _check_join(request: m.StreamsGroupHeartbeatRequest) -> None:
-    if to_ms(request.rebalance_timeout) == _UNCHANGED_TIMEOUT_MS:
+    if to_ms(request.rebalance_timeout) == UNCHANGED_TIMEOUT_MS:
         _refuse("RebalanceTimeoutMs must be provided in first request.")
     lists = (("Active", request.active_tasks), ("Standby", request.standby_tasks), ("Warmup", request.warmup_tasks))
     for name, tasks in lists:
@@ -87,6 +87,8 @@ def _check_topology(topology: m.Topology) -> None:
         _check_distinct(f"changelog topic {of}", [each.name for each in subtopology.state_changelog_topics], invalid)
         repartition_topics = [each.name for each in subtopology.repartition_source_topics]
         _check_distinct(f"repartition source topic {of}", repartition_topics, invalid)
+        for topic in (*subtopology.state_changelog_topics, *subtopology.repartition_source_topics):
+            _check_distinct(f"config of topic {topic.name}", [each.key for each in topic.topic_configs], invalid)
 
 
 def _check_distinct(what: str, names: Iterable[str], code: ErrorCode) -> None:
