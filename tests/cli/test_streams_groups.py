@@ -212,6 +212,23 @@ def test_wrong_counts_are_found_through_chains(topics: dict[str, TopicMetadata],
     assert all(part in why for part, why in zip(expected, found, strict=True)), found
 
 
+def test_top_tells_which_partitions_wait_for_their_state(penstock: Command, broker: EmbeddedBroker) -> None:
+    changelog = InternalTopic(name=f"{GROUP}-counts-changelog")
+    stateful = Subtopology(subtopology_id="0", source_topics=("flights",), state_changelog_topics=(changelog,))
+    worker = Worker(broker, "flight-delays-A", Topology(subtopologies=(stateful,)))
+    at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
+    try:
+        assert worker.has_tasks.wait(20)
+        assert "why" not in penstock("top", GROUP, *at).out
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_partitions({"flights": 6})
+        told = penstock("top", GROUP, *at).out
+        assert 'topic "flights" has 6 partitions and 4 are read' in told
+        assert f"penstock topics --alter --topic {GROUP}-counts-changelog --partitions 6" in told
+    finally:
+        worker.close()
+
+
 def test_words_of_the_table() -> None:
     assert tasks_text({"flights": (0, 1, 2, 5), "by-origin": (7,)}) == "flights 0-2,5   by-origin 7"
     assert [byte_text(size) for size in (None, 900, 98_304, 5 << 20, 3 << 30)] == [

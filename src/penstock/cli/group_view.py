@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cli.readiness import Obstacle, obstacles
+from penstock.cli.readiness import Obstacle, obstacles, unread_partitions
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, IsolationLevel
@@ -110,7 +110,6 @@ class GroupWatch:
         )
         members = tuple(self._member(member, group.topology, lags) for member in group.members)
         own = [lag for (topic, _), lag in lags.items() if topic in sources]
-        not_ready = group.state == "NotReady" or group.topology is None
         return GroupView(
             group_id=group.group_id,
             state=group.state,
@@ -122,8 +121,16 @@ class GroupWatch:
             lag=sum(lag.records for lag in lags.values()),
             done=sum((lag.committed or lag.start) for lag in own),
             known=sum(lag.end for lag in own),
-            obstacles=obstacles(group.topology, self._admin.list_topics(include_internal=True)) if not_ready else (),
+            obstacles=self._obstacles(group),
         )
+
+    def _obstacles(self, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
+        if group.state == "NotReady" or group.topology is None:
+            return obstacles(group.topology, self._admin.list_topics(include_internal=True))
+        stateful = [each for each in group.topology.subtopologies if each.state_changelog_topics and each.source_topics]
+        names = {name for each in stateful for name in each.source_topics}
+        names |= {topic.name for each in stateful for topic in each.state_changelog_topics}
+        return unread_partitions(group.topology, self._admin.describe_topics(names)) if names else ()
 
     def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
         """Rates over the last seconds: offsets move in steps, one per micro-batch."""

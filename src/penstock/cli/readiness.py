@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.client.cluster_metadata import TopicMetadata
     from penstock.client.membership.topology import Subtopology, Topology
 
-__all__ = ["Obstacle", "obstacles"]
+__all__ = ["Obstacle", "obstacles", "unread_partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,32 @@ def obstacles(topology: Topology | None, topics: Mapping[str, TopicMetadata]) ->
         for subtopology in topology.subtopologies:
             found += _uneven_sources(subtopology, topics)
     return tuple(dict.fromkeys(found)) or (_NOTHING_FOUND,)
+
+
+def unread_partitions(topology: Topology, topics: Mapping[str, TopicMetadata]) -> tuple[Obstacle, ...]:
+    """Of a group that is ready: sources that have grown beyond the state behind them. Kafka would be NotReady then."""
+    found = []
+    for subtopology in topology.subtopologies:
+        kept = [topic.name for topic in subtopology.state_changelog_topics if topic.name in topics]
+        if not kept:
+            continue
+        narrow = min(kept, key=lambda name: len(topics[name].partitions))
+        width = len(topics[narrow].partitions)
+        for source in subtopology.source_topics:
+            count = len(topics[source].partitions) if source in topics else 0
+            if count > width:
+                found.append(_unread(source, count, narrow, width))
+    return tuple(found)
+
+
+def _unread(source: str, count: int, changelog: str, width: int) -> Obstacle:
+    return Obstacle(
+        status="STALE_TOPOLOGY",
+        why=f'topic "{source}" has {count} partitions and {width} are read: the changelog "{changelog}" has {width} '
+        "(STALE_TOPOLOGY)",
+        do=f"penstock topics --alter --topic {changelog} --partitions {count}   "
+        "(keys that moved then begin with empty state)",
+    )
 
 
 def _wanted_counts(topology: Topology, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
