@@ -30,7 +30,6 @@ from penstock.coordinator.offsets.offset_delete import offset_delete
 from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
 from penstock.coordinator.offsets.offset_fetch import offset_fetch
 from penstock.coordinator.offsets.topic_deletion import deleted_topic_tombstones
-from penstock.coordinator.records.schemas import OffsetCommitKey
 from penstock.coordinator.records.serde import encode_key, encode_value
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
@@ -271,8 +270,7 @@ class GroupCoordinatorShard:
         """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         self._registry.replay(record)
         group_id = getattr(record.key, "group_id", None)
-        if group_id is not None and not isinstance(record.key, OffsetCommitKey):
-            # No answer to a heartbeat depends on committed offsets, and members commit all the time.
+        if group_id is not None:  # a committed offset's key has `group`: no answer to a heartbeat depends on it
             self._changed(group_id)
         if record.value is None and group_id is not None and self._registry.get(group_id) is None:
             self._soft.pop(group_id, None)
