@@ -16,6 +16,7 @@ from typing import Any
 from tests.interop.heartbeat_words import (
     PATIENCE_S,
     Connection,
+    ConnectionClosed,
     Tasks,
     described_member,
     described_topology,
@@ -63,6 +64,7 @@ class Script:
     """
 
     def __init__(self, port: int, scenario: str, token: str, *, heartbeat_version: int = 0) -> None:
+        self._port = port
         self._connection = Connection(port)
         self._heartbeat_version = heartbeat_version
         self._token = f"{scenario}-{token}."
@@ -100,6 +102,15 @@ class Script:
         answer = self._heartbeat(member, **fields)
         self._record(step, self._heard(answer))
         return answer
+
+    def survive(self, step: str, play: Callable[[], Any]) -> None:
+        """Plays the step, and goes on when it costs the connection."""
+        try:
+            play()
+        except ConnectionClosed:
+            self._connection.close()
+            self._connection = Connection(self._port)
+            self._record(step, {"error": "closed"})
 
     def leave(self, step: str, member: str, **fields: Any) -> Any:
         return self.beat(step, member, **{"epoch": -1, **fields})

@@ -51,6 +51,10 @@ def topology(*subtopologies: Any, epoch: int = 0) -> Any:
     return h.Topology(epoch=epoch, subtopologies=subtopologies)
 
 
+class ConnectionClosed(AssertionError):
+    """By the broker, instead of an answer."""
+
+
 class Connection:
     """One blocking connection that speaks the version it is told."""
 
@@ -73,7 +77,8 @@ class Connection:
         data = b""
         while len(data) < size:
             part = self._socket.recv(size - len(data))
-            assert part, "the broker closed the connection"
+            if not part:
+                raise ConnectionClosed("the broker closed the connection")
             data += part
         return data
 
