@@ -19,8 +19,9 @@ STATUSES = re.compile(r"in the following statuses: (.*)")
 
 
 def missing_source_topic(story: Scenario) -> Seen:
-    """Three applications start before their source topic is there. One gets it in time; an application waits two
-    heartbeat intervals for it."""
+    """Three applications start before their source topic is there. An application waits two heartbeat intervals for
+    it; the group that is to get its topic in time has longer ones."""
+    story.shell.call("setGroupConfig", "late", "streams.heartbeat.interval.ms", "3000")
     alone = story.start("alone", group="alone", word__source="never-there", word__queries="false")
     endpoint = story.start("endpoint", group="endpoint", word__source="never-there")
     late = story.start("late", group="late", word__source="late", word__queries="false")
