@@ -14,6 +14,7 @@ from penstock.cli.readiness import obstacles
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicMetadata
 from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
+from penstock.client.streams_member import StreamsMember
 
 Join = Callable[..., Worker]
 
@@ -210,6 +211,32 @@ def test_wrong_counts_are_found_through_chains(topics: dict[str, TopicMetadata],
     found = [obstacle.why for obstacle in obstacles(derived_topology(), topics)]
     assert len(found) == len(expected)
     assert all(part in why for part, why in zip(expected, found, strict=True)), found
+
+
+def test_static_members_are_shown_also_while_they_are_away(penstock: Command, broker: EmbeddedBroker) -> None:
+    at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
+    member = StreamsMember(
+        GROUP,
+        flight_topology(),
+        bootstrap_servers=broker.bootstrap_servers,
+        client_id="A",
+        group_instance_id="flights-0",
+        heartbeat_max_interval_ms=100,
+    )
+    try:
+        for _ in range(200):
+            for change in member.changes(timeout=0.1):
+                member.acknowledge(change)
+            if member.assignment.active:
+                break
+        assert "  A (static flights-0)  6 " in penstock("top", GROUP, *at).out
+        member.leave(for_a_while=True)
+        told = penstock("top", GROUP, *at).out
+        assert "by-origin 0-1   flights 0-3   (away for a while, its tasks wait)" in told
+        refused = penstock("upgrade", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+        assert "A (127.0.0.1), away for a while" in refused.err
+    finally:
+        member.close()
 
 
 def test_top_tells_which_partitions_wait_for_their_state(penstock: Command, broker: EmbeddedBroker) -> None:

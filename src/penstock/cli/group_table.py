@@ -75,8 +75,14 @@ def _of_member(member: MemberView, name: str) -> Row:
         which=_which(member),
         records_per_s=member.records_per_s,
         lag=member.lag,
-        note="" if member.active == member.target else _moving(member),
+        note=_note(member),
     )
+
+
+def _note(member: MemberView) -> str:
+    if member.is_away:
+        return "away for a while, its tasks wait"
+    return "" if member.active == member.target else _moving(member)
 
 
 def _which(member: MemberView) -> str:

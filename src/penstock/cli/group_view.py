@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from penstock.client.admin_results import StreamsGroupDescription, StreamsMemberDescription
     from penstock.client.membership.topology import Topology
 
-__all__ = ["GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
+__all__ = ["AWAY_EPOCH", "GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
 
 TopicPartition = tuple[str, int]
 Tasks = Mapping[str, tuple[int, ...]]
 RATE_WINDOW_MS = 5_000
+AWAY_EPOCH = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,11 @@ class MemberView:
     @property
     def tasks(self) -> int:
         return sum(len(partitions) for partitions in self.active.values())
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left and will be back before its session ends (KIP-1071, epoch -2)."""
+        return self.member_epoch == AWAY_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

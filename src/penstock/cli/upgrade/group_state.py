@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cli.group_view import PartitionLag, lag_by_partition
+from penstock.cli.group_view import AWAY_EPOCH, PartitionLag, lag_by_partition
 from penstock.cli.upgrade.save_file import SavedPosition, SavedSubtopology, SaveFile
 from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
-    from penstock.client.admin_results import CommittedOffset, StreamsGroupDescription
+    from penstock.client.admin_results import CommittedOffset, StreamsGroupDescription, StreamsMemberDescription
     from penstock.client.cluster_metadata import TopicMetadata
 
 __all__ = ["GroupState", "look_at"]
@@ -63,7 +63,7 @@ class GroupState:
         if not self.exists or self.state in ("Empty", "Dead"):
             return
         members = self.described.members if self.described is not None else ()
-        who = ", ".join(f"{member.client_id} ({member.client_host.removeprefix('/')})" for member in members)
+        who = ", ".join(_who(member) for member in members)
         raise BrokerError(
             "group-not-empty",
             f"the {self.kind} group {self.group_id} is {self.state}: it has {len(members) or 'some'} members"
@@ -112,6 +112,11 @@ class GroupState:
             )
             for each in self.described.topology.subtopologies
         )
+
+
+def _who(member: StreamsMemberDescription) -> str:
+    name = f"{member.client_id} ({member.client_host.removeprefix('/')})"
+    return f"{name}, away for a while" if member.member_epoch == AWAY_EPOCH else name
 
 
 def look_at(admin: Admin, group_id: str) -> GroupState:
