@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_GROUP = re.compile(r"group state=(\w+) epoch=(\d+) assign=(\d+)")
 _TOKEN = re.compile(r"\s*(?:'((?:[^']|'(?=[^,\])=]))*)'|([A-Za-z_][\w.-]*|-?\d+)|(.))")
 
 
@@ -16,6 +17,8 @@ class RecordedStep:
     response: dict[str, Any] | None = None
     error: str | None = None
     records: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
+    group: tuple[str, int, int] | None = None
+    """State, group epoch and assignment epoch after the step."""
 
 
 def read_traces(path: Path) -> dict[str, list[RecordedStep]]:
@@ -33,6 +36,8 @@ def read_traces(path: Path) -> dict[str, list[RecordedStep]]:
         elif text.startswith("EXC"):
             match = re.search(r"error=(\w+)", text)
             steps[-1].error = match.group(1).lower() if match else text
+        elif (group := _GROUP.match(text)) is not None:
+            steps[-1].group = group[1], int(group[2]), int(group[3])
         elif text.startswith("rec"):
             key, _, value = text.removeprefix("rec ").partition(" => ")
             name = key.split(" ")[0].removeprefix("StreamsGroup").removesuffix("Key")
