@@ -56,6 +56,7 @@ OWN_COUNTS = "In a copartition group of repartition topics its own explicit coun
 GROWTH = "A grown source topic keeps the tasks that have state, and their readers are told; Kafka stops the group."
 WIDER = "Where partitions are is told anew when topics change; Kafka tells it when tasks do."
 SETTINGS = "A changed assignment setting reassigns at once; Kafka waits for the next heartbeat of somebody."
+PLACEMENT = "Among placements that move and balance equally the two assignors choose differently."
 WORDING = "The fact in our own words."
 BOTH_TYPES = "A clash of types names both: what the group is, and what it is not."
 
@@ -90,7 +91,10 @@ INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
         "owns one as standby": Intended(TASKS, REPEATED),
     },
     "unknown": {"unknown group": Intended(("message",), "Kafka calls it a streams group here and a group elsewhere.")},
-    "other-topology": {"empty group keeps its topology": Intended(("assignment epoch",), TIMER)},
+    "other-topology": {
+        "three members": Intended(("b: target active", "c: target active"), PLACEMENT),
+        "empty group keeps its topology": Intended(("assignment epoch",), TIMER),
+    },
     "simple-group-becomes-streams": {
         "is no streams group": Intended(("message",), BOTH_TYPES),
         "a member of nothing": Intended(("message",), BOTH_TYPES),
@@ -157,6 +161,11 @@ INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
     "endpoints": {
         "a moves": Intended(("endpoints",), ENDPOINT),
         "b hears of a": Intended(("endpoints",), ENDPOINT),
+        "a revokes": Intended(("active", "endpoints"), PLACEMENT),
+        "b takes": Intended(("active", "endpoints"), PLACEMENT),
+        "c joins with endpoint": Intended(("endpoints",), PLACEMENT),
+        "b hears of c": Intended(("active",), PLACEMENT),
+        "endpoints": Intended(("b: has active", "b: target active", "c: target active"), PLACEMENT),
     },
     "standbys-are-wanted": {
         "without a heartbeat of anybody": Intended(
