@@ -41,6 +41,20 @@ def joined() -> ScriptedCoordinator:
     return script
 
 
+def refused() -> ScriptedCoordinator:
+    """A joiner whose id somebody holds, and who has found out that it is not itself."""
+    script = begun()
+    script.next_sent()
+    script.answer(code=ErrorCode.unreleased_instance_id)
+    release = script.sent()
+    assert release is not None
+    assert (release.member_epoch, release.member_id) == (-2, "m-1")
+    script.answer(code=ErrorCode.fenced_instance_id)
+    assert script.next_sent().member_epoch == 0
+    script.answer(code=ErrorCode.unreleased_instance_id)
+    return script
+
+
 def test_a_dynamic_member_asks_nobody_for_versions() -> None:
     script = ScriptedCoordinator()
     script.member.join(script.now_ms)
@@ -112,9 +126,7 @@ def test_a_member_that_was_refused_static_membership_leaves_for_good() -> None:
 
 
 def test_an_id_that_somebody_holds_is_waited_for_and_its_holder_is_named() -> None:
-    script = begun()
-    script.next_sent()
-    script.answer(code=ErrorCode.unreleased_instance_id)
+    script = refused()
     assert name(script.next_sent()) == "StreamsGroupDescribe"
     script.describe(("other", "pod-1", {}), ("third", "pod-2", {}))
     assert script.events() == (
@@ -132,13 +144,15 @@ def test_an_id_that_somebody_holds_is_waited_for_and_its_holder_is_named() -> No
 
 
 def test_an_id_that_is_held_for_longer_than_a_session_ends_the_membership_and_both_are_named() -> None:
-    script = begun()
+    script = refused()
     began_ms = script.now_ms
-    while script.state is not MemberState.FATAL:
-        assert script.next_sent().member_epoch == 0
-        script.answer(code=ErrorCode.unreleased_instance_id)
+    while True:
         assert name(script.next_sent()) == "StreamsGroupDescribe"
         script.describe(("other", "pod-1", {}))
+        if script.state is MemberState.FATAL:
+            break
+        assert script.next_sent().member_epoch == 0
+        script.answer(code=ErrorCode.unreleased_instance_id)
     assert SESSION_TIMEOUT_MS < script.now_ms - began_ms < SESSION_TIMEOUT_MS + 10_000
     fatal = script.events()[-1]
     assert isinstance(fatal, e.Fatal)
@@ -151,9 +165,7 @@ def test_an_id_that_is_held_for_longer_than_a_session_ends_the_membership_and_bo
 
 
 def test_a_holder_that_may_not_be_seen_is_another_member() -> None:
-    script = begun()
-    script.next_sent()
-    script.answer(code=ErrorCode.unreleased_instance_id)
+    script = refused()
     script.next_sent()
     script.describe(code=ErrorCode.group_authorization_failed)
     assert script.events() == (e.InstanceIdTaken(instance_id="pod-1", member_id="m-1", holder=None),)
@@ -172,6 +184,17 @@ def test_a_join_whose_reply_was_lost_does_not_lock_the_member_out() -> None:
     script.answer(code=ErrorCode.unreleased_instance_id)
     release = script.next_sent()
     assert (release.member_epoch, release.member_id, release.instance_id) == (-2, "m-1", "pod-1")
+    script.answer(epoch=-2)
+    assert script.next_sent().member_epoch == 0
+    script.answer(active=ALL_OF_IT)
+    assert [type(event).__name__ for event in script.events()] == ["Assigned"]
+
+
+def test_a_member_in_a_new_guardian_lets_go_of_the_id_that_its_killed_one_held() -> None:
+    script = begun()
+    script.next_sent()
+    script.answer(code=ErrorCode.unreleased_instance_id)
+    assert script.next_sent().member_epoch == -2
     script.answer(epoch=-2)
     assert script.next_sent().member_epoch == 0
     script.answer(active=ALL_OF_IT)

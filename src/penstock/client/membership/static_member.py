@@ -3,10 +3,10 @@
 Rules it obeys:
 - The id is sent only to a coordinator that speaks heartbeat v1: older ones refuse the whole heartbeat. There the member
   goes on as a dynamic one, and says so once.
-- `UNRELEASED_INSTANCE_ID` at a join: somebody holds the id, and be it this member's own former self, of whose join the
-  reply was lost or whose lease ran out. When that can be, the member first lets go of the id (epoch -2 with its own
-  member id, which can only release what is its own). When somebody else holds it, the member looks who, tells the
-  application, and tries again until the session of a crashed former process must have ended.
+- `UNRELEASED_INSTANCE_ID` at a join: somebody holds the id, and be it this member's own former self: the reply to its
+  join was lost, its lease ran out, or its guardian died and was replaced. So the member first lets go of the id (epoch
+  -2 with its own member id, which can only release what is its own). When somebody else holds it, the member looks
+  who, tells the application, and tries again until the session of a crashed former process must have ended.
 - `FENCED_INSTANCE_ID`: a newer process took the id over. This one looks who, and stops: the newer one is right.
 """
 
@@ -47,7 +47,7 @@ class StaticMember:
         self._member_id = member_id
         self._patience_ms = session_timeout_ms + RELEASE_MARGIN_MS
         self._refused_since_ms: int | None = None
-        self.maybe_held_by_us = False
+        self.maybe_held_by_us = instance_id is not None
         self.conflict: ErrorCode | None = None
         self.release_first = False
         self.look_is_due = False
