@@ -163,6 +163,7 @@ def _defaults(port: int, controller: int, logs: Path) -> dict[str, object]:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": logs,
+        "log.cleaner.backoff.ms": 200,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,

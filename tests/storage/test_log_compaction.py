@@ -217,6 +217,23 @@ def test_the_last_batch_of_a_producer_stays_without_records(disk: FaultyFileSyst
     assert next(iter_batch_headers(log.read(0, 1))).base_offset > 0, "an empty batch goes with its reason"
 
 
+def test_the_last_batch_before_the_end_stays_without_records(disk: FaultyFileSystem) -> None:
+    """So that what is clean ends where it did, for whoever counts offsets by batches."""
+    log = log_of(disk, segment_bytes=200)
+    put(log, ("key", "committed"))
+    put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    put(log, ("key", "also"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=1)
+    ended(log, "abort")
+    assert log.segment_base_offsets == (0, 2)
+    assert cleaned(log) == 2
+    found = [(each.base_offset, each.records_count) for each in iter_batch_headers(log.read(0, 1 << 20))]
+    assert found == [(0, 1), (1, 0)], "the aborted batch before the end, without its record"
+    put(log, ("other", "x" * 100))
+    assert cleaned(log, first_dirty=2) == 4
+    found = [(each.base_offset, each.records_count) for each in iter_batch_headers(log.read(1, 1 << 20))]
+    assert found == [(2, 0), (3, 1)], "the end has moved; what is kept now is the last batch of the producer"
+
+
 def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     filled(log, rounds=30, keys=4)

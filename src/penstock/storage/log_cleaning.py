@@ -170,7 +170,7 @@ class LogCleaning:
     def _kept(self, batch: bytes, header: BatchHeader) -> bytes | None:
         if header.is_control:
             return self._kept_marker(batch, header)
-        keep_empty = self._is_last_of_producer(header)
+        keep_empty = self._keeps_header(header)
         if header.records_count == 0:
             return batch if keep_empty else None
         if self._outcomes.is_aborted(header):
@@ -197,10 +197,10 @@ class LogCleaning:
         self._with_data.discard(header.producer_id)
         is_behind = header.base_offset >= self.end_offset
         if decides_records or is_behind or header.producer_id < 0 or header.records_count == 0:
-            return batch if header.records_count or self._is_last_of_producer(header) else None
+            return batch if header.records_count or self._keeps_header(header) else None
         horizon_ms = delete_horizon_ms(header)
         if horizon_ms is not None and self._plan.now_ms >= horizon_ms:
-            return emptied(header) if self._is_last_of_producer(header) else None
+            return emptied(header) if self._keeps_header(header) else None
         section, records = raw_records(batch, header)
         return rewritten(
             batch,
@@ -216,6 +216,10 @@ class LogCleaning:
     @property
     def _new_horizon_ms(self) -> int:
         return self._plan.now_ms + self._plan.config.delete_retention_ms
+
+    def _keeps_header(self, header: BatchHeader) -> bool:
+        """The last batch before the end stays as well, so that what is clean ends where it did (Kafka 4)."""
+        return header.next_offset == self.end_offset or self._is_last_of_producer(header)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._plan.last_batches.get(header.producer_id)

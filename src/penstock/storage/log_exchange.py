@@ -9,6 +9,7 @@ import logging
 
 from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
 from penstock.storage.log_compaction import Compactable, compactable
+from penstock.storage.log_config import NO_LIMIT
 from penstock.storage.log_segment import LogSegment
 from penstock.storage.log_state import LogState
 from penstock.storage.segment_facts import SegmentFacts
@@ -52,7 +53,11 @@ def cleaning_plan(log: LogState, first_dirty_offset: int, now_ms: int) -> Cleani
 
 def _closed_segments(log: LogState) -> tuple[SegmentFacts, ...]:
     ends = log.row.base_offsets[1:]
-    return tuple(segment.facts(end) for segment, end in zip(log.row.segments, ends, strict=False))
+    has_deadline = log.config.max_compaction_lag_ms < NO_LIMIT
+    return tuple(
+        segment.facts(end, with_first_timestamp=has_deadline)
+        for segment, end in zip(log.row.segments, ends, strict=False)
+    )
 
 
 def exchange_segments(log: LogState, exchange: SegmentExchange) -> bool:

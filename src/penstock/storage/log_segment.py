@@ -188,15 +188,15 @@ class LogSegment:
             self._first_timestamp_ms = header.max_timestamp
         return -1 if self._first_timestamp_ms is None else self._first_timestamp_ms
 
-    def facts(self, end_offset: int) -> SegmentFacts:
-        """For decisions about it; `end_offset` is where the next segment begins."""
+    def facts(self, end_offset: int, *, with_first_timestamp: bool = False) -> SegmentFacts:
+        """For decisions about it; `end_offset` is where the next segment begins. The first timestamp costs a read."""
         self.load_indexes()
         return SegmentFacts(
             base_offset=self.base_offset,
             end_offset=end_offset,
             size_bytes=self.size_bytes,
             max_timestamp_ms=self.max_timestamp_ms,
-            first_timestamp_ms=self.first_timestamp_ms(),
+            first_timestamp_ms=self.first_timestamp_ms() if with_first_timestamp else -1,
         )
 
     def close_time_index(self) -> None:
