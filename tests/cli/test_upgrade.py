@@ -214,6 +214,16 @@ def test_positions_of_topics_that_were_made_anew_are_left_out(
     assert admin.committed_offsets(GROUP) == {key: offset for key, offset in PLAIN.items() if key[0] == "flights"}
 
 
+def test_positions_without_a_topic_do_not_stop_the_restoring(admin: Admin, old_version: None, tmp_path: Path) -> None:
+    """A broker may keep them for a while; they are saved, and left out before anything is deleted."""
+    state = look_at(admin, GROUP)
+    state = replace(state, topics={name: topic for name, topic in state.topics.items() if name != "flights"})
+    plan = plan_upgrade(state, None, tmp_path / "saved.json", at=AT)
+    assert list(plan.restore) == [("by-origin-repartition", 0)]
+    assert plan.notes[0].startswith("flights is not the topic that was saved")
+    assert plan.file.committed() == POSITIONS
+
+
 def test_records_that_wait_between_the_old_subtopologies_are_told(
     upgrade: Command, broker: EmbeddedBroker, old_version: None, tmp_path: Path
 ) -> None:

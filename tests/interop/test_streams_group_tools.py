@@ -46,7 +46,7 @@ class Cluster:
     def ours(self, command: str, *arguments: str) -> Told:
         return self._penstock(command, *arguments, "--bootstrap-server", self.servers)
 
-    def same(self, *arguments: str, before: Callable[[], None] = lambda: None) -> str:
+    def same(self, *arguments: str, before: Callable[[], object] = lambda: None) -> str:
         """Runs both `streams-groups` with these arguments, and tells what both printed."""
         before()
         theirs = self.theirs(STREAMS_GROUPS, *arguments)
@@ -188,6 +188,11 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
         cluster.same("--delete-offsets", *which, "--input-topic", *topics, before=before)
     cluster.same("--delete-offsets", *which, all_topics, before=before)
     assert positions(cluster, group) == {}
+    cluster.same(
+        "--reset-offsets", *which, "--from-file", str(exported), "--execute",
+        before=lambda: cluster.admin.try_delete_groups([group]),
+    )  # fmt: skip
+    assert positions(cluster, group) == {0: 2, 1: 3}, "a group that does not exist gets the positions of a file"
 
 
 def positions(cluster: Cluster, group: str) -> Mapping[int, int]:

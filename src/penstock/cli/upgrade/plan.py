@@ -47,15 +47,16 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
     if found is None:
         state.check_empty()
         saved = state.saved(at=at)
+        restore, lost = _restorable(state, saved)  # what cannot be restored must be known before the group is deleted
         return Plan(
             group_id=state.group_id,
             file=saved,
             path=path,
             save=True,
             delete=True,
-            restore=saved.committed(),
+            restore=restore,
             resumed=False,
-            notes=_notes_of_group(state),
+            notes=(*lost, *_notes_of_group(state)),
         )
     _check_same(state, found, path)
     if found.finished_at is not None:
