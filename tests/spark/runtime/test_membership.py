@@ -94,3 +94,31 @@ def test_committed_rows_of_repartition_topics_are_deleted(broker, make_app, runn
         ends = admin.list_offsets(dict.fromkeys(internal, "latest"))
     assert {where: row.offset for where, row in ends.items()} == internal
     assert len(broker.records("flights")) == 200  # the user's own topics are left alone
+
+
+def test_a_stop_with_an_instance_id_is_the_first_half_of_a_restart(broker, make_app, running, flights):
+    flights.send(broker, range(100))
+
+    def members():
+        with Admin(broker.bootstrap_servers) as admin:
+            group = admin.describe_streams_groups(["static"])["static"]
+        return group.group_epoch, {member.instance_id: member for member in group.members}
+
+    def started():
+        app = running(flights.count_by_origin(make_app("static", config={"group.instance.id": "pod-1"})))
+        app.wait_until("caught-up", timeout=60)
+        return app
+
+    app = started()
+    assert app.member.group_instance_id == "pod-1"
+    epoch, before = members()
+    app.stop()
+    app.awaitTermination()
+    _, away = members()
+    assert away["pod-1"].member_epoch == -2
+    assert away["pod-1"].assignment == before["pod-1"].assignment, "the tasks wait"
+    flights.send(broker, range(100, 200))
+    again = started()
+    assert again.member.member_id != app.member.member_id
+    assert members()[0] == epoch, "nobody else would have noticed"
+    assert flights.newest(broker, "by-origin") == flights.counted(range(200))
