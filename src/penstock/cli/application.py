@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.client.near_names import nearest
 from penstock.errors import ConfigError, PenstockError, UserCodeError
+from penstock.near_names import nearest
 
 if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp

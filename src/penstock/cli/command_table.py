@@ -46,6 +46,8 @@ COMMANDS: dict[str, CommandEntry] = {
     "console-consumer": _entry("console_consumer", _KAFKA, "Print the records of a topic."),
     "streams-groups": _entry("streams_groups", _KAFKA, "List, describe, delete and reset streams groups."),
     "groups": _entry("groups", _KAFKA, "List groups of every kind."),
+    "configs": _entry("configs", _KAFKA, "Show and change settings of topics, brokers and groups."),
+    "features": _entry("features", _KAFKA, "Show and change finalised features of the cluster."),
 }
 
 

@@ -1,4 +1,6 @@
-"""Writes docs/cli.md (every command's --help) and docs/errors/index.md: `python -m penstock.cli.docs --write`.
+"""Writes docs/cli.md (every command's --help), docs/configuration.md and docs/errors/index.md.
+
+`python -m penstock.cli.docs --write`.
 
 Without `--write` it says whether they are up to date (exit code 1 when not); a test does the same.
 """
@@ -11,6 +13,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.command_table import COMMANDS
+from penstock.cli.configuration_page import configuration_page
 from penstock.cli.error_pages import error_codes, error_page
 from penstock.cli.main import penstock
 
@@ -31,7 +34,7 @@ error is one line that says what happened, and what to do: `penstock explain COD
 
 def pages() -> dict[str, str]:
     """Path below docs/ → what should stand there."""
-    return {"cli.md": cli_page(), "errors/index.md": errors_page()}
+    return {"cli.md": cli_page(), "configuration.md": configuration_page(), "errors/index.md": errors_page()}
 
 
 def cli_page() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.client.near_names import nearest
+from penstock.near_names import nearest
 
 if TYPE_CHECKING:
     from penstock.client.cluster_metadata import TopicMetadata

@@ -11,16 +11,19 @@ from typing import Any, Literal, Self
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
-from penstock.client import group_admin, group_offsets
+from penstock.client import admin_configs, admin_features, group_admin, group_offsets
+from penstock.client.admin_configs import ResourceType
+from penstock.client.admin_features import UpgradeType
 from penstock.client.admin_results import (
     CommittedOffset,
     ConfigEntry,
+    FeatureDescription,
     GroupListing,
     OffsetAndTimestamp,
     Outcomes,
     StreamsGroupDescription,
 )
-from penstock.client.broker_errors import STALE_METADATA, raise_for, refusal
+from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import TopicMetadata
 from penstock.client.deadline import Backoff, Deadline
 from penstock.client.network_client import NetworkClient
@@ -32,11 +35,9 @@ __all__ = ["Admin", "IsolationLevel"]
 
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
-ResourceType = Literal["topic", "broker", "group"]
 
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
-_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 BROKER_DEFAULT = -1
 
 
@@ -231,68 +232,51 @@ class Admin:
         """Forgets single positions. Raises BrokerError `group-missing`; a topic that is read is an error of its own."""
         return group_admin.delete_offsets(self.client, group_id, partitions)
 
-    # Configurations.
+    # Configurations and features.
 
     def describe_configs(
-        self, resources: Iterable[tuple[ResourceType, str]]
+        self, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-        """The effective settings of topics, brokers (name: node id) and groups."""
-        wanted = list(resources)
-        request = m.describe_configs_request
-        names = {_RESOURCE_TYPES[kind]: kind for kind, _ in wanted}
-        message = request.DescribeConfigsRequest(
-            resources=tuple(
-                request.DescribeConfigsResource(
-                    resource_type=i8(_RESOURCE_TYPES[kind]), resource_name=name, configuration_keys=None
-                )
-                for kind, name in wanted
-            )
-        )
-        node = next((int(name) for kind, name in wanted if kind == "broker"), None)
-        described: dict[tuple[str, str], dict[str, ConfigEntry]] = {}
-        for result in self.client.call(message, node=node).results:
-            kind = names[int(result.resource_type)]
-            raise_for(
-                result.error_code,
-                f"to describe the settings of {kind} {result.resource_name}",
-                api="DescribeConfigs",
-                message=result.error_message,
-            )
-            described[kind, result.resource_name] = {
-                entry.name: ConfigEntry(
-                    name=entry.name,
-                    value=entry.value,
-                    source=int(entry.config_source),
-                    read_only=entry.read_only,
-                    sensitive=entry.is_sensitive,
-                )
-                for entry in result.configs
-            }
-        return described
+        """The effective settings of topics, brokers (name: node id; "": what was changed for all) and groups."""
+        return admin_configs.describe_configs(self.client, resources, documentation=documentation)
 
-    def alter_configs(self, resource: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
-        """Sets values (IncrementalAlterConfigs); None takes a setting back to its default."""
-        request = m.incremental_alter_configs_request
-        message = request.IncrementalAlterConfigsRequest(
-            resources=(
-                request.AlterConfigsResource(
-                    resource_type=i8(_RESOURCE_TYPES[resource]),
-                    resource_name=name,
-                    configs=tuple(
-                        request.AlterableConfig(name=key, config_operation=i8(int(value is None)), value=value)
-                        for key, value in values.items()
-                    ),
-                ),
-            ),
-            validate_only=False,
-        )
+    def alter_configs(
+        self,
+        resource: ResourceType,
+        name: str,
+        values: Mapping[str, str | None],
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets values (IncrementalAlterConfigs); None takes a setting back to its default. `append` and `subtract`:
+        parts of lists. Raises BrokerError `bad-setting`: the setting is unknown, or cannot have that value."""
         self._controller(
-            message,
+            admin_configs.alter_request(
+                resource, name, values, append or {}, subtract or {}, validate_only=validate_only
+            ),
             lambda response: [
-                (r.error_code, f"to alter the settings of {resource} {name}", r.error_message)
+                (r.error_code, f"to alter the settings of {resource} {name}".rstrip(), r.error_message)
                 for r in response.responses
             ],
+            node=admin_configs.node_of(resource, name),
         )
+
+    def list_config_resources(self, kinds: Iterable[ResourceType] = ()) -> tuple[tuple[str, str], ...]:
+        """(type, name) of all that has settings; groups only where something was set."""
+        return admin_configs.list_config_resources(self.client, kinds)
+
+    def describe_features(self, *, node: int | None = None) -> dict[str, FeatureDescription]:
+        """Supported and finalised levels by name."""
+        return admin_features.describe_features(self.client, node=node)
+
+    def update_features(
+        self, levels: Mapping[str, int], *, upgrade_type: UpgradeType = "upgrade", validate_only: bool = False
+    ) -> None:
+        """Finalises these levels, all or none; level 0 switches a feature off. Raises BrokerError."""
+        message = admin_features.update_request(self.client, levels, upgrade_type, validate_only=validate_only)
+        self._controller(message, admin_features.feature_outcomes)
 
     # How requests travel.
 
@@ -301,12 +285,15 @@ class Admin:
         request: Any,
         outcomes: Callable[[Any], list[tuple[ErrorCode, str, str | None]]],
         accepted: frozenset[ErrorCode] | set[ErrorCode] = frozenset({ErrorCode.none}),
+        *,
+        node: int | None = None,
     ) -> None:
-        """To the controller's broker: any broker forwards in KRaft, so a moved controller costs one retry."""
+        """To the controller's broker (or to `node`): any broker forwards in KRaft, so a moved controller costs one
+        retry."""
         deadline = Deadline.after_ms(self.client.api_timeout_ms)
         backoff = Backoff()
         while True:
-            response = self.client.call(request, node=self.client.metadata(()).controller)
+            response = self.client.call(request, node=self.client.metadata(()).controller if node is None else node)
             refused = [outcome for outcome in outcomes(response) if outcome[0] not in accepted]
             if not refused:
                 return

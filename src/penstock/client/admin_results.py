@@ -13,6 +13,8 @@ from penstock.errors import BrokerError
 __all__ = [
     "CommittedOffset",
     "ConfigEntry",
+    "ConfigSynonym",
+    "FeatureDescription",
     "GroupListing",
     "OffsetAndTimestamp",
     "Outcomes",
@@ -70,6 +72,15 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """A place that has a value for a setting, under the name it has there."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
     """One setting; `source` is Kafka's number (1 topic, 2-4 broker, 5 default, 8 group)."""
 
@@ -78,6 +89,19 @@ class ConfigEntry:
     source: int
     read_only: bool
     sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """The supported levels, the finalised one (0: off), and the epoch of the finalised features (-1: not told)."""
+
+    name: str
+    lowest: int
+    highest: int
+    level: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ _KINDS = MappingProxyType(
         ),
         ErrorCode.message_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
         ErrorCode.record_list_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
+        ErrorCode.invalid_config: ("bad-setting", "docs/configuration.md lists settings, types and bounds"),
         ErrorCode.unstable_offset_commit: ("offsets-unstable", "a transaction is still open; try again later"),
     }
 )
@@ -69,6 +70,7 @@ def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None,
     common: dict[str, Any] = {
         "kafka_code": int(code),
         "kafka_name": kafka_name(code),
+        "kafka_message": message,
         "retriable": is_retriable(code),
         "api": api,
         **facts,

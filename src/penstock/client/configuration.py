@@ -8,7 +8,6 @@ librdkafka, or to the classic protocol, are passed over with one line that says 
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from penstock.client.ignored_settings import warn_if_ignored
 from penstock.client.network_client import NetworkClient
 from penstock.client.properties_file import read_properties
 from penstock.errors import ConfigError
+from penstock.near_names import nearest
 
 __all__ = ["SETTINGS", "ClientConfiguration", "Setting"]
 
@@ -175,8 +175,8 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
         elif key in _MEANINGLESS_HERE:
             log.info("%s means nothing here and is passed over", key)
         else:
-            nearest = difflib.get_close_matches(key, SETTINGS, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else "penstock explain settings lists all of them"
+            near = nearest(key, SETTINGS)
+            hint = f"did you mean {near}?" if near else "penstock explain settings lists all of them"
             raise ConfigError("unknown-setting", f"{where} has {key}, which is no known setting", hint, key=key)
 
 

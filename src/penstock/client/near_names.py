@@ -1,23 +1,17 @@
-"""A name that is not there, and the one that was probably meant."""
+"""Errors about a topic or group that is not there, with the one that was probably meant."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.errors import BrokerError
+from penstock.near_names import nearest
 
 if TYPE_CHECKING:
     from penstock.client.admin_results import GroupListing
 
-__all__ = ["group_missing", "nearest", "topic_missing"]
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, None when none does."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+__all__ = ["group_missing", "topic_missing"]
 
 
 def topic_missing(topic: str, known: Iterable[str], bootstrap_servers: str) -> BrokerError:

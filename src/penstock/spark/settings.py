@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from penstock.client.ignored_settings import warn_if_ignored
 from penstock.errors import ConfigError
+from penstock.near_names import nearest
 
 # name → (default, meaning)
 SETTINGS: Mapping[str, tuple[int | str, str]] = {
@@ -38,8 +38,8 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
         if name not in SETTINGS:
             if warn_if_ignored(str(name)):
                 continue
-            near = difflib.get_close_matches(str(name), SETTINGS, n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            near = nearest(str(name), SETTINGS)
+            hint = f'; did you mean "{near}"?' if near else ""
             raise ConfigError("unknown-setting", f'no setting "{name}"{hint}', f"known: {', '.join(SETTINGS)}")
         values[name] = _typed(name, value)
     return values

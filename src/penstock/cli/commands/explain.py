@@ -6,7 +6,7 @@ import click
 
 from penstock.cli.error_pages import error_codes, error_page
 from penstock.cli.terminal import data
-from penstock.client.near_names import nearest
+from penstock.near_names import nearest
 
 __all__ = ["command"]
 
