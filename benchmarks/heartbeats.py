@@ -112,6 +112,7 @@ def settled_members(port: int, groups: int, members: int) -> list[tuple[bytes, b
     """Joins all, goes on until nobody learns anything new, and returns everybody's steady heartbeat and its answer."""
     create_topic(port, members)
     everybody = [Member(port, f"group-{number % groups}", f"member-{number}") for number in range(members)]
+    everybody[0].find_coordinator()
     for member in everybody:
         member.beat()
     deadline = time.monotonic() + 60
@@ -148,6 +149,12 @@ class Member:
         self.epoch, self.endpoint_epoch = 0, -1
         self.owned: tuple[Any, ...] = ()
         self.told: Any = None
+
+    def find_coordinator(self) -> None:
+        """Asking makes Kafka create `__consumer_offsets`."""
+        message = m.find_coordinator_request.FindCoordinatorRequest(coordinator_keys=(self.group_id,))
+        self.socket.sendall(encode_request(ApiKey.FIND_COORDINATOR, 4, 7, "load", message))
+        self.stream.read(int.from_bytes(self.stream.read(4), "big"))
 
     def beat(self) -> bool:
         """Whether all is as it was."""
