@@ -7,36 +7,68 @@ One entry per member with an endpoint, in order of member ids. While the topolog
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import cast
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, u16
 
+from penstock.coordinator.records.schemas import Endpoint
 from penstock.coordinator.streams.member import StreamsGroupMember
-from penstock.coordinator.streams.tasks import Task, sorted_tasks
+from penstock.coordinator.streams.tasks import AssignedTasks, Task, sorted_tasks
 from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology
 from penstock.protocol.messages import streams_group_heartbeat_response as response
 
-__all__ = ["partitions_by_user_endpoint"]
+__all__ = ["EndpointPartitions"]
 
 
-def partitions_by_user_endpoint(
-    members: Iterable[StreamsGroupMember], configured: ConfiguredTopology
-) -> tuple[response.EndpointToPartitions, ...]:
-    """Source and repartition source partitions of the assigned tasks; warm-up tasks count as standbys (Kafka 4.4)."""
-    ordered = sorted(members, key=lambda member: member.member_id)
-    return tuple(
-        response.EndpointToPartitions(
-            user_endpoint=response.Endpoint(
-                host=member.metadata.user_endpoint.host, port=cast("u16", member.metadata.user_endpoint.port)
-            ),
-            active_partitions=_partitions(member.assigned.active, configured),
-            standby_partitions=_partitions(
-                sorted_tasks((*member.assigned.standby, *member.assigned.warmup)), configured
-            ),
-        )
-        for member in ordered
-        if member.metadata.user_endpoint is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """What is told of a member, and the objects that it was made from."""
+
+    told: response.EndpointToPartitions
+    endpoint: Endpoint
+    assigned: AssignedTasks
+    configured: ConfiguredTopology
+
+
+class EndpointPartitions:
+    """Mutable: remembers what it told of each member, since after a change everybody asks for everybody."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+
+    def of(
+        self, members: Iterable[StreamsGroupMember], configured: ConfiguredTopology
+    ) -> tuple[response.EndpointToPartitions, ...]:
+        """Source and repartition source partitions of the assigned active tasks, and of standby and warm-up tasks."""
+        entries: dict[str, _Entry] = {}
+        for member in sorted(members, key=lambda member: member.member_id):
+            endpoint, known = member.metadata.user_endpoint, self._entries.get(member.member_id)
+            if endpoint is None:
+                continue
+            if (
+                known is None
+                or known.assigned is not member.assigned
+                or known.configured is not configured
+                or known.endpoint != endpoint
+            ):
+                known = _Entry(
+                    told=_told(endpoint, member.assigned, configured),
+                    endpoint=endpoint,
+                    assigned=member.assigned,
+                    configured=configured,
+                )
+            entries[member.member_id] = known
+        self._entries = entries
+        return tuple(entry.told for entry in entries.values())
+
+
+def _told(endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTopology) -> response.EndpointToPartitions:
+    return response.EndpointToPartitions(
+        user_endpoint=response.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
+        active_partitions=_partitions(assigned.active, configured),
+        standby_partitions=_partitions(sorted_tasks((*assigned.standby, *assigned.warmup)), configured),
     )
 
 

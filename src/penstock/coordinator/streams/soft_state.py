@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.coordinator.records.schemas import StreamsGroupTopologyValue
+from penstock.coordinator.streams.endpoint_partitions import EndpointPartitions
 from penstock.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
 from penstock.coordinator.streams.topics.configured_topology import (
     ConfiguredTopology,
@@ -48,6 +49,7 @@ class StreamsGroupSoftState:
 
     version: int = 0
     endpoint_epoch: int = 0
+    endpoints: EndpointPartitions = field(default_factory=EndpointPartitions)
     shutdown_requested_by: str | None = None
     task_offsets: dict[str, MemberTaskOffsets] = field(default_factory=dict)
     _configured: _Configured | None = None

@@ -42,7 +42,6 @@ from penstock.coordinator.result import (
 )
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.current_assignment import reconcile
-from penstock.coordinator.streams.endpoint_partitions import partitions_by_user_endpoint
 from penstock.coordinator.streams.group import NO_TASKS, StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.streams.heartbeat_statuses import statuses
@@ -301,7 +300,7 @@ def _endpoints(
     if soft.endpoint_epoch == request.endpoint_information_epoch:
         return None
     others = (each for each in group.members.values() if each.member_id != member.member_id)
-    return partitions_by_user_endpoint((*others, member), configured)
+    return soft.endpoints.of((*others, member), configured)
 
 
 def _timers_of_replaced(admission: Admission) -> list[CancelTimer]:
