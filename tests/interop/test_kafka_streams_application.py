@@ -165,7 +165,10 @@ def their_broker(kafka_tools: None) -> Iterator[KafkaBroker]:
         yield broker
 
 
-@pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
+
+
+@longer
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.__name__)
 def test_the_same_incident(
     incident: Callable[[Scenario], Seen], our_broker: BrokerProcess, their_broker: KafkaBroker, tmp_path: Path
@@ -175,3 +178,15 @@ def test_the_same_incident(
         with Scenario(broker, tmp_path / name, incident.__name__) as story:
             seen.append(incident(story))
     compare(incident.__name__, *seen)
+
+
+@longer
+def test_what_is_not_here_yet_ends_at_once_and_is_told(our_broker: BrokerProcess, tmp_path: Path) -> None:
+    """Transactions and classic groups: an application that needs them does not hang."""
+    with Scenario(our_broker, tmp_path, "not-here-yet") as story:
+        story.create_topics()
+        exactly = story.start("exactly-once", processing__guarantee="exactly_once_v2")
+        classic = story.start("classic", group="not-here-yet-classic", group__protocol="classic")
+        assert (exactly.ended(), classic.ended()) == (1, 1)
+        assert "The version of API is not supported" in exactly.log.read_text()
+        assert "The node does not support JOIN_GROUP" in classic.error["message"]
