@@ -59,6 +59,8 @@ class LogCleaner:
             try:
                 await self._clean(log, first_dirty_offset)
                 count += 1
+            except _Stopped:
+                break
             except CorruptBatch as error:
                 logger.error("%s-%d is not compacted any more: %s", log.topic, log.partition, error)
                 self._given_up.add(log)
