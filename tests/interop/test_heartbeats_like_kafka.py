@@ -183,7 +183,7 @@ INTENDED_DIFFERENCES: Mapping[str, Mapping[str, Intended]] = {
 
 
 def played(
-    port: int, scenario: Scenario, configs: Mapping[str, int] | None = None, *, heartbeat_version: int = 0
+    port: int, scenario: Scenario, configs: Mapping[str, int | str] | None = None, *, heartbeat_version: int = 0
 ) -> Recording:
     token = uuid.uuid4().hex[:8]
     with contextlib.closing(Script(port, scenario.name, token, heartbeat_version=heartbeat_version)) as script:

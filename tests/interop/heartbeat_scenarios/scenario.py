@@ -22,7 +22,7 @@ class Scenario:
     name: str
     play: Callable[[Script], None]
     topics: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, int | str] = field(default_factory=dict)
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -31,7 +31,7 @@ SCENARIOS_44: dict[str, Scenario] = {}
 
 
 def scenario(
-    topics: Mapping[str, int], *, since_44: bool = False, **settings: int
+    topics: Mapping[str, int], *, since_44: bool = False, **settings: int | str
 ) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
     """Registers a script under its function's name. Settings without their `streams.` and with `_` for `.`."""
     scenarios = SCENARIOS_44 if since_44 else SCENARIOS

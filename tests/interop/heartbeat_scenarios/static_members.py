@@ -132,6 +132,16 @@ def task_offsets(s: Script) -> None:
     s.describe("kept")
 
 
+@scenario({"in": 2}, since_44=True, rack_aware_assignment_tags="zone,rack")
+def missing_client_tags(s: Script) -> None:
+    s.join("joins without tags", "a", s.source("in"))
+    s.beat("has one", "a", client_tags=(h.KeyValue(key="rack", value="r"),))
+    both = (h.KeyValue(key="rack", value="r"), h.KeyValue(key="zone", value="z"))
+    s.beat("has both", "a", client_tags=both)
+    s.beat("still has them", "a")
+    s.join("joins and shuts down", "b", s.source("in"), shutdown_application=True)
+
+
 @scenario({"in": 4}, since_44=True, num_standby_replicas=1)
 def roles_change_in_place(s: Script) -> None:
     given = topology(subtopology("0", [s.name("in")], changelogs=[s.topic("log")]))

@@ -30,10 +30,10 @@ class TasksTuple:
 
     def contains_any(self, tasks: AssignedTasks) -> bool:
         """Whether some task is here in the same role as there."""
-        return (
-            any(task in tasks.active for task in self.active)
-            or any(task in tasks.standby for task in self.standby)
-            or any(task in tasks.warmup for task in self.warmup)
+        return not (
+            tasks.active.keys().isdisjoint(self.active)
+            and set(tasks.standby).isdisjoint(self.standby)
+            and set(tasks.warmup).isdisjoint(self.warmup)
         )
 
 
@@ -51,9 +51,9 @@ class AssignedTasks:
     def contains_all(self, tasks: TasksTuple) -> bool:
         """Whether every task there is here in the same role."""
         return (
-            all(task in self.active for task in tasks.active)
-            and all(task in self.standby for task in tasks.standby)
-            and all(task in self.warmup for task in tasks.warmup)
+            self.active.keys() >= set(tasks.active)
+            and set(self.standby).issuperset(tasks.standby)
+            and set(self.warmup).issuperset(tasks.warmup)
         )
 
     def merged(self, other: AssignedTasks) -> AssignedTasks:
