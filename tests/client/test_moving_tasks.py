@@ -5,9 +5,12 @@ How long a moved task stands still is measured by `benchmarks/moved_task_pause.p
 
 from __future__ import annotations
 
+import pytest
 from tests.client.moving_tasks_script import move_tasks_around
 
 from penstock.broker.embedded import EmbeddedBroker
+
+pytestmark = pytest.mark.slow
 
 
 def test_an_instance_comes_and_goes_and_every_record_is_processed_once() -> None:

@@ -16,6 +16,8 @@ from tests.client.static_members_script import (
 
 from penstock.broker.embedded import EmbeddedBroker
 
+pytestmark = pytest.mark.slow
+
 SESSION_TIMEOUT_MS = 1_500
 
 
@@ -33,7 +35,6 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-@pytest.mark.slow
 def test_a_static_member_comes_back_to_its_tasks(broker: EmbeddedBroker) -> None:
     assert observe(broker.bootstrap_servers, "app", "flights", SESSION_TIMEOUT_MS) == EXPECTED
 

@@ -128,6 +128,7 @@ class ScriptedCoordinator:
         group_epoch: int = 2,
         assignment_epoch: int = 2,
         code: ErrorCode = ErrorCode.none,
+        throttle_ms: int = 0,
     ) -> None:
         """Answers the description that is asked for: (member id, instance id, target of active tasks) each."""
         response = m.streams_group_describe_response
@@ -141,7 +142,7 @@ class ScriptedCoordinator:
             members=tuple(_described(*member) for member in members),
         )
         self.member.on_response(
-            response.StreamsGroupDescribeResponse(throttle_time=from_ms(0), groups=(group,)), self.now_ms
+            response.StreamsGroupDescribeResponse(throttle_time=from_ms(throttle_ms), groups=(group,)), self.now_ms
         )
 
     def joined(self, *, active: Tasks | None = None, epoch: int = 1) -> None:

@@ -22,7 +22,7 @@ def settle(group: LossyGroup, limit_ms: int) -> None:
         group.run(100)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=12),

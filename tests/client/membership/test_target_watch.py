@@ -155,6 +155,24 @@ def test_while_tasks_are_to_come_the_beats_are_a_tenth_of_a_second_apart() -> No
     assert waits[-1] == 500, "quiet again"
 
 
+def test_looks_and_beats_respect_each_others_throttling() -> None:
+    script = ScriptedCoordinator(early_look=True)
+    script.member.join(script.now_ms)
+    script.next_sent()
+    script.find_coordinator()
+    script.next_sent()
+    script.answer(active={}, throttle_ms=2_000)
+    before_ms = script.now_ms
+    script.next_sent()
+    assert script.now_ms - before_ms == 2_000
+    script = begun()
+    assert is_look(script.next_sent())
+    script.describe(("m-1", None, HALF), throttle_ms=3_000)
+    before_ms = script.now_ms
+    script.next_sent()
+    assert script.now_ms - before_ms == 3_000
+
+
 def test_a_leaver_does_not_look() -> None:
     script = begun()
     script.member.leave(script.now_ms)

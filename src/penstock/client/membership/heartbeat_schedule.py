@@ -47,6 +47,14 @@ class HeartbeatSchedule:
         floor_ms = self._sent_ms[0] + BURST_WINDOW_MS if len(self._sent_ms) == BURST else 0
         return max(self._due_ms, self._not_before_ms, floor_ms)
 
+    def throttled(self, now_ms: int, throttle_ms: int) -> None:
+        """The broker asks for silence, in whatever answer."""
+        self._not_before_ms = max(self._not_before_ms, now_ms + throttle_ms)
+
+    def not_before(self, time_ms: int) -> int:
+        """That time, or when the broker's throttling ends if that is later."""
+        return max(time_ms, self._not_before_ms)
+
     def beat_now(self, now_ms: int) -> None:
         """There is something to tell: due at once, except while the broker throttles."""
         self._due_ms = now_ms
@@ -79,7 +87,7 @@ class HeartbeatSchedule:
 
     def failed(self, now_ms: int, *, throttle_ms: int = 0) -> None:
         """No answer, or one that asks to come again."""
-        self._not_before_ms = max(self._not_before_ms, now_ms + throttle_ms)
+        self.throttled(now_ms, throttle_ms)
         self._due_ms = now_ms + self._shortened(self._backoff_ms)
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 

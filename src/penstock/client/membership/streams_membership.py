@@ -75,7 +75,7 @@ class StreamsMembership(MemberCore):
                 return self._ask("holder", now_ms, now_ms)
             return self._ask("release" if self._static.release_first else "join", self._schedule.due_ms, now_ms)
         if self._watch.due_ms < self._schedule.due_ms and not self._owned.is_due:
-            return self._ask("look", self._watch.due_ms, now_ms)
+            return self._ask("look", self._schedule.not_before(self._watch.due_ms), now_ms)
         return self._ask("steady", self._schedule.due_ms, now_ms)
 
     def on_response(self, response: object, now_ms: int) -> None:
@@ -233,6 +233,7 @@ class StreamsMembership(MemberCore):
             self._forget_coordinator()
 
     def _take_description(self, response: Described, now_ms: int, *, for_holder: bool) -> None:
+        self._schedule.throttled(now_ms, to_ms(response.throttle_time))
         group = described_group(response, self._identity.group_id)
         if for_holder:
             if self._static.found(group.members if group is not None else ()):
