@@ -20,6 +20,7 @@ from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS, T
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.cli.main import run
 from penstock.client.admin import Admin
+from penstock.client.admin_results import CommittedOffset
 from penstock.client.group_offsets import commit_offsets
 from penstock.client.membership.events import Fatal
 from penstock.client.membership.topology import Topology
@@ -124,7 +125,8 @@ def test_a_living_group(cluster: Cluster) -> None:
     with members(cluster.admin, group, topic, 2) as workers:
         for worker in workers:
             snapshot = worker.member.assignment
-            owned = {(topic, partition): 3 for partition in snapshot.active.get("0", ())}
+            committed = CommittedOffset(offset=3, leader_epoch=0)
+            owned = {(topic, partition): committed for partition in snapshot.active.get("0", ())}
             commit_offsets(
                 cluster.admin.client,
                 group,

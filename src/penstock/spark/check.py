@@ -89,7 +89,7 @@ def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
     listed = next((group for group in admin.list_groups() if group.group_id == app.name), None)
     if listed is None:
         yield Finding(level="ok", code="group", message=f'no group "{app.name}" yet; it will be created')
-    elif listed.group_type.lower() == "streams" or listed.state.lower() in {"empty", "dead"}:
+    elif listed.group_type.lower() == "streams" or (listed.group_type.lower(), listed.state) == ("classic", "Empty"):
         yield Finding(
             level="ok", code="group", message=f'group "{app.name}" is a {listed.group_type} group, {listed.state}'
         )
@@ -99,7 +99,8 @@ def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
             code="group-kind",
             message=f'"{app.name}" is already a {listed.group_type} group ({listed.state}); '
             "a streams group needs a name of its own",
-            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers and wait until it is empty',
+            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
+            + (f", then:  penstock upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
         )
 
 
