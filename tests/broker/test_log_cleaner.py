@@ -1,4 +1,4 @@
-"""The cleaner's thread: a corrupt log is left alone, what a disk refuses is tried again, an end leaves nothing behind."""
+"""The cleaner in its thread: a corrupt log is left alone, a refusing disk tried again, an end leaves nothing behind."""
 
 from __future__ import annotations
 
