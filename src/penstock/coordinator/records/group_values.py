@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
 from penstock.coordinator.records.fields import (
@@ -12,11 +13,16 @@ from penstock.coordinator.records.fields import (
     write_string,
     write_tags,
 )
-from penstock.coordinator.records.schemas import GroupMember, GroupMetadataValue, OffsetCommitValue
+from penstock.coordinator.records.schemas import GroupMember, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 
-__all__ = ["read_group", "read_offset", "write_group", "write_offset"]
+__all__ = ["read_group", "read_offset", "read_plain_offset", "write_group", "write_offset"]
 
 _FLEXIBLE = 4
+_PLAIN_HEAD = struct.Struct(">hqiB")
+"""Version, offset, leader epoch, and the length of the metadata plus one where that takes a byte."""
+_PLAIN_TAIL = struct.Struct(">qB")
+"""Commit timestamp, number of tags."""
+_TOPIC_ID_TAG = b"\x00\x10"
 
 
 def write_offset(value: OffsetCommitValue) -> tuple[int, bytes]:
@@ -33,6 +39,42 @@ def write_offset(value: OffsetCommitValue) -> tuple[int, bytes]:
     write_int64(out, value.commit_timestamp)
     write_tags(out, *([] if value.topic_id is None else [(0, value.topic_id.bytes)]))
     return _FLEXIBLE, bytes(out)
+
+
+def read_plain_offset(key: bytes, value: bytes) -> tuple[OffsetCommitKey, OffsetCommitValue] | None:
+    """An offset as it is written nowadays, read in one go: a start may have a million of them.
+
+    None for every other layout, damaged ones included, which `serde` then reads field by field.
+    """
+    try:
+        topic_at = 4 + (key[2] << 8 | key[3])
+        partition_at = topic_at + 2 + (key[topic_at] << 8 | key[topic_at + 1])
+        version, offset, leader_epoch, length = _PLAIN_HEAD.unpack_from(value)
+        metadata_end = _PLAIN_HEAD.size + length - 1
+        commit_timestamp, tag_count = _PLAIN_TAIL.unpack_from(value, metadata_end)
+        tag_bytes = {0: b"", 1: _TOPIC_ID_TAG}.get(tag_count)
+        if version != _FLEXIBLE or not 1 <= length <= 0x7F or tag_bytes is None:
+            return None
+        tags = value[metadata_end + _PLAIN_TAIL.size :]
+        topic_id = UUID(bytes=tags[2:]) if tag_bytes and len(tags) == 18 and tags.startswith(tag_bytes) else None
+        if len(key) != partition_at + 4 or (tags and topic_id is None) or (tag_bytes and topic_id is None):
+            return None
+        return (
+            OffsetCommitKey(
+                group=key[4:topic_at].decode(),
+                topic=key[topic_at + 2 : partition_at].decode(),
+                partition=int.from_bytes(key[partition_at:], "big", signed=True),
+            ),
+            OffsetCommitValue(
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=value[_PLAIN_HEAD.size : metadata_end].decode(),
+                commit_timestamp=commit_timestamp,
+                topic_id=topic_id,
+            ),
+        )
+    except (IndexError, struct.error, UnicodeDecodeError):
+        return None
 
 
 def read_offset(cursor: Cursor, version: int) -> OffsetCommitValue:

@@ -88,6 +88,7 @@ _BY_KEY = {row.key: row for row in _TYPES}
 _BY_VALUE = {row.value: row for row in _TYPES}
 _BY_NUMBER = {row.number: row for row in _TYPES}
 _LEGACY_OFFSET_COMMIT = 0
+_OFFSET_COMMIT = b"\x00\x01"
 
 
 def encode_key(key: object) -> bytes:
@@ -119,6 +120,10 @@ def encode_value(value: object) -> bytes:
 
 def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | None:
     """The record behind the bytes, None when its type is unknown. Raises CorruptRecord."""
+    if value_bytes is not None and key_bytes.startswith(_OFFSET_COMMIT):
+        plain = groups.read_plain_offset(key_bytes, value_bytes)
+        if plain is not None:
+            return CoordinatorRecord(key=plain[0], value=plain[1])
     cursor = Cursor(key_bytes)
     number = cursor.int16()
     row = _BY_NUMBER.get(1 if number == _LEGACY_OFFSET_COMMIT else number)
