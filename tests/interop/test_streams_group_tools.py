@@ -222,6 +222,37 @@ def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     assert (ours.code, "error[group-missing]" in ours.err) == (1, True)
 
 
+def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
+    """Each tool resets a group of its own. Ours deletes the group's topics only; Kafka's whatever is named."""
+    source = "golden-again-input"
+    fill(cluster, source)
+    told = {}
+    for group, internal in (
+        ("golden-again-k", ["--delete-all-internal-topics"]),
+        ("golden-again-p", ["--delete-all-internal-topics"]),
+        ("golden-again-q", ["--delete-internal-topic", "golden-again-q-by-key-repartition"]),
+    ):
+        with members(cluster.admin, group, source, 1):
+            pass
+        wait_for(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        set_back(cluster, group, source)()
+        arguments = ["--reset-offsets", "--group", group, "--all-input-topics", "--to-earliest", "--execute", *internal]
+        theirs = group.endswith("k")
+        told[group] = (
+            cluster.theirs(STREAMS_GROUPS, *arguments) if theirs else cluster.ours("streams-groups", *arguments)
+        )
+        left = [name for name in cluster.admin.list_topics() if group in name]
+        one = [f"{group}-counts-changelog"] if len(internal) == 2 else []
+        assert left == [f"foreign-{group}", *one]
+        assert positions(cluster, group) == {0: 0, 1: 0}
+    kafkas, ours, single = (rows(told[name].out.replace(name, "golden-again-x")) for name in told)
+    assert ours == kafkas
+    assert set(single[1]) == {line for line in kafkas[1] if "not inferred" not in line}
+    refused = cluster.ours("streams-groups", *arguments[:-1], source)
+    assert (refused.code, f"{source} is no internal topic of the group" in refused.err) == (1, True)
+    assert source in cluster.admin.list_topics()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

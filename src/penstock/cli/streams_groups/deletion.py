@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cli.streams_groups.internal_topics import inferred_internal_topics
+from penstock.cli.streams_groups.internal_topics import inferred_internal_topics, kept_sentence
 from penstock.cli.terminal import data, print_json, talk
 from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError
@@ -94,10 +94,7 @@ def _internal_topics(admin: Admin, group_ids: list[str], *, quiet: bool) -> dict
         if own:
             found[group_id] = own
         for topic in [] if quiet else kept:
-            data(
-                f"\nError: The internal topic '{topic}' is not inferred as internal "
-                f"and thus will not be deleted with the group '{group_id}'."
-            )
+            data(f"\nError: {kept_sentence(topic, group_id)}")
     return found
 
 

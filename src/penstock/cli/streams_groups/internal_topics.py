@@ -10,7 +10,7 @@ import re
 
 from penstock.client.admin_results import StreamsGroupDescription
 
-__all__ = ["inferred_internal_topics", "is_inferred", "topology_internal_topics"]
+__all__ = ["inferred_internal_topics", "is_inferred", "kept_sentence", "topology_internal_topics"]
 
 _SUFFIXES = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
 _FOREIGN_KEY_JOIN = re.compile(r".+-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic")
@@ -35,6 +35,14 @@ def inferred_internal_topics(group: StreamsGroupDescription) -> tuple[list[str],
     topics = topology_internal_topics(group)
     own = [topic for topic in topics if is_inferred(topic, group.group_id)]
     return own, [topic for topic in topics if topic not in own]
+
+
+def kept_sentence(topic: str, group_id: str) -> str:
+    """What Kafka's tool says about a topic that stays."""
+    return (
+        f"The internal topic '{topic}' is not inferred as internal "
+        f"and thus will not be deleted with the group '{group_id}'."
+    )
 
 
 def is_inferred(topic: str, group_id: str) -> bool:

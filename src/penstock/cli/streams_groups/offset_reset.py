@@ -7,10 +7,15 @@ The scenarios and their limits are kafka-streams-groups' (4.3.1): only partition
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.cli.streams_groups.internal_topics import is_inferred, topology_internal_topics
+from penstock.cli.streams_groups.internal_topics import (
+    inferred_internal_topics,
+    is_inferred,
+    kept_sentence,
+    topology_internal_topics,
+)
 from penstock.cli.streams_groups.moments import duration_ms, moment_ms
 from penstock.cli.streams_groups.offset_csv import read_plan
 from penstock.cli.streams_groups.partitions import TopicPartition, input_topics, missing_partitions, named_partitions
@@ -57,7 +62,7 @@ def reset_offsets(
             continue
         result = _Reset(admin, group_id, group, options, now_ms).planned(plan)
         if options.execute and result.error is None:
-            _execute(admin, result, group, options)
+            result = _executed(admin, result, group, options)
         results.append(result)
     return results
 
@@ -89,17 +94,17 @@ def _active(group: StreamsGroupDescription) -> GroupReset:
     )
 
 
-def _execute(
+def _executed(
     admin: Admin, result: GroupReset, group: StreamsGroupDescription | None, options: StreamsGroupOptions
-) -> None:
+) -> GroupReset:
+    """Positions first, then internal topics; with a sentence for each that is named otherwise and stays."""
     admin.alter_offsets(result.group_id, dict(result.after))
-    topics: list[str] = []
+    topics, kept = list(options.delete_internal_topics), list[str]()
     if options.delete_all_internal_topics and group is not None:
-        topics = [topic for topic in topology_internal_topics(group) if is_inferred(topic, group.group_id)]
-    elif options.delete_internal_topics:
-        topics = list(options.delete_internal_topics)
+        topics, kept = inferred_internal_topics(group)
     if topics:
         admin.delete_topics(topics, missing_ok=True)
+    return replace(result, sentences=(*result.sentences, *(kept_sentence(topic, result.group_id) for topic in kept)))
 
 
 class _Reset:
