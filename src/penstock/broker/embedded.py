@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.partition_logs import AppendRefused, end_of
+from penstock.broker.prometheus_text import sample_name
 from penstock.broker.server import Server, event_loop
 from penstock.broker.services import Services
 from penstock.broker.topic_administration import TopicRefused
@@ -93,11 +94,11 @@ class EmbeddedBroker:
             return self
         if self._directory is None:
             self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="penstock-broker-"))
-        configuration = BrokerConfiguration.from_settings(
-            self._directory, host=self._host, port=self._port, settings=self._config
-        )
-        self._running = _BrokerThread(configuration)
         try:
+            configuration = BrokerConfiguration.from_settings(
+                self._directory, host=self._host, port=self._port, settings=self._config
+            )
+            self._running = _BrokerThread(configuration)
             self._running.start()
         except BaseException:
             self._running = None
@@ -172,6 +173,16 @@ class EmbeddedBroker:
     def connection_count(self) -> int:
         """Clients connected now."""
         return self._running.server.connection_count if self._running is not None else 0
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics now, as Prometheus would name them: `name{label="value",…}` → value. docs/metrics.md."""
+        running = self._running
+
+        def read(_services: Services) -> dict[str, float]:
+            families = running.server.metric_families() if running is not None else ()
+            return {sample_name(family, each): each.value for family in families for each in family.samples}
+
+        return self._call(read)
 
     def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
         """Creates what does not exist yet. Raises BrokerError where Kafka would refuse."""
