@@ -17,7 +17,9 @@ Where we differ from Kafka 4.3.1, on purpose:
 - an endpoint without configured topics gets empty lists instead of an error;
 - a known member that joins again does not count against the maximum group size (as Kafka 4.4);
 - the reply repeats the tasks when the member's epoch or its owned tasks show that it has not heard of them;
-- an owned task that the topics no longer have is forgiven as long as the member was assigned it.
+- an owned task that the topics no longer have is forgiven as long as the member was assigned it;
+- a grown source topic leaves tasks with state as they are, and says so with a status (`topics.kept_tasks`);
+- a member whose topology is older than the group's is given no tasks.
 """
 
 from __future__ import annotations
