@@ -31,10 +31,15 @@ TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_
 
 
 def take_changes(member: StreamsMember, tasks: int) -> None:
+    """Acknowledges what comes until the member has so many tasks and nothing more has come."""
     until = time.monotonic() + 20
-    while sum(map(len, member.assignment.active.values())) != tasks:
-        assert time.monotonic() < until, f"not {tasks} tasks but {member.assignment}"
-        for change in member.changes(timeout=0.1):
+    while True:
+        snapshot = member.assignment
+        happened = list(member.changes(timeout=0.05))
+        if not happened and sum(map(len, snapshot.active.values())) == tasks:
+            return
+        assert time.monotonic() < until, f"not {tasks} tasks but {snapshot}"
+        for change in happened:
             member.acknowledge(change)
 
 
@@ -173,7 +178,7 @@ def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: E
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as owner:
         take_changes(owner, 4)
         with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, early_look=True) as joiner:
-            (seen,) = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])
+            seen = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])[-1]
             to_come = seen.to_come
             assert sum(map(len, to_come.values())) == 2
             assert joiner.assignment.active == {}, "its owner has not given anything back"

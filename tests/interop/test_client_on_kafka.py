@@ -67,11 +67,14 @@ def topology_of(topic: str, *changelogs: InternalTopic) -> Topology:
 
 
 def take_changes(member: StreamsMember | GuardianLink, tasks: int) -> None:
-    """Acknowledges what comes until the member has so many tasks."""
+    """Acknowledges what comes until the member has so many tasks and nothing more has come."""
     until = time.monotonic() + PATIENCE_S
-    while sum(map(len, member.assignment.active.values())) != tasks:
-        assert time.monotonic() < until, f"not {tasks} tasks but {member.assignment}"
-        happened = member.events(0.1) if isinstance(member, GuardianLink) else list(member.changes(0.1))
+    while True:
+        snapshot = member.assignment
+        happened = member.events(0.05) if isinstance(member, GuardianLink) else list(member.changes(0.05))
+        if not happened and sum(map(len, snapshot.active.values())) == tasks:
+            return
+        assert time.monotonic() < until, f"not {tasks} tasks but {snapshot}"
         for event in happened:
             assert not isinstance(event, Fatal), event
             if isinstance(event, Assigned | AssignmentChanged):
