@@ -125,7 +125,7 @@ def test_members_are_told_and_waited_for(
     refused = upgrade(GROUP, "--file", str(file), "--wait", "0.1")
     assert refused.code == 1
     assert (
-        "error[group-not-empty]: the streams group flight-delays is Stable: it has 1 members: flight-delays-A"
+        "error[group-not-empty]: the streams group flight-delays is Stable: it has 1 member: flight-delays-A"
         in refused.err
     )
     assert refused.err.startswith("waiting: ")
@@ -276,6 +276,22 @@ def test_groups_that_cannot_be_upgraded(upgrade: Command, admin: Admin) -> None:
     assert (clash.code, 'error[group-kind]: "simple" is a classic group (Empty)' in clash.err) == (1, True)
     for arguments in ([], [GROUP, "--rollback", "/dev/null"]):
         assert upgrade(*arguments).code == 2
+
+
+def test_each_upgrade_has_a_file_of_its_own(
+    upgrade: Command, old_version: None, start: Callable[[Topology], Worker], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert upgrade(GROUP).code == 0
+    worker = start(changed_topology())
+    assert worker.has_tasks.wait(20)
+    worker.close()
+    assert upgrade(GROUP).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "flight-delays.positions-2.json",
+        "flight-delays.positions.json",
+    ]
 
 
 def test_a_group_without_positions_is_simply_deleted(

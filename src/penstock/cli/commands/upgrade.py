@@ -25,7 +25,7 @@ __all__ = ["command"]
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where the positions are saved.  [default: GROUP.positions.json]",
+    help="Where the positions are saved.  [default: GROUP.positions.json, then GROUP.positions-2.json …]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option(
@@ -72,7 +72,7 @@ def command(
             state, plan = _rollback(admin, rollback, wait)
         else:
             assert group is not None
-            state, plan = _upgrade(admin, group, file or Path(f"{group.replace('/', '_')}.positions.json"), wait)
+            state, plan = _upgrade(admin, group, file or _free_or_unfinished(group), wait)
         done = [] if dry_run else list(carry_out(admin, plan))
     if as_json:
         print_json(_document(plan, dry_run=dry_run, done=done))
@@ -80,6 +80,18 @@ def command(
         for line in _lines(state, plan, dry_run=dry_run, back=rollback is not None):
             data(line)
     return 0
+
+
+def _free_or_unfinished(group: str) -> Path:
+    """`GROUP.positions.json`, or with a number where that belongs to an upgrade that was finished."""
+    from penstock.cli.upgrade.save_file import SaveFile
+
+    name, number = group.replace("/", "_"), 1
+    path = Path(f"{name}.positions.json")
+    while (found := SaveFile.read(path)) is not None and found.finished_at is not None:
+        number += 1
+        path = Path(f"{name}.positions-{number}.json")
+    return path
 
 
 def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupState, Plan]:

@@ -87,7 +87,7 @@ def _active(group: StreamsGroupDescription) -> GroupReset:
         sentences=(sentence,),
         error=BrokerError(
             "group-not-empty",
-            f"the streams group {group.group_id} is {group.state}: it has {len(group.members)} members",
+            f"the streams group {group.group_id} is {group.state}: it has members",
             "stop all members of the group first",
             group_id=group.group_id,
         ),

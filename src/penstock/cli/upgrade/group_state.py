@@ -66,7 +66,7 @@ class GroupState:
         who = ", ".join(_who(member) for member in members)
         raise BrokerError(
             "group-not-empty",
-            f"the {self.kind} group {self.group_id} is {self.state}: it has {len(members) or 'some'} members"
+            f"the {self.kind} group {self.group_id} is {self.state}: it has {_count(len(members))}"
             + (f": {who}" if who else ""),
             "stop all of them first; one that was killed is gone at the end of its session (--wait SECONDS waits)",
             group_id=self.group_id,
@@ -112,6 +112,10 @@ class GroupState:
             )
             for each in self.described.topology.subtopologies
         )
+
+
+def _count(members: int) -> str:
+    return "members" if not members else f"{members} member" + ("s" if members > 1 else "")
 
 
 def _who(member: StreamsMemberDescription) -> str:
