@@ -18,10 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["STREAMS_TESTS", "TOOLS_VERSION", "VERSIONS", "KafkaUnavailable", "compiled", "java", "kafka_jars"]
+__all__ = [
+    "OLD_STREAMS",
+    "STREAMS_TESTS",
+    "TOOLS_VERSION",
+    "VERSIONS",
+    "KafkaUnavailable",
+    "compiled",
+    "java",
+    "kafka_jars",
+]
 
 TOOLS_VERSION = "4.3.1"
 STREAMS_TESTS = "kafka-streams-tests-4.3.1"
+OLD_STREAMS = "kafka-streams-4.2.0"
 JARS = Path(__file__).parents[2] / ".jars"
 
 _KAFKA = "org.apache.kafka"
@@ -57,6 +67,11 @@ VERSIONS: dict[str, tuple[_Jar, ...]] = {
     STREAMS_TESTS: tuple(
         _Jar(_KAFKA, artifact, "4.3.1", classifier="test")
         for artifact in ("kafka-streams", "kafka-clients", "kafka-server-common")
+    ),
+    OLD_STREAMS: (
+        _Jar(_KAFKA, "kafka-streams", "4.2.0"),
+        _Jar("com.fasterxml.jackson.core", "jackson-databind", "2.19.2"),
+        _LOGGING,
     ),
     _COMPILER: (_Jar("org.eclipse.jdt", "ecj", "3.38.0"),),
 }

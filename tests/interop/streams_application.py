@@ -29,10 +29,13 @@ ANSWER_TIMEOUT_S = 30
 class WordCount:
     """One instance, started when made. Mutable: `close`, `kill` and `end` end it.
 
-    `directory` keeps its settings, its state and its log, and can be given to the next incarnation.
+    `directory` keeps its settings, its state and its log, and can be given to the next incarnation. `libraries`: which
+    of `kafka_jars` it runs with.
     """
 
-    def __init__(self, servers: str, directory: Path, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, servers: str, directory: Path, settings: Mapping[str, object], libraries: str = TOOLS_VERSION
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.name, self.log, self._out = directory.name, directory / "log", directory / "events"
         given = {
@@ -53,7 +56,7 @@ class WordCount:
         }
         file = directory / "settings.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
-        command = _java_command("WordCount", f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.properties'}")
+        command = _java_command("WordCount", libraries)
         with self._out.open("wb") as out, self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(file)], stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
@@ -126,10 +129,9 @@ class AdminShell:
         self._servers = servers
 
     def __enter__(self) -> Self:
-        options = f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.properties'}"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*_java_command("AdminShell", options), self._servers],
+                [*_java_command("AdminShell", TOOLS_VERSION), self._servers],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -165,7 +167,8 @@ class AdminShell:
         return json.loads(line)
 
 
-def _java_command(main_class: str, *options: str) -> list[str]:
-    classpath = f"{compiled(SOURCES)}:{kafka_jars(TOOLS_VERSION)}/*"
-    memory = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return [java(), *memory, *options, "-cp", classpath, f"penstock.interop.{main_class}"]
+def _java_command(main_class: str, libraries: str) -> list[str]:
+    classpath = f"{compiled(SOURCES)}:{kafka_jars(libraries)}/*"
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    options += [f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.properties'}"]
+    return [java(), *options, "-cp", classpath, f"penstock.interop.{main_class}"]

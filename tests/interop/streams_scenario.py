@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from tests.interop.kafka_jars import TOOLS_VERSION
 from tests.interop.streams_application import AdminShell, WordCount
 from tests.interop.streams_words import GroupWatch, Words, task_names
 from tests.spark.application.processes import caught_up, until
@@ -106,17 +107,19 @@ class Scenario:
     def create_topics(self) -> None:
         self.admin.create_topics({self.source: PARTITIONS, self.sink: PARTITIONS}, replication_factor=1)
 
-    def start(self, name: str, *, group: str | None = None, **settings: object) -> WordCount:
+    def start(
+        self, name: str, *, group: str | None = None, libraries: str = TOOLS_VERSION, **settings: object
+    ) -> WordCount:
         """An instance that nobody waits for; dots of its settings are written as double underscores."""
         given = {"application.id": group or self.group, "word.source": self.source, "word.sink": self.sink}
         given |= {key.replace("__", "."): value for key, value in settings.items()}
-        instance = WordCount(self.servers, self.directory / name, given)
+        instance = WordCount(self.servers, self.directory / name, given, libraries)
         self._started.append(instance)
         return instance
 
-    def join(self, name: str, **settings: object) -> WordCount:
+    def join(self, name: str, *, libraries: str = TOOLS_VERSION, **settings: object) -> WordCount:
         """One more instance of the application that is to settle."""
-        self.instances[name] = self.start(name, **settings)
+        self.instances[name] = self.start(name, libraries=libraries, **settings)
         return self.instances[name]
 
     def settled(self, members: int, *, standby: int = 0, tasks: int = 2 * PARTITIONS) -> StreamsGroupDescription:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.kafka_jars import OLD_STREAMS
 from tests.interop.streams_incidents import INCIDENTS
 from tests.interop.streams_scenario import SETTINGS, Scenario, Seen, Table
 from tests.interop.streams_steps import STEPS
@@ -178,6 +179,24 @@ def test_the_same_incident(
         with Scenario(broker, tmp_path / name, incident.__name__) as story:
             seen.append(incident(story))
     compare(incident.__name__, *seen)
+
+
+@longer
+def test_kafka_streams_42_beside_43(our_broker: BrokerProcess, tmp_path: Path) -> None:
+    """A rolling upgrade of the application."""
+    with Scenario(our_broker, tmp_path, "upgraded") as story:
+        story.create_topics()
+        old = [story.join(name, libraries=OLD_STREAMS) for name in ("one", "two")]
+        story.words.send(1000)
+        story.settled(2)
+        assert all("Kafka Streams version: 4.2.0" in instance.log.read_text() for instance in old)
+        for name in ("one", "two"):
+            assert story.instances.pop(name).close() == 0
+            story.join(f"{name}-upgraded")
+            story.words.send(1000)
+            story.settled(2)
+        assert story.counts_exactly()
+        assert story.watch.epochs_rise()
 
 
 @longer
