@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +209,13 @@ def answers(servers: str) -> dict[str, Any]:
         try:
             for kind, name, changes in CHANGES:
                 note(f"{kind} {name} {changes}", _altered(admin, kind, name, changes))
+            _until(lambda: _described(admin, "topic", TOPIC, ("cleanup.policy",))["cleanup.policy"][1] == 1)
             for kind, name, keys in DESCRIBED:
                 note(f"describe {kind} {name} {list(keys)}", _described(admin, kind, name, keys))
             note("listed", _listed(admin, (32, 2)))
             note("listed unknown", _listed(admin, (99,)))
             note("replaced", _replaced(admin, {"streams.num.standby.replicas": "2"}))
+            _until(lambda: set(_set_of_group(admin)) == {"streams.num.standby.replicas"})
             note("described then", _described(admin, "group", GROUP, ()))
             note("replaced by unknown", _replaced(admin, {"nope": "2"}))
             note("twice", _twice(admin))
@@ -220,8 +223,21 @@ def answers(servers: str) -> dict[str, Any]:
                 note(f"features {updates}{' dry' if validate_only else ''}", _updated(admin, updates, validate_only))
         finally:
             _put_back(admin)
+        _until(lambda: _listed(admin, (32, 2)) == [])
         note("listed at last", _listed(admin, (32,)))
     return told
+
+
+def _until(seen: Callable[[], bool]) -> None:
+    """Kafka's broker follows its controller a moment later, in order: the last change seen means all are."""
+    deadline = time.monotonic() + 20
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _set_of_group(admin: Admin) -> list[str]:
+    return [name for name, entry in _described(admin, "group", GROUP, ()).items() if entry[1] == 8]
 
 
 def golden() -> dict[str, Any]:
@@ -316,8 +332,7 @@ def _put_back(admin: Admin) -> None:
     for name in ("1", ""):
         for key in deleted:
             _altered(admin, "broker", name, [(key, DELETE, None)])
-    group = _described(admin, "group", GROUP, ())
-    _altered(admin, "group", GROUP, [(name, DELETE, None) for name in group])
+    _altered(admin, "group", GROUP, [(name, DELETE, None) for name in _set_of_group(admin)])
     _altered(admin, "metrics", "m", [("interval.ms", DELETE, None)])
     _updated(admin, [("streams.version", 1, UPGRADE), ("group.version", 1, UPGRADE)], False)
     admin.delete_topics([TOPIC])

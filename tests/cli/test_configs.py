@@ -1,0 +1,161 @@
+"""`penstock configs` and `penstock features` against a broker: flags, refusals, files, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command_lines import Command
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.release_versions import levels_of_release, metadata_version_name
+
+STANDBYS = "streams.num.standby.replicas"
+
+
+def test_set_show_and_take_back(penstock: Command, broker: EmbeddedBroker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    altered = penstock("configs", "--alter", "--group", "g", "--add-config", f"{STANDBYS}=1", *at)
+    assert (altered.code, altered.out, altered.err) == (0, "Completed updating config for group g.\n", "")
+    shown = penstock("configs", "--describe", "--entity-type", "groups", *at).out
+    assert shown == (
+        "Dynamic configs for group g are:\n"
+        f"  {STANDBYS}=1 sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:{STANDBYS}=1, "
+        f"DEFAULT_CONFIG:group.{STANDBYS}=0}}\n"
+    )
+    (document,) = json.loads(penstock("configs", "--describe", "--group", "g", "--json", *at).out)
+    assert (document["entity_type"], document["entity_name"]) == ("groups", "g")
+    assert [(each["name"], each["value"], each["source"]) for each in document["configs"]] == [
+        (STANDBYS, "1", "DYNAMIC_GROUP_CONFIG")
+    ]
+    assert penstock("configs", "--alter", "--group", "g", "--delete-config", STANDBYS, *at).code == 0
+    gone = penstock("configs", "--describe", "--group", "g", *at)
+    assert (gone.code, gone.out) == (0, "The group 'g' doesn't exist and doesn't have dynamic config.\n")
+
+
+def test_a_list_in_brackets_and_a_file(penstock: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    together = "cleanup.policy=[compact,delete],retention.ms=5"
+    assert penstock("configs", "--alter", "--topic", "flights", "--add-config", together, *at).code == 0
+    file = tmp_path / "topic.properties"
+    file.write_text("# settings\nsegment.bytes = 4096\n")
+    assert penstock("configs", "--alter", "--topic", "flights", "--add-config-file", str(file), *at).code == 0
+    (document,) = json.loads(penstock("configs", "--describe", "--topic", "flights", "--json", *at).out)
+    assert {each["name"]: each["value"] for each in document["configs"]} == {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": "5",
+        "segment.bytes": "4096",
+    }
+
+
+def test_brokers_and_their_defaults(penstock: Command, broker: EmbeddedBroker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    own = penstock("configs", "--alter", "--broker", "1", "--add-config", "log.retention.ms=9", *at)
+    assert own.out == "Completed updating config for broker 1.\n"
+    common = penstock("configs", "--alter", "--broker-defaults", "--add-config", "log.retention.ms=8", *at)
+    assert common.out == "Completed updating default config for brokers in the cluster.\n"
+    shown = penstock("configs", "--describe", "--entity-type", "brokers", *at).out.splitlines()
+    assert shown == [
+        "Dynamic configs for broker 1 are:",
+        (
+            "  log.retention.ms=9 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=9, "
+            "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=8, DEFAULT_CONFIG:log.retention.hours=168}"
+        ),
+        "Default configs for brokers in the cluster are:",
+        "  log.retention.ms=8 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=8}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (f"{STANDBYS}=3", "must be less than or equal to group.streams.max.standby.replicas"),
+        (f"{STANDBYS}=x", "Not a number of type INT"),
+        ("nope=1", "Unknown group config name: nope"),
+    ],
+)
+def test_what_the_broker_refuses_is_one_sentence(
+    penstock: Command, broker: EmbeddedBroker, change: str, why: str
+) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    outcome = penstock("configs", "--alter", "--group", "g", "--add-config", change, *at)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error[bad-setting]: ")
+    assert why in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--describe"],
+        ["--alter", "--describe", "--group", "g"],
+        ["--describe", "--entity-type", "groups", "--topic", "t"],
+        ["--describe", "--entity-type", "groups", "--entity-default"],
+        ["--describe", "--group", "g", "--entity-name", "h"],
+        ["--describe", "--group", "g", "--add-config", "a=b"],
+        ["--describe", "--broker", "one"],
+        ["--alter", "--entity-type", "groups", "--add-config", "a=b"],
+        ["--alter", "--group", "g"],
+        ["--alter", "--group", "g", "--add-config", "a"],
+        ["--alter", "--group", "g", "--add-config", "a=b=c"],
+        ["--alter", "--group", "g", "--add-config", "a=b", "--delete-config", "a"],
+        ["--alter", "--group", "g", "--add-config", "a=b", "--all"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_of_configs(penstock: Command, arguments: list[str]) -> None:
+    outcome = penstock("configs", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_features_go_down_and_up(penstock: Command, broker: EmbeddedBroker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    dry = penstock("features", "downgrade", "--feature", "streams.version=0", "--dry-run", *at)
+    assert (dry.code, dry.out) == (0, "streams.version can be downgraded to 0.\n")
+    assert penstock("features", "disable", "--feature", "streams.version", *at).out == "streams.version was disabled.\n"
+    levels = {each["name"]: each["level"] for each in json.loads(penstock("features", "describe", "--json", *at).out)}
+    assert levels == {"group.version": 1, "metadata.version": 30, "streams.version": 0}
+    upgraded = penstock("features", "upgrade", "--feature", "streams.version=1", "--feature", "group.version=1", *at)
+    assert upgraded.out == "group.version was upgraded to 1.\nstreams.version was upgraded to 1.\n"
+    refused = penstock("features", "upgrade", "--feature", "streams.version=2", *at)
+    assert refused.code == 1
+    assert refused.out.startswith("Could not upgrade streams.version to 2. The update failed for all features")
+    assert refused.err == "1 out of 1 operation(s) failed.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bananas"],
+        ["upgrade"],
+        ["upgrade", "--feature", "a"],
+        ["upgrade", "--feature", "a=x"],
+        ["upgrade", "--feature", "a=99999"],
+        ["upgrade", "--feature", "a=1", "--feature", "a=1"],
+        ["upgrade", "--feature", "a=1", "--unsafe"],
+        ["upgrade", "--release-version", "9.9"],
+        ["upgrade", "--release-version", "4.3", "--feature", "a=1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_of_features(penstock: Command, arguments: list[str]) -> None:
+    assert penstock("features", *arguments).code == 2
+
+
+def test_releases_are_levels() -> None:
+    assert levels_of_release("4.2") == {
+        "metadata.version": 29,
+        "kraft.version": 1,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    }
+    old = levels_of_release("4.0-IV1")
+    assert old is not None
+    assert (old["metadata.version"], old["transaction.version"], old["streams.version"]) == (23, 0, 0)
+    assert levels_of_release("2.8") is None
+    assert (metadata_version_name(30), metadata_version_name(99)) == ("4.3-IV0", "99")
