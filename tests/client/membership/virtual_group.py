@@ -20,6 +20,7 @@ from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import CoordinatorRecord
 from penstock.coordinator.shard import GroupCoordinatorShard
+from penstock.coordinator.streams.group import StreamsGroup
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.units import from_ms
@@ -115,7 +116,8 @@ class VirtualGroup:
 
     def check(self) -> None:
         """No task is worked on by two members that the coordinator both believes in."""
-        believed = {member.member_id for member in self.described().members}
+        group = self.shard.group(GROUP)
+        believed = group.members if isinstance(group, StreamsGroup) else {}
         seen: dict[tuple[str, int], str] = {}
         for member in self.members.values():
             if not member.alive or member.name not in believed or member.blocked_until_ms > self.now_ms:
