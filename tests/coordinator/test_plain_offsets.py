@@ -48,7 +48,7 @@ def test_a_sound_offset_is_read_alike(key: s.OffsetCommitKey, value: s.OffsetCom
     assert short_way == ((key, value) if is_usual else None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(key=KEYS, value=VALUES, data=st.data())
 def test_damaged_bytes_are_never_read_otherwise(
     key: s.OffsetCommitKey, value: s.OffsetCommitValue, data: st.DataObject

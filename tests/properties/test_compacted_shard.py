@@ -18,7 +18,7 @@ from penstock.storage.log_cleaning import LogCleaning
 from penstock.storage.log_config import LogConfig
 from penstock.storage.partition_log import PartitionLog
 
-HISTORIES = int(os.environ.get("PENSTOCK_COMPACTED_SHARDS", "16"))
+HISTORIES = int(os.environ.get("PENSTOCK_COMPACTED_SHARDS", "8"))
 STEPS = 250
 CHUNKS = 4
 LOGS = Path("/logs/__consumer_offsets-0")
@@ -81,4 +81,4 @@ def test_a_shard_loaded_from_a_compacted_log_is_the_live_one(chunk: int) -> None
         compacted.clean()
         assert loaded(history, compacted.log).digest() == history.shard.digest(), f"seed {seed}"
         dropped += compacted.dropped
-    assert dropped > 10_000, "hardly anything was compacted"
+    assert dropped > 3_000, "hardly anything was compacted"

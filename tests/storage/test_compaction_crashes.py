@@ -114,18 +114,37 @@ def check(
     log.close()
 
 
-def test_a_kill_at_every_operation(before: tuple[dict[str, str], set[tuple[int, str, str | None]], int]) -> None:
-    for disk, log, struck in every_operation(errno.EIO, once=False):
+def test_a_kill_or_a_power_loss_at_every_operation(
+    before: tuple[dict[str, str], set[tuple[int, str, str | None]], int],
+) -> None:
+    """By turns; the slow tests do each at every one."""
+    chance = Random(3)
+    for number, (disk, log, struck) in enumerate(every_operation(errno.EIO, once=False)):
         log.abandon()
-        disk.generation += 1
+        if number % 2:
+            disk.generation += 1
+        else:
+            disk.crash(chance)
         check(disk, before, struck)
 
 
-def test_a_power_loss_at_every_operation(before: tuple[dict[str, str], set[tuple[int, str, str | None]], int]) -> None:
-    chance = Random(7)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_at_each_operation(
+    before: tuple[dict[str, str], set[tuple[int, str, str | None]], int], seed: int
+) -> None:
+    chance = Random(seed)
     for disk, log, struck in every_operation(errno.EIO, once=False):
         log.abandon()
         disk.crash(chance)
+        check(disk, before, struck)
+
+
+@pytest.mark.slow
+def test_a_kill_at_each_operation(before: tuple[dict[str, str], set[tuple[int, str, str | None]], int]) -> None:
+    for disk, log, struck in every_operation(errno.EIO, once=False):
+        log.abandon()
+        disk.generation += 1
         check(disk, before, struck)
 
 

@@ -28,7 +28,7 @@ from penstock.protocol.record_batches import (
 from penstock.storage.log_cleaning import LogCleaning
 from penstock.storage.log_config import LogConfig
 
-HISTORIES = int(os.environ.get("PENSTOCK_COMPACTIONS", "60"))
+HISTORIES = int(os.environ.get("PENSTOCK_COMPACTIONS", "32"))
 STEPS = 70
 CHUNKS = 4
 LOGS = Path("/logs/flights-0")
