@@ -43,7 +43,7 @@ from penstock.protocol.record_batches import encode_batch
 
 PARTITIONS = 8
 FEED_EVERY_S = 0.02
-PATIENCE_S = 90
+PATIENCE_S = 60
 QUIET_S = 1.0
 JAVA_PEER = Path(__file__).parent / "peers" / "moved_task_pause" / "KafkaStreamsInstances.java"
 BUILD = Path(__file__).parent.parent / ".build" / "peers" / "moved_task_pause"
