@@ -95,6 +95,36 @@ def test_an_empty_consumer_group_is_in_the_way_until_it_is_upgraded(kafka: Kafka
         assert admin.committed_offsets("modern") == position
 
 
+def test_an_upgrade_waits_for_positions_of_open_transactions(
+    kafka: KafkaBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is still undecided would be lost with the group."""
+    group, topic = "undecided", "undecided-input"
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="0", source_topics=(topic,)),))
+    servers = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    arguments = ["upgrade", group, "--file", str(tmp_path / "positions.json"), "--timeout", "1000"]
+    arguments += ["--bootstrap-server", kafka.bootstrap_servers]
+    with Admin(kafka.bootstrap_servers) as admin:
+        admin.create_topics({topic: 1}, replication_factor=1)
+        worker = Worker(kafka.bootstrap_servers, topology, group)
+        wait_for(lambda: is_settled(admin, group, 1))
+        worker.close()
+        wait_for(lambda: kind(admin, group) == ("streams", "Empty"))
+        consumer = confluent_kafka.Consumer({**servers, "group.id": group})
+        producer = confluent_kafka.Producer({**servers, "transactional.id": "undecided"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        position = [confluent_kafka.TopicPartition(topic, 0, 5)]
+        producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), 20)
+        assert run(arguments) == 1
+        assert "error[offsets-unstable]" in capfd.readouterr().err
+        assert kind(admin, group) == ("streams", "Empty")
+        producer.commit_transaction(20)
+        consumer.close()
+        assert run(arguments) == 0
+        assert admin.committed_offsets(group) == {(topic, 0): 5}
+
+
 def history(admin: Admin) -> list[tuple[bytes, bytes | None]]:
     """What Kafka wrote of our group; keys of other groups in the same partition are left out."""
     where = ("__consumer_offsets", partition_for_group(GROUP))
