@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
 from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
-from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
 SESSION_MS = 45_000
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
+import time
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
@@ -33,6 +35,8 @@ __all__ = ["ClientConnection"]
 
 logger = logging.getLogger("penstock.broker")
 
+_API = struct.Struct(">hh")
+
 
 class ClientConnection(asyncio.Protocol):
     """Mutable: the state of one socket."""
@@ -50,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
         self._peer = ("", 0)
         self._local_address = ("", 0)
         self._client_host = ""
+        self._began = 0.0
         self.last_active = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,15 +136,21 @@ class ClientConnection(asyncio.Protocol):
 
     def _repeat_answers(self, data: bytes) -> bytes:
         """What is left of `data` when all that needs no rule is answered."""
+        started = time.perf_counter()
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self._transport.write(b"".join(pieces))
+            # A client speaks one version of an API, so the first request stands for all.
+            api_key, api_version = _API.unpack_from(data, 4)
+            seconds = time.perf_counter() - started
+            self._server.metrics.answers_repeated(api_key, api_version, len(pieces) // 3, seconds)
         return data[position:]
 
     def _answer(self, frame: bytes) -> None:
         if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
+        self._began = time.perf_counter()
         try:
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
@@ -191,6 +202,8 @@ class ClientConnection(asyncio.Protocol):
             return None
         self.last_active = self._server.loop_time()
         self._transport.write(encoded)
+        seconds = time.perf_counter() - self._began
+        self._server.metrics.request_answered(header.api_key, header.api_version, response, seconds)
         return encoded
 
     def _call(self, header: RequestHeader) -> Call:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
@@ -65,7 +67,9 @@ class CoordinatorRuntime:
         logs: ShardLogs,
         now_ms: Callable[[], int],
         create_topics: Callable[[tuple[CreatableTopic, ...]], None],
+        metrics: BrokerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or BrokerMetrics()
         self._configuration = configuration
         self._partitions = partitions
         self._image = image
@@ -125,7 +129,9 @@ class CoordinatorRuntime:
         partition = self.partition_of(group_id)
         shard, runner = self._shard(partition)
         now_ms = self._now_ms()
+        started = time.perf_counter()
         outcome = runner.run(lambda: rule(shard, now_ms), now_ms=now_ms)
+        self._metrics.event_processed(time.perf_counter() - started)
         response: Any = None
         for reply in outcome.replies:
             if reply.token == context.token:
@@ -138,6 +144,15 @@ class CoordinatorRuntime:
             response = asyncio.get_running_loop().create_future()
             self._parked[context.token] = response
         return Written(response=response, appended=outcome.appended, steady=outcome.steady)
+
+    def partition_counts(self) -> dict[str, int]:
+        """Partitions of `__consumer_offsets` by state. One that was never used needs no loading, and is active."""
+        failed = len(self._failed)
+        return {"loading": 0, "active": self._partitions - failed, "failed": failed}
+
+    def events_waiting(self) -> int:
+        """Requests that a rule parked, and shards whose records the disk refused and that try again."""
+        return len(self._parked) + len(self._behind)
 
     def wait_for_flush(self, group_id: str) -> bool:
         """Whether an answer about this group has to wait for the disk."""
@@ -178,12 +193,14 @@ class CoordinatorRuntime:
         if partition in self._failed:
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
         shard = GroupCoordinatorShard(partition, self._configuration, self._image)
+        started = time.perf_counter()
         runner = ShardRunner(shard, self._logs.open(partition))
         try:
             outcome = runner.load(now_ms=self._now_ms())
         except (CorruptRecord, CorruptBatch) as error:
             self._failed[partition] = f"The groups of __consumer_offsets-{partition} are out of service: {error}."
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition]) from error
+        self._metrics.partition_loaded(time.perf_counter() - started)
         self._shards[partition] = (shard, runner)
         self._after(outcome)
         self._arm(runner)
@@ -209,6 +226,8 @@ class CoordinatorRuntime:
             future.set_result(response)
 
     def _after(self, outcome: Outcome) -> None:
+        if outcome.records:
+            self._metrics.took_effect(outcome)
         for event in outcome.events:
             details = ", ".join(f"{name}={value}" for name, value in event.details)
             logger.log(_level(event), "group %s: %s %s", event.group_id, event.name, details)

@@ -68,7 +68,8 @@ class EmbeddedGroup:
 class EmbeddedBroker:
     """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
 
-    Without `data_dir` the data lies in a temporary directory that is removed at the end.
+    Without `data_dir` the data lies in a temporary directory that is removed at the end. `metrics_port` 0 takes a free
+    port; None serves no metrics over HTTP.
     Raises ConfigError and StateError when it cannot start.
     """
 
@@ -80,8 +81,10 @@ class EmbeddedBroker:
         host: str = "127.0.0.1",
         port: int = 0,
         config: Mapping[str, object] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         self._topics = dict(topics or {})
+        self._metrics_port = metrics_port
         self._given_directory = Path(data_dir) if data_dir is not None else None
         self._host = host
         self._port = port
@@ -98,13 +101,14 @@ class EmbeddedBroker:
             configuration = BrokerConfiguration.from_settings(
                 self._directory, host=self._host, port=self._port, settings=self._config
             )
-            self._running = _BrokerThread(configuration)
+            self._running = _BrokerThread(configuration, self._metrics_port)
             self._running.start()
         except BaseException:
             self._running = None
             self._remove_directory()
             raise
         self._port = self._running.server.port
+        self._metrics_port = self._running.server.metrics_port
         if self._topics:
             self.create_topics(self._topics)
         return self
@@ -152,6 +156,11 @@ class EmbeddedBroker:
     @property
     def port(self) -> int:
         return self._port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where GET /metrics is answered, on 127.0.0.1; None when it was not asked for."""
+        return self._metrics_port
 
     @property
     def bootstrap_servers(self) -> str:
@@ -292,8 +301,8 @@ class EmbeddedBroker:
 class _BrokerThread:
     """The thread, its loop, and the broker on it."""
 
-    def __init__(self, configuration: BrokerConfiguration) -> None:
-        self.server = Server(configuration)
+    def __init__(self, configuration: BrokerConfiguration, metrics_port: int | None) -> None:
+        self.server = Server(configuration, metrics_port=metrics_port)
         self._loop = event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
 

@@ -30,7 +30,10 @@ from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.listener import bind, is_loopback
 from penstock.broker.log_cleaner import LogCleaner
+from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.metrics_server import MetricsServer
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
+from penstock.broker.prometheus_text import Family, prometheus_text
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -53,8 +56,14 @@ MOST_FILES = 100_000
 class Server:
     """Mutable: one broker's life. Belongs to the event loop it was started on."""
 
-    def __init__(self, configuration: BrokerConfiguration) -> None:
+    def __init__(
+        self, configuration: BrokerConfiguration, *, metrics_host: str = "127.0.0.1", metrics_port: int | None = None
+    ) -> None:
         self.configuration = configuration
+        self.metrics = BrokerMetrics()
+        self.metrics_port = metrics_port
+        self.metrics_host = metrics_host
+        self._metrics_server = MetricsServer(self.metrics_text)
         self.services: Services | None = None
         self.port = configuration.port
         self.door_rules = DoorRules()
@@ -75,9 +84,12 @@ class Server:
             self.services = self._open_services()
             self._apis = ApiTable(self.services)
             loop = asyncio.get_running_loop()
+            if self.metrics_port is not None:
+                self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
             self._listener = await loop.create_server(lambda: ClientConnection(self), sock=bound)
         except BaseException:
             bound.close()
+            self._metrics_server.close()
             self._abandon_services()
             raise
         self._start_chores(self.services)
@@ -122,6 +134,13 @@ class Server:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def metric_families(self) -> tuple[Family, ...]:
+        """All metrics, now."""
+        return tuple(self.metrics.families(_Sizes(self)))
+
+    def metrics_text(self) -> str:
+        return prometheus_text(self.metric_families())
 
     def next_token(self) -> int:
         return next(self._tokens)
@@ -172,6 +191,7 @@ class Server:
                 logs=GroupMetadataLogs(logs, group_topic),
                 now_ms=self._clock.now_ms,
                 create_topics=topics.create_internal,
+                metrics=self.metrics,
             )
             coordinator.load()
         except BaseException:
@@ -211,6 +231,7 @@ class Server:
             self.services.coordinator.configuration_changed(self.services.settings.coordinator)
 
     def _stop_listening(self) -> None:
+        self._metrics_server.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -257,6 +278,31 @@ class Server:
                 connection.close()
 
 
+class _Sizes:
+    """What metrics look up when somebody asks for them."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._coordinator = server.services.coordinator if server.services is not None else None
+
+    def group_counts(self) -> dict[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        for shard in self._coordinator.shards() if self._coordinator is not None else ():
+            for group in shard.list_groups():
+                kind = group.group_type.lower(), group.group_state
+                counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+    def partition_counts(self) -> dict[str, int]:
+        return self._coordinator.partition_counts() if self._coordinator is not None else {}
+
+    def events_waiting(self) -> int:
+        return self._coordinator.events_waiting() if self._coordinator is not None else 0
+
+    def connection_count(self) -> int:
+        return self._server.connection_count
+
+
 async def _every(interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)
@@ -278,19 +324,25 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run_broker(configuration: BrokerConfiguration, ready_callback: Callable[[Server], None] | None = None) -> None:
+def run_broker(
+    configuration: BrokerConfiguration,
+    ready_callback: Callable[[Server], None] | None = None,
+    *,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int | None = None,
+) -> None:
     """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
+    server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_run(configuration, ready_callback))
+        runner.run(_run(server, ready_callback))
 
 
-async def _run(configuration: BrokerConfiguration, ready_callback: Callable[[Server], None] | None) -> None:
+async def _run(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
     _allow_many_files()
     loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop.set)
-    server = Server(configuration)
     await server.start()
     print(banner(server), file=sys.stderr, flush=True)
     if ready_callback is not None:
@@ -324,6 +376,8 @@ def banner(server: Server) -> str:
         f"Penstock broker on {configuration.host}:{server.port}, data in {configuration.data_dir.resolve()}",
         f"one process, one machine, not replicated; fsync policy {configuration.flush_policy}: {promise}",
     ]
+    if server.metrics_port is not None:
+        lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics")
     if not is_loopback(configuration.host):
         lines.append(
             f"warning: {configuration.host} is reachable from outside. There is no TLS and no authentication here, and "

@@ -62,9 +62,10 @@ class Shard(Protocol):
 class Outcome:
     """What has to go out after a result took effect. `appended`: the log grew, so a flush policy may want a flush.
 
-    `steady` as in CoordinatorResult.
+    `records` are those it appended; `steady` as in CoordinatorResult.
     """
 
+    records: tuple[CoordinatorRecord, ...] = ()
     replies: tuple[Reply, ...] = ()
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
@@ -125,6 +126,7 @@ class ShardRunner:
         if result.timers:
             self._shard.apply_timers(result.timers)
         return Outcome(
+            records=result.records,
             replies=result.replies,
             topics_to_create=result.topics_to_create,
             events=result.events,

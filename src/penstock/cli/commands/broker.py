@@ -30,6 +30,14 @@ __all__ = ["command"]
     help="A server.properties; its names are Apache Kafka's.",
 )
 @click.option("--override", multiple=True, metavar="NAME=VALUE", help="One setting, over the file's; may be repeated.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics as Prometheus text on http://HOST:PORT/metrics; 0 takes a free port.  [default: not served]",
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default="127.0.0.1, loopback only", help="Where --metrics-port listens."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log what the broker does.")
 def command(
     data_dir: Path | None,
@@ -37,6 +45,8 @@ def command(
     host: str | None,
     config_file: Path | None,
     override: tuple[str, ...],
+    metrics_port: int | None,
+    metrics_host: str,
     verbose: bool,
 ) -> None:
     """Run the broker: one process on one machine, speaks Kafka's protocol, keeps Kafka's files, not replicated.
@@ -56,4 +66,5 @@ def command(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    run_broker(BrokerConfiguration.from_settings(data_dir, host=host, port=port, settings=settings))
+    configuration = BrokerConfiguration.from_settings(data_dir, host=host, port=port, settings=settings)
+    run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
