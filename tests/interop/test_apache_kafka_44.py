@@ -5,6 +5,9 @@ The script of the static members is the one that runs on our broker (`tests/clie
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +25,9 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.spark.application.processes import Application, flight, newest, send_flights
 
 from penstock.client.admin import Admin
+from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
+from penstock.client.membership.events import Assigned, InstanceIdTaken
+from penstock.client.membership.topology import Subtopology, Topology
 from penstock.client.network_client import NetworkClient
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.supported_versions import VersionRange
@@ -67,6 +73,34 @@ def test_a_join_whose_reply_is_lost_does_not_lock_the_member_out(kafka_44: Kafka
 def test_the_older_of_two_processes_ends_and_names_the_newer(kafka_44: KafkaBroker) -> None:
     group = settle_fast(kafka_44, "two-lives")
     assert observe_two_lives(kafka_44.bootstrap_servers, group, "flights") == TWO_LIVES
+
+
+def test_a_new_guardian_takes_the_id_over_from_a_killed_one(kafka_44: KafkaBroker) -> None:
+    """With the session's default, 45 s: it does not wait for that."""
+    settings = GuardianSettings(
+        bootstrap_servers=kafka_44.bootstrap_servers,
+        group_id="guarded",
+        topology=Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),)),
+        member_id="m-1",
+        process_id="p-1",
+        instance_id="pod-1",
+    )
+    with GuardianLink.start(settings) as link:
+        assert events_until(link, Assigned)
+        os.kill(link.pid, signal.SIGKILL)
+        assert events_until(link, GuardianDied)
+        link.restart()
+        seen = events_until(link, Assigned)
+        assert not [event for event in seen if isinstance(event, InstanceIdTaken)]
+
+
+def events_until(link: GuardianLink, kind: type[object]) -> list[object]:
+    seen: list[object] = []
+    until = time.monotonic() + 30
+    while not any(isinstance(event, kind) for event in seen):
+        assert time.monotonic() < until, f"no {kind.__name__} but {seen}"
+        seen += link.events(0.1)
+    return seen
 
 
 @pytest.mark.spark
