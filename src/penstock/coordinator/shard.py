@@ -368,9 +368,7 @@ class GroupCoordinatorShard:
             if result is not None:
                 yield result
 
-    def _described(
-        self, group_id: str, *, wants_description: bool
-    ) -> streams_group_describe_response.DescribedGroup:
+    def _described(self, group_id: str, *, wants_description: bool) -> streams_group_describe_response.DescribedGroup:
         try:
             group = self._registry.streams_group(group_id)
         except CoordinatorError as error:
