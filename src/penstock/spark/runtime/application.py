@@ -110,6 +110,11 @@ class ApplicationRuntime:
     def is_failed(self) -> bool:
         return self.error is not None
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the coordinator has given this instance something to run."""
+        return self.snapshot is not None and any(self.snapshot.active.values())
+
     def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
         """A Python thread with a JVM thread of its own, so that local properties do not mix."""
         return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
@@ -256,7 +261,8 @@ class ApplicationRuntime:
                 self._link.restart()
             case member_events.NotReady(status=status):
                 self.not_ready = status
-                log.warning("%s is not ready: %s", self.group_id, "; ".join(detail for _, detail in status))
+                how = "runs on" if self.has_tasks else "is not ready"
+                log.warning("%s %s: %s", self.group_id, how, "; ".join(detail for _, detail in status))
             case member_events.Ready():
                 self.not_ready = ()
             case member_events.ShutdownRequested():

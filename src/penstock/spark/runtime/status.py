@@ -30,7 +30,7 @@ def state_of(runtime: ApplicationRuntime) -> str:
         return "failed"
     if runtime.is_stopped.is_set():
         return "stopped"
-    if runtime.not_ready:
+    if runtime.not_ready and not runtime.has_tasks:  # with tasks it runs on, and something is left out
         return "not-ready"
     return "running" if runtime.snapshot is not None else "starting"
 
