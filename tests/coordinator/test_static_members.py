@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
@@ -232,3 +233,18 @@ def test_standbys_come_back_as_well() -> None:
     away(ctx)
     outcome = ctx.join("a2", instance_id="a", topology=STATEFUL, process_id="p-a1")
     assert (outcome.active, outcome.standby, ctx.state()) == ({"0": (0,)}, {"0": (1,)}, "Stable")
+
+
+def test_a_shutdown_is_asked_for_with_leaving_too() -> None:
+    """Also by somebody who is not there, as in Kafka: the request comes before the look at the member."""
+    for epoch, member_id in ((-1, "a1"), (-2, "a1"), (-1, "nobody")):
+        ctx = two_static_members()
+        instance_id = "a" if member_id == "a1" else None
+        leaving = partial(ctx.heartbeat, member_id, epoch, instance_id=instance_id, shutdown=True)
+        if member_id == "nobody":
+            assert refused(leaving) == "unknown_member_id"
+        else:
+            leaving()
+        outcome = ctx.heartbeat("b1", 3, instance_id="b")
+        assert outcome.statuses == [4]
+        assert f"member {member_id} " in outcome.response.status[0].status_detail
