@@ -189,8 +189,6 @@ def test_when_both_die_the_session_timeout_does_it() -> None:
         "group.streams.assignment.interval.ms": 0,
         "group.streams.min.session.timeout.ms": 1_500,
         "group.streams.session.timeout.ms": 1_500,
-        "group.streams.min.heartbeat.interval.ms": 1_000,
-        "group.streams.heartbeat.interval.ms": 1_000,
         "group.streams.min.heartbeat.interval.ms": 100,
         "group.streams.heartbeat.interval.ms": 500,
     }

@@ -28,8 +28,6 @@ def broker() -> Iterator[EmbeddedBroker]:
         "group.streams.assignment.interval.ms": 0,
         "group.streams.min.session.timeout.ms": SESSION_TIMEOUT_MS,
         "group.streams.session.timeout.ms": SESSION_TIMEOUT_MS,
-        "group.streams.min.heartbeat.interval.ms": 1_000,
-        "group.streams.heartbeat.interval.ms": 1_000,
         "group.streams.min.heartbeat.interval.ms": 100,
         "group.streams.heartbeat.interval.ms": 500,
     }
