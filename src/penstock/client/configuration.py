@@ -11,71 +11,32 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from penstock.client.client_settings import CLIENT_SETTINGS, ClientSetting, parsed
 from penstock.client.ignored_settings import warn_if_ignored
 from penstock.client.network_client import NetworkClient
 from penstock.client.properties_file import read_properties
 from penstock.errors import ConfigError
 from penstock.near_names import nearest
 
-__all__ = ["SETTINGS", "ClientConfiguration", "Setting"]
+__all__ = ["SETTINGS", "ClientConfiguration"]
 
 log = logging.getLogger("penstock.client")
 
 Source = Literal["argument", "config", "environment", "file", "default"]
-Kind = Literal["string", "int", "boolean", "list"]
 
 _ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
 _FILE_VARIABLE: Final = "PENSTOCK_CONFIG"
 _HIDDEN: Final = "••••"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One key. `choices` empty: any value; `lowest` None: any number."""
-
-    name: str
-    kind: Kind
-    default: Any
-    choices: tuple[str, ...] = ()
-    lowest: int | None = None
-    secret: bool = False
-
-
-def _table(*settings: Setting) -> Mapping[str, Setting]:
-    return MappingProxyType({setting.name: setting for setting in settings})
-
-
-def _ms(name: str, default: int, lowest: int = 0) -> Setting:
-    return Setting(name=name, kind="int", default=default, lowest=lowest)
-
-
-_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
-
-SETTINGS: Final = _table(
-    Setting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
-    Setting(name="client.id", kind="string", default="penstock"),
-    Setting(name="client.rack", kind="string", default=""),
-    Setting(name="group.instance.id", kind="string", default=""),
-    Setting(name="application.server", kind="string", default=""),
-    _ms("rebalance.timeout.ms", 300_000, 1),
-    _ms("request.timeout.ms", 30_000, 1),
-    _ms("default.api.timeout.ms", 60_000, 1),
-    _ms("max.poll.interval.ms", 300_000, 1),
-    Setting(name="isolation.level", kind="string", default="read_committed", choices=_ISOLATION_LEVELS),
-    Setting(name="auto.offset.reset", kind="string", default="earliest", choices=("earliest", "latest", "none")),
-    Setting(name="fetch.max.bytes", kind="int", default=16 << 20, lowest=1),
-    Setting(name="max.partition.fetch.bytes", kind="int", default=8 << 20, lowest=1),
-    Setting(name="acks", kind="string", default="all", choices=("all", "-1", "1")),
-    Setting(name="batch.size", kind="int", default=1_000_000, lowest=1),
-    Setting(name="compression.type", kind="string", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")),
-    Setting(name="enable.idempotence", kind="boolean", default=True),
-    _ms("penstock.heartbeat.max.interval.ms", 500, 1),
+SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
+    {name: setting for name, setting in CLIENT_SETTINGS.items() if setting.default is not None}
 )
+"""The settings of clients and members; an application has some of them with other defaults, and some of its own."""
 
 _MEANINGLESS_HERE: Final = frozenset(
     {
@@ -128,7 +89,7 @@ class ClientConfiguration(Mapping[str, Any]):
         self._sources: dict[str, Source] = {}
         for name, setting in SETTINGS.items():
             value, source = given.get(name, (setting.default, "default"))
-            self._values[name] = value if source == "default" else _parsed(setting, value)
+            self._values[name] = value if source == "default" else parsed(setting, value)
             self._sources[name] = source
 
     def __getitem__(self, key: str) -> Any:
@@ -186,46 +147,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # penstock.heartbeat.max.interval.ms is PENSTOCK_HEARTBEAT_MAX_INTERVAL_MS, not PENSTOCK_PENSTOCK_…
     known |= {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("penstock.")}
     return {name: environment[variable] for variable, name in known.items() if variable in environment}
-
-
-def _parsed(setting: Setting, value: object) -> Any:
-    match setting.kind:
-        case "int":
-            return _parsed_int(setting, value)
-        case "boolean":
-            text = str(value).strip().lower()
-            if text not in {"true", "false"}:
-                raise _bad_value(setting, value, "true or false")
-            return text == "true"
-        case "list":
-            parts = value.split(",") if isinstance(value, str) else value
-            if not isinstance(parts, list | tuple):
-                raise _bad_value(setting, value, "a list, or a text with commas")
-            found = tuple(str(part).strip() for part in parts if str(part).strip())
-            if not found:
-                raise _bad_value(setting, value, "at least one entry")
-            return found
-        case "string":
-            text = str(value).strip()
-            if setting.choices and text not in setting.choices:
-                raise _bad_value(setting, value, "one of " + ", ".join(setting.choices))
-            return text
-
-
-def _parsed_int(setting: Setting, value: object) -> int:
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        raise _bad_value(setting, value, "a whole number") from None
-    if setting.lowest is not None and number < setting.lowest:
-        raise _bad_value(setting, value, f"at least {setting.lowest}")
-    return number
-
-
-def _bad_value(setting: Setting, value: object, expected: str) -> ConfigError:
-    return ConfigError(
-        "bad-value", f"{setting.name} is {value!r}, which cannot be", f"give {expected}", key=setting.name
-    )
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,151 @@
+"""Every setting of a client, a member or an application: one table, and how a value is read.
+
+Names are Kafka's, or begin with `penstock.`. An application (`StreamsApp`) works in micro-batches, so some of its
+defaults are others than those of a bare client: both stand in the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from penstock.errors import ConfigError
+
+__all__ = ["CLIENT_SETTINGS", "ClientSetting", "parsed"]
+
+Kind = Literal["string", "int", "boolean", "list"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSetting:
+    """One key. `default` None: of applications only; `in_application` None: not of applications.
+
+    `choices` empty: any value; `lowest` None: any number.
+    """
+
+    name: str
+    kind: Kind
+    default: Any = None
+    in_application: int | str | None = None
+    meaning: str = ""
+    choices: tuple[str, ...] = ()
+    lowest: int | None = None
+    secret: bool = False
+
+
+def _text(
+    name: str, default: str | None, application: str | None = None, meaning: str = "", **more: Any
+) -> ClientSetting:
+    return ClientSetting(name=name, kind="string", default=default, in_application=application, meaning=meaning, **more)
+
+
+def _int(
+    name: str, default: int | None, lowest: int | None, application: int | None = None, meaning: str = ""
+) -> ClientSetting:
+    return ClientSetting(
+        name=name, kind="int", default=default, lowest=lowest, in_application=application, meaning=meaning
+    )
+
+
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_ROWS: Final = (
+    ClientSetting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
+    _text("client.id", "penstock", "", "what the broker's logs call this application; empty: the application's name"),
+    _text("client.rack", ""),
+    _text(
+        "group.instance.id",
+        "",
+        "",
+        "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)",
+    ),
+    _text("application.server", ""),
+    _int("rebalance.timeout.ms", 300_000, 1, 45_000, "how long a revoked task may take to finish"),
+    _int("request.timeout.ms", 30_000, 1, 30_000, "one request to a broker"),
+    _int("default.api.timeout.ms", 60_000, 1, 60_000, "one call with its retries"),
+    _int(
+        "max.poll.interval.ms",
+        300_000,
+        1,
+        300_000,
+        "no micro-batch finished for so long: the member leaves and says so",
+    ),
+    _text("isolation.level", "read_committed", choices=_ISOLATION_LEVELS),
+    _text("auto.offset.reset", "earliest", choices=("earliest", "latest", "none")),
+    _int("fetch.max.bytes", 16 << 20, 1, 52_428_800, "one Fetch of all partitions of a broker"),
+    _int("max.partition.fetch.bytes", 8 << 20, 1, 4_194_304, "one Fetch of one partition"),
+    _text("acks", "all", choices=("all", "-1", "1")),
+    _int("batch.size", 1_000_000, 1),
+    _text(
+        "compression.type",
+        "none",
+        "lz4",
+        "of what the application writes: none, gzip, snappy, lz4, zstd",
+        choices=_CODECS,
+    ),
+    ClientSetting(name="enable.idempotence", kind="boolean", default=True),
+    _int(
+        "replication.factor",
+        None,
+        -1,
+        -1,
+        "of internal topics and topics created by partitions=; -1: the broker's default",
+    ),
+    _int("penstock.batch.max.records", None, 1, 200_000, "records per task and micro-batch at most"),
+    _int("penstock.batch.max.bytes", None, 1, 67_108_864, "bytes per task and micro-batch at most"),
+    _int(
+        "penstock.heartbeat.max.interval.ms",
+        500,
+        1,
+        500,
+        "heartbeats come at least so often, so that a leave is noticed fast",
+    ),
+    _int("penstock.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
+)
+
+CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType({setting.name: setting for setting in _ROWS})
+
+
+def parsed(setting: ClientSetting, value: object) -> Any:
+    """The typed value. Raises ConfigError `bad-value`."""
+    match setting.kind:
+        case "int":
+            return _parsed_int(setting, value)
+        case "boolean":
+            text = str(value).strip().lower()
+            if text not in {"true", "false"}:
+                raise _bad_value(setting, value, "true or false")
+            return text == "true"
+        case "list":
+            parts = value.split(",") if isinstance(value, str) else value
+            if not isinstance(parts, list | tuple):
+                raise _bad_value(setting, value, "a list, or a text with commas")
+            found = tuple(str(part).strip() for part in parts if str(part).strip())
+            if not found:
+                raise _bad_value(setting, value, "at least one entry")
+            return found
+        case "string":
+            text = str(value).strip()
+            if setting.choices and text not in setting.choices:
+                raise _bad_value(setting, value, "one of " + ", ".join(setting.choices))
+            return text
+
+
+def _parsed_int(setting: ClientSetting, value: object) -> int:
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise _bad_value(setting, value, "a whole number") from None
+    if setting.lowest is not None and number < setting.lowest:
+        raise _bad_value(setting, value, f"at least {setting.lowest}")
+    return number
+
+
+def _bad_value(setting: ClientSetting, value: object, expected: str) -> ConfigError:
+    meaning = f": {setting.meaning}" if setting.meaning else ""
+    return ConfigError(
+        "bad-value", f"{setting.name} is {value!r}, which cannot be", f"give {expected}{meaning}", key=setting.name
+    )
