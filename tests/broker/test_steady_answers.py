@@ -1,4 +1,4 @@
-"""Repeated answers: byte for byte what the rules would say, bounded, on their own connection only, never out of turn."""
+"""Repeated answers: byte for byte what the rules would say, bounded, for their own connection only, in turn."""
 
 from __future__ import annotations
 

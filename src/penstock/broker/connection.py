@@ -70,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(
             self._server.configuration.integer("penstock.connection.write.buffer.bytes")
         )
-        self.last_active = self._server.loop_time()
+        self.last_active = time.monotonic()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._leaving or self._transport.is_closing():
             return
-        self.last_active = self._server.loop_time()
+        self.last_active = time.monotonic()
         if self._steady_answers and self.idle and self._writable and not self._frames.buffered_bytes:
             data = self._repeat_answers(data)
             if not data:
@@ -136,13 +136,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _repeat_answers(self, data: bytes) -> bytes:
         """What is left of `data` when all that needs no rule is answered."""
-        started = time.perf_counter()
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self._transport.write(b"".join(pieces))
             # A client speaks one version of an API, so the first request stands for all.
             api_key, api_version = _API.unpack_from(data, 4)
-            seconds = time.perf_counter() - started
+            seconds = time.monotonic() - self.last_active
             self._server.metrics.answers_repeated(api_key, api_version, len(pieces) // 3, seconds)
         return data[position:]
 
@@ -150,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
         if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
-        self._began = time.perf_counter()
+        self._began = time.monotonic()
         try:
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
@@ -200,9 +199,9 @@ class ClientConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
             return None
-        self.last_active = self._server.loop_time()
+        self.last_active = time.monotonic()
         self._transport.write(encoded)
-        seconds = time.perf_counter() - self._began
+        seconds = self.last_active - self._began
         self._server.metrics.request_answered(header.api_key, header.api_version, response, seconds)
         return encoded
 

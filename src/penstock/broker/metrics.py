@@ -35,6 +35,7 @@ _REQUEST_PERCENTILES = {
     "99thPercentile": 0.99,
     "999thPercentile": 0.999,
 }
+MOST_UNCOUNTED = 256
 _REMOVALS = frozenset({"MemberLeft", "MemberFenced"})
 
 
@@ -65,6 +66,9 @@ class BrokerMetrics:
         self._requests: dict[tuple[int, int], int] = {}
         self._request_times: dict[int, Distribution] = {}
         self._errors: dict[tuple[int, ErrorCode], int] = {}
+        self._repeated_api = (0, 0)
+        self._repeated = 0
+        self._repeated_seconds = 0.0
 
     # --- what happened ---
 
@@ -88,8 +92,20 @@ class BrokerMetrics:
         self._count(api_key, api_version, seconds, 1, getattr(response, "error_code", ErrorCode.none))
 
     def answers_repeated(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
-        """Heartbeats answered from the memo, in `seconds` together."""
-        self._count(api_key, api_version, seconds / count, count, ErrorCode.none)
+        """Heartbeats answered from the memo, in `seconds` together. Counted some hundreds at a time: counting each
+        would cost as much as answering it."""
+        api = api_key, api_version
+        if api != self._repeated_api or self._repeated >= MOST_UNCOUNTED:
+            self._count_repeated()
+            self._repeated_api = api
+        self._repeated += count
+        self._repeated_seconds += seconds
+
+    def _count_repeated(self) -> None:
+        if self._repeated:
+            seconds = self._repeated_seconds / self._repeated
+            self._count(*self._repeated_api, seconds, self._repeated, ErrorCode.none)
+            self._repeated, self._repeated_seconds = 0, 0.0
 
     def _count(self, api_key: int, api_version: int, seconds: float, times: int, code: ErrorCode) -> None:
         self._requests[api_key, api_version] = self._requests.get((api_key, api_version), 0) + times
@@ -102,6 +118,7 @@ class BrokerMetrics:
     # --- what is told ---
 
     def families(self, sizes: BrokerSizes) -> Iterator[Family]:
+        self._count_repeated()
         yield from self._groups(sizes)
         yield from self._coordinator(sizes)
         yield from self._requests_by_api()

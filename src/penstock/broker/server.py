@@ -14,6 +14,7 @@ import logging
 import resource
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -146,7 +147,7 @@ class Server:
         return next(self._tokens)
 
     def loop_time(self) -> float:
-        return asyncio.get_running_loop().time()
+        return time.monotonic()
 
     def now_ms(self) -> int:
         """The clock that sessions are kept on."""

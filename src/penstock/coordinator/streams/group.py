@@ -43,7 +43,8 @@ class GroupState(Enum):
 @dataclass(slots=True, kw_only=True, eq=False)
 class StreamsGroup:
     """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
-    `static_members`: instance id → member id."""
+    `static_members`: instance id → member id. `with_endpoint`: the ids of members that have one, so that a heartbeat
+    in a large group without endpoints need not look at everybody."""
 
     group_id: str
     metadata: StreamsGroupMetadataValue
@@ -53,6 +54,7 @@ class StreamsGroup:
     target_metadata: StreamsGroupTargetAssignmentMetadataValue
     holders: TaskHolders
     static_members: dict[str, str]
+    with_endpoint: dict[str, None]
 
     @classmethod
     def new(cls, group_id: str) -> StreamsGroup:
@@ -65,6 +67,7 @@ class StreamsGroup:
             target_metadata=StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=FIRST_EPOCH),
             holders=TaskHolders(),
             static_members={},
+            with_endpoint={},
         )
 
     @property
@@ -136,6 +139,10 @@ class StreamsGroup:
         known_instance = None if member is None else member.metadata.instance_id
         if known_instance is not None and self.static_members.get(known_instance) == member_id:
             del self.static_members[known_instance]
+        if value is not None and value.user_endpoint is not None:
+            self.with_endpoint[member_id] = None
+        else:
+            self.with_endpoint.pop(member_id, None)
         if value is not None:
             self.members[member_id] = replace(member or StreamsGroupMember(member_id=member_id), metadata=value)
             if value.instance_id is not None:

@@ -301,7 +301,7 @@ def _endpoints(
 ) -> tuple[replies.EndpointToPartitions, ...] | None:
     if soft.endpoint_epoch == request.endpoint_information_epoch:
         return None
-    others = (each for each in group.members.values() if each.member_id != member.member_id)
+    others = (group.members[each] for each in group.with_endpoint if each != member.member_id)
     return soft.endpoints.of((*others, member), configured)
 
 
