@@ -109,6 +109,7 @@ class StreamsGroup:
             target_metadata=self.target_metadata,
             holders=self.holders.copy(),
             static_members=dict(self.static_members),
+            with_endpoint=dict(self.with_endpoint),
         )
         for member_id in (known.member_id, member.member_id):
             copy.replay_member(member_id, None)
