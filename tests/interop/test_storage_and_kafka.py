@@ -217,16 +217,25 @@ def test_kafkas_consumer_reads_a_topic_that_we_compacted(kafka_tools: None, even
         broker.create_topics({"table": 1}, {"cleanup.policy": "compact", "segment.bytes": "3000"})
         for n in range(120):
             broker.produce("table", [f"{n}-{i}" for i in range(4)], key=lambda value: f"key-{int(value[-1]) + n % 5}")
-        eventually(lambda: len(broker.records("table")) < 120)
+        eventually(lambda: is_clean(broker.data_dir))
         left = [(each.offset, each.key.decode(), each.value.decode()) for each in broker.records("table") if each.key]
         arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", "table", "--partition", "0"]
+        assert len(left) < 120
         arguments += ["--offset", "3", "--max-messages", str(len(left)), "--isolation-level", "read_committed"]
+        arguments += ["--timeout-ms", "20000"]
         for name in ("print.key", "print.offset"):
             arguments += ["--formatter-property", f"{name}=true"]
         out = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", arguments)
         found = re.findall(r"^Offset:(\d+)\t(\S+)\t(\S+)$", out, flags=re.MULTILINE)
         assert [(int(offset), key, value) for offset, key, value in found] == left
         assert left[-1][0] == 479
+
+
+def is_clean(data: Path) -> bool:
+    """Whether the cleaner has come to the active segment, so that nothing changes any more."""
+    active = max(int(path.stem) for path in (data / "table-0").glob("*.log"))
+    checkpoint = data / "cleaner-offset-checkpoint"
+    return checkpoint.exists() and f"table 0 {active}" in checkpoint.read_text().splitlines()
 
 
 @pytest.fixture
