@@ -180,9 +180,7 @@ class Server:
                 flusher=flusher,
                 delayed_fetches=delayed_fetches,
                 clock_ms=wall_clock_ms,
-                cleaner=LogCleaner(
-                    directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")
-                ),
+                cleaner=LogCleaner(directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
             )
             topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
             coordinator = CoordinatorRuntime(
