@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserCodeError
-from penstock.spark.runtime.aggregate import AggregateFunctions
 from penstock.spark.arrow_types import arrow_type
+from penstock.spark.runtime.aggregate import AggregateFunctions
 from penstock.spark.runtime.operator_stage import _Merger
 from penstock.spark.runtime.rows import encode_key
 from penstock.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
