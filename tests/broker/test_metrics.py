@@ -15,6 +15,9 @@ from penstock.broker.embedded import EmbeddedBroker
 from penstock.broker.metric_sensors import Distribution, Meter
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.prometheus_text import Family, Sample, prometheus_text
+from penstock.broker.shard_runner import Outcome
+from penstock.coordinator.records.schemas import OffsetCommitKey
+from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord
 from penstock.protocol.api_keys import ApiKey
 
 Connect = Callable[[EmbeddedBroker], Any]
@@ -186,6 +189,25 @@ def test_numbers_of_a_running_broker(connect: Connect) -> None:
     assert samples[REQUESTS + f'Count{{name="TotalTimeMs",{heard}}}'] == 7
     assert samples[REQUESTS + f'Max{{name="TotalTimeMs",{heard}}}'] > 0
     assert samples[GROUPS + "partition_load_time_max"] > 0
+
+
+def test_offsets_are_counted_by_what_became_of_them_and_a_leave_is_no_rebalance() -> None:
+    def offset(value: object) -> CoordinatorRecord:
+        return CoordinatorRecord(key=OffsetCommitKey(group="g", topic="t", partition=0), value=value)
+
+    def event(name: str) -> CoordinatorEvent:
+        return CoordinatorEvent(name=name, group_id="g")
+
+    metrics = BrokerMetrics()
+    metrics.took_effect(Outcome(records=(offset(1), offset(2), offset(None))))
+    metrics.took_effect(Outcome(records=(offset(None), offset(None)), events=(event("OffsetsExpired"),)))
+    metrics.took_effect(Outcome(events=(event("MemberJoined"), event("GroupEpochBumped"))))
+    metrics.took_effect(Outcome(events=(event("MemberFenced"), event("GroupEpochBumped"))))
+    samples = parsed(prometheus_text(metrics.families(Sizes())))
+    counts = {name: samples[f"{GROUPS}{name}_count"] for name in ("offset_commit", "offset_deletion")}
+    assert counts == {"offset_commit": 2, "offset_deletion": 1}
+    assert samples[GROUPS + "offset_expiration_count"] == 2
+    assert samples[GROUPS + "streams_group_rebalance_count"] == 1
 
 
 def get(port: int, request: bytes) -> bytes:
