@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate bench requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate bench pause requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -57,7 +57,10 @@ simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=
 	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 
 bench: $(STAMP) ## us and the peers side by side; prints ratios
-	@for script in record_batches broker_start spark_source stateful_count; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@for script in record_batches broker_start assignor heartbeats large_group replay spark_source stateful_count; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+
+pause: $(STAMP) ## how long a moved task stands still, beside Kafka Streams (8 minutes)
+	@$(BIN)/python benchmarks/moved_task_pause.py
 
 requirements:   ## pin all dependencies anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
