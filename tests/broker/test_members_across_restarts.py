@@ -43,6 +43,11 @@ def tasks(member: StreamsMember) -> int:
     return sum(map(len, member.assignment.active.values()))
 
 
+def epoch(member: StreamsMember) -> int:
+    """The same for all members of a group that has settled."""
+    return member.assignment.member_epoch
+
+
 @pytest.mark.slow
 def test_members_go_on_after_kills_while_their_log_is_compacted(
     broker_process: Callable[..., Any], tmp_path: Path
@@ -57,7 +62,7 @@ def test_members_go_on_after_kills_while_their_log_is_compacted(
         StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers, member_id="b") as second,
     ):
         members = (first, second)
-        until(lambda: all([tasks(member) == 2 for member in members]))  # noqa: C419 - both must be asked
+        until(lambda: [tasks(member) for member in members] == [2, 2] and epoch(first) == epoch(second))
         before = {member.member_id: member.assignment for member in members}
         committed = 0
         for _ in range(2):

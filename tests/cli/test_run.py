@@ -123,7 +123,7 @@ def test_the_table_and_its_keys(program: Path, broker: EmbeddedBroker) -> None:
         broker.bootstrap_servers,
         directory=program.parent,
     )
-    terminal.wait_for(r"counts-app   Stable   epoch \d+   8 of 8 tasks owned")
+    terminal.wait_for(r"counts-app   Stable   epoch \d+   2 members   8 of 8 tasks owned")
     terminal.wait_for(r"│ B +\d+ +│ +[1-9]")
     terminal.press("k")
     terminal.wait_for(r"│ B [^\n]*killed \(SIGKILL\)")
