@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Spark's and Maven's own caches stay where they are; ours live below the repository.
-# Two workers: most of these tests wait for sessions, processes and timeouts; a module stays in one worker (its fixtures).
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Several workers: most of these tests wait for sessions, processes and timeouts. A module stays in one (its fixtures).
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types contracts fast interop simulate bench pause requirements clean

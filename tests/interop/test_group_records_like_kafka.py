@@ -145,7 +145,7 @@ def decoded_by_kafka(data: Path, group_id: str) -> list[tuple[Any, Any]]:
     assert "isvalid: false" not in out
     found = []
     for key, value in re.findall(r" key: (\{.*?\}) payload: (.*)$", out, flags=re.MULTILINE):
-        if group_id in key:
+        if group_id in json.loads(key)["data"].values():
             told = None if value == "<DELETE>" else json.loads(value)
             found.append((json.loads(key), without_times(told)))
     return runs_sorted(found, lambda each: each[1] is None and each[0]["type"] == "1")
