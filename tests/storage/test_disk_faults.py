@@ -172,3 +172,21 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         log.abandon()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_segment_that_ended_on_a_full_disk_is_still_found_by_time() -> None:
+    """Its time index lacks the last entry then, and the log was closed in good order: no recovery looks at it."""
+    disk = FaultyFileSystem()
+    log = opened(LOGS, file_system=disk, segment_bytes=300, index_interval_bytes=0)
+    append(log, "early", timestamp_ms=1_000)
+    log = opened(LOGS, file_system=disk, segment_bytes=300, index_interval_bytes=0, clean=log.close())
+    append(log, "late", timestamp_ms=2_000)
+    disk.capacity_bytes = disk.used()
+    with pytest.raises(StorageFull):
+        append(log, "x" * 200, timestamp_ms=3_000)
+    disk.capacity_bytes = None
+    log = opened(LOGS, file_system=disk, segment_bytes=300, clean=log.close())
+    assert not log.recovered
+    found = log.max_timestamp_offset()
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (1, 2_000)

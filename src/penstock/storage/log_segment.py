@@ -108,8 +108,10 @@ class LogSegment:
         self._indexes_loaded = True
         if (last := self.time_index.last()) is not None:
             self.max_timestamp_ms, self._offset_of_max_timestamp = last
-        elif self.size_bytes:
-            self._take_timestamps_behind(0)
+        if (
+            self.size_bytes
+        ):  # the last entry may be missing: a disk that was full when the segment ended did not take it
+            self._take_timestamps_behind(self.offset_index.position_for(self._offset_of_max_timestamp))
 
     def _take_timestamps_behind(self, position: int) -> None:
         for span in walk(self.file, position, self.size_bytes):
