@@ -241,9 +241,8 @@ def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
         told[group] = (
             cluster.theirs(STREAMS_GROUPS, *arguments) if theirs else cluster.ours("streams-groups", *arguments)
         )
-        left = [name for name in cluster.admin.list_topics() if group in name]
-        one = [f"{group}-counts-changelog"] if len(internal) == 2 else []
-        assert left == [f"foreign-{group}", *one]
+        left = {f"foreign-{group}", *([f"{group}-counts-changelog"] if len(internal) == 2 else [])}
+        wait_for(lambda name=group, left=left: left == {each for each in cluster.admin.list_topics() if name in each})
         assert positions(cluster, group) == {0: 0, 1: 0}
     kafkas, ours, single = (rows(told[name].out.replace(name, "golden-again-x")) for name in told)
     assert ours == kafkas
