@@ -43,6 +43,19 @@ def take_changes(member: StreamsMember, tasks: int) -> None:
             member.acknowledge(change)
 
 
+def share_changes(first: StreamsMember, second: StreamsMember, tasks: int) -> None:
+    """Two that join at once: either may be given all at first, so both acknowledge until each has so many."""
+    until = time.monotonic() + 20
+    while True:
+        happened = [(member, change) for member in (first, second) for change in member.changes(timeout=0.05)]
+        shares = [sum(map(len, member.assignment.active.values())) for member in (first, second)]
+        if not happened and shares == [tasks, tasks]:
+            return
+        assert time.monotonic() < until, f"not {tasks} tasks each but {shares}"
+        for member, change in happened:
+            member.acknowledge(change)
+
+
 def test_two_members_share_and_one_leaves(broker: EmbeddedBroker) -> None:
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers) as first:
         take_changes(first, 4)
@@ -166,8 +179,7 @@ def test_one_member_can_ask_all_to_stop(broker: EmbeddedBroker) -> None:
         StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as first,
         StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as second,
     ):
-        take_changes(first, 2)
-        take_changes(second, 2)
+        share_changes(first, second, 2)
         first.request_shutdown()
         for member in (first, second):
             wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))

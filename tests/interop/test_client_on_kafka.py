@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +76,21 @@ def take_changes(member: StreamsMember | GuardianLink, tasks: int) -> None:
             return
         assert time.monotonic() < until, f"not {tasks} tasks but {snapshot}"
         for event in happened:
+            assert not isinstance(event, Fatal), event
+            if isinstance(event, Assigned | AssignmentChanged):
+                member.acknowledge(event.assignment.active)
+
+
+def share_changes(members: Sequence[StreamsMember], tasks: int) -> None:
+    """Members that join at once: one may be given all at first, so all acknowledge until each has so many."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        happened = [(member, event) for member in members for event in member.changes(0.05)]
+        shares = [sum(map(len, member.assignment.active.values())) for member in members]
+        if not happened and all(share == tasks for share in shares):
+            return
+        assert time.monotonic() < until, f"not {tasks} tasks each but {shares}"
+        for member, event in happened:
             assert not isinstance(event, Fatal), event
             if isinstance(event, Assigned | AssignmentChanged):
                 member.acknowledge(event.assignment.active)
@@ -275,8 +290,7 @@ def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
         StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as first,
         StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as second,
     ):
-        take_changes(first, 2)
-        take_changes(second, 2)
+        share_changes((first, second), 2)
         first.request_shutdown()
         for member in (first, second):
             wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
