@@ -226,6 +226,10 @@ class Script:
 
         self._record(step, eventually(step, described))
 
+    def group_epoch(self) -> object:
+        """As described now. Kafka hears of settings a moment later, and acts on them at a heartbeat."""
+        return self._described(None)["group epoch"]
+
     def _described(self, group_id: str | None) -> dict[str, Any]:
         request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
             group_ids=(group_id or self.group_id,), include_authorized_operations=False

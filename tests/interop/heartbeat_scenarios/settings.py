@@ -59,7 +59,7 @@ def timings_change(s: Script) -> None:
 def standbys_are_wanted_inside_the_initial_delay(s: Script) -> None:
     s.join("joins", "a", s.source("in"))
     s.set_group_configs({**STANDBY, "streams.initial.rebalance.delay.ms": 0})
-    s.beat_until("a new epoch, no target", "a", has_status(5))
-    s.describe_until("waits", lambda seen: seen["group epoch"] == 3)
+    s.beat_until("a new epoch, no target", "a", lambda answer: has_status(5)(answer) and s.group_epoch() == 3)
+    s.describe("waits")
     s.leave("leaves", "a")
     s.join("the next life has no delay", "a", s.source("in"))
