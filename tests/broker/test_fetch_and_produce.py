@@ -225,14 +225,6 @@ def test_limits_bound_an_answer_but_one_batch_always_comes(client: Any, broker: 
     assert [len(part.records) for part in answer.partitions] == [size, 0]
 
 
-def test_fetch_sessions_are_declined(client: Any) -> None:
-    topic_id = topic_id_of(client, "t")
-    fresh = client.call(ApiKey.FETCH, fetch("t", topic_id, session_id=0, session_epoch=0))
-    assert (fresh.error_code, fresh.session_id) == (ErrorCode.none, 0)
-    named = client.call(ApiKey.FETCH, fetch("t", topic_id, session_id=5, session_epoch=1))
-    assert named.error_code is ErrorCode.fetch_session_id_not_found
-
-
 def test_a_recreated_topic_is_another_topic(client: Any, broker: EmbeddedBroker, connect: Connect) -> None:
     old = topic_id_of(client, "t")
     broker.produce("t", [b"old"])

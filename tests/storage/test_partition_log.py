@@ -32,8 +32,8 @@ def test_offsets_and_epochs_are_given_out_by_the_log(tmp_path: Path) -> None:
     assert [(h.base_offset, h.leader_epoch) for h in headers] == [(0, 3), (2, 4), (3, 4)]
     assert contents(log) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e")]
     assert log.end_offset_for_epoch(3) == (3, 2)
-    assert log.end_offset_for_epoch(9) == (4, 5)
-    assert log.end_offset_for_epoch(2) == (-1, -1)
+    assert log.end_offset_for_epoch(9) == (-1, -1)
+    assert log.end_offset_for_epoch(2) == (2, 0)
     assert (tmp_path / "flights-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n3 0\n4 2\n"
 
 

@@ -16,12 +16,10 @@ from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.storage.log_directory import LogDirectory
 from penstock.storage.topic_catalog import TopicEntry
 
-__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "LEADER_EPOCH", "ClusterMetadata", "TopicDescription"]
+__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
-# One broker, so leadership never moves.
-LEADER_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +51,16 @@ class ClusterMetadata:
     @property
     def cluster_id(self) -> str:
         return self._directory.cluster_id
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of every partition: one broker leads them all, and each of its starts is an election."""
+        return self._directory.leader_epoch
+
+    @property
+    def version(self) -> int:
+        """How often the topics have changed since the start, and once for the start itself."""
+        return self._version
 
     @property
     def image(self) -> MetadataImage:

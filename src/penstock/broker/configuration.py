@@ -62,6 +62,8 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("connections.max.idle.ms", "long", 600000, 1),
             _changeable("max.connections", "int", 2147483647, 0),
             _row("fetch.max.bytes", "int", 57671680, 1024),
+            _row("max.incremental.fetch.session.cache.slots", "int", 1000, 0),
+            _row("max.request.partition.size.limit", "int", 2000, 1),
             _changeable(
                 "compression.type",
                 "string",

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
+from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.flusher import Flusher
@@ -69,6 +69,8 @@ class LogView(Protocol):
     def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes: ...
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
     def max_timestamp_offset(self) -> tuple[int, int] | None: ...
+    def leader_epoch_for(self, offset: int) -> int: ...
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]: ...
 
 
 class PartitionLogs:
@@ -98,6 +100,10 @@ class PartitionLogs:
     def exists(self, topic: TopicDescription, partition: int) -> bool:
         return self._directory.existing_log(topic.name, partition) is not None
 
+    def log(self, topic: TopicDescription, partition: int) -> PartitionLog | None:
+        """None for a log that is not on the disk yet."""
+        return self._directory.existing_log(topic.name, partition)
+
     def view(self, topic: TopicDescription, partition: int) -> LogView:
         """For reads. A log that is not on the disk yet is an empty one."""
         log = self._directory.existing_log(topic.name, partition)
@@ -109,7 +115,7 @@ class PartitionLogs:
         """Whole batches, as one write. Raises AppendRefused."""
         try:
             log = self._directory.log(topic.name, partition)
-            result = log.append(batches, leader_epoch=LEADER_EPOCH, origin=origin, flush_now=False)
+            result = log.append(batches, leader_epoch=self._directory.leader_epoch, origin=origin, flush_now=False)
         except StorageError as error:
             raise AppendRefused(ErrorCode(error.error_code), str(error)) from error
         if log.config.fsync == "never":
@@ -186,7 +192,15 @@ class PartitionLogs:
 class _OpenLog:
     """A log's reads with refusals in Kafka's codes."""
 
-    __slots__ = ("_log", "high_watermark", "log_start_offset", "max_timestamp_offset", "offset_for_timestamp")
+    __slots__ = (
+        "_log",
+        "end_offset_for_epoch",
+        "high_watermark",
+        "leader_epoch_for",
+        "log_start_offset",
+        "max_timestamp_offset",
+        "offset_for_timestamp",
+    )
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -194,6 +208,8 @@ class _OpenLog:
         self.high_watermark = log.high_watermark
         self.offset_for_timestamp = log.offset_for_timestamp
         self.max_timestamp_offset = log.max_timestamp_offset
+        self.leader_epoch_for = log.leader_epoch_for
+        self.end_offset_for_epoch = log.end_offset_for_epoch
 
     def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
         try:
@@ -220,6 +236,12 @@ class _NoLog:
 
     def max_timestamp_offset(self) -> None:
         return None
+
+    def leader_epoch_for(self, offset: int) -> int:  # noqa: ARG002 - LogView's
+        return -1
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:  # noqa: ARG002 - LogView's
+        return -1, -1
 
 
 _NOTHING = _NoLog()

@@ -27,6 +27,7 @@ from penstock.broker.connection import ClientConnection
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.features import Features
+from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.listener import bind, is_loopback
@@ -206,6 +207,7 @@ class Server:
             topics=topics,
             coordinator=coordinator,
             delayed_fetches=delayed_fetches,
+            fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
             flusher=flusher,
             port=self.port,
         )

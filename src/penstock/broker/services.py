@@ -13,6 +13,7 @@ from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.features import Features
+from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.topic_administration import TopicAdministration
@@ -43,6 +44,7 @@ class Services:
     topics: TopicAdministration
     coordinator: CoordinatorRuntime
     delayed_fetches: DelayedFetches
+    fetch_sessions: FetchSessions
     flusher: Flusher
     port: int
 

@@ -134,11 +134,16 @@ class LeaderEpochs:
         return self._epochs[i - 1] if i else -1
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: the largest epoch at most `epoch` and where it ends; (-1, -1) when unknown."""
+        """OffsetForLeaderEpoch: the largest epoch at most `epoch` and where it ends; (-1, -1) when unknown.
+
+        As Kafka: an epoch newer than all that wrote is unknown, one older than all kept ends where those begin.
+        """
+        if epoch == self.latest >= 0:
+            return epoch, log_end_offset
         i = bisect_right(self._epochs, epoch)
-        if not i:
+        if epoch < 0 or i == len(self._epochs):
             return (-1, -1)
-        return self._epochs[i - 1], self._starts[i] if i < len(self._starts) else log_end_offset
+        return self._epochs[i - 1] if i else epoch, self._starts[i]
 
     def keep_from(self, offset: int) -> bool:
         """The log now starts at `offset`: drop epochs that ended before, let the first one left begin there."""

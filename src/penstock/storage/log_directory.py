@@ -66,7 +66,9 @@ class LogDirectory:
         self._clock_ms = clock_ms
         self._file_system = file_system
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        file_system.make_directory(self.path)
+        if not file_system.exists(self.path):
+            file_system.make_directory(self.path)
+            file_system.sync_directory(self.path.parent)
         try:
             self._lock = file_system.lock(self.path / ".lock")
         except BlockingIOError:
@@ -96,6 +98,7 @@ class LogDirectory:
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
             self._look_at(name)
+        self._checkpoints.keep(self._on_disk.__contains__)
 
     # -- identity --------------------------------------------------------------------------------------------
 
@@ -111,6 +114,11 @@ class LogDirectory:
     def broker_epoch(self) -> int:
         """1 at the first start, one more at each: what leaders of this start may use as their epoch."""
         return self._identity.broker_epoch
+
+    @property
+    def leader_epoch(self) -> int:
+        """What all leaders of this start write under: 0 at the first, one more at each, as at Kafka's elections."""
+        return self._identity.broker_epoch - 1
 
     def reserve_producer_ids(self, count: int = 1000) -> range:
         """Producer ids that nobody was ever given here, durably (KIP-730's blocks)."""
@@ -204,9 +212,12 @@ class LogDirectory:
         """Forget a topic: its directories are renamed to `….<uuid>-delete`, then removed (or by `remove_deleted`)."""
         self._entry(topic)
         self._replace_catalog({name: entry for name, entry in self._topics.items() if name != topic})
+        noted = False
         for key in [key for key in self._on_disk if key[0] == topic]:
-            self._forget(key)
+            noted |= self._forget(key)
             self._set_aside(key, "delete")
+        if noted:
+            self._checkpoints.save_forgotten()
         if remove:
             self.remove_deleted()
 
@@ -263,6 +274,7 @@ class LogDirectory:
             file_system=self._file_system,
             log_start_offset=self._checkpoints.log_starts.get(key, 0),
             recovery_point=self._checkpoints.recovery_points.get(key, 0),
+            cleaned_to=self._checkpoints.cleaned_to.get(key, 0),
             clean=self._checkpoints.ended.pop(key, None),
         )
 
@@ -270,11 +282,12 @@ class LogDirectory:
         self._file_system.make_directory(directory)
         write_partition_metadata(self._file_system, directory, topic_id)
 
-    def _forget(self, key: TopicPartition) -> None:
+    def _forget(self, key: TopicPartition) -> bool:
+        """Whether the checkpoints knew of it."""
         if (log := self._logs.pop(key, None)) is not None:
             log.abandon()
         self._on_disk.discard(key)
-        self._checkpoints.forget(key)
+        return self._checkpoints.forget(key)
 
     def _set_aside(self, key: TopicPartition, suffix: str) -> None:
         name = f"{key[0]}-{key[1]}"
@@ -296,9 +309,10 @@ class LogDirectory:
         """Delete old segments of all open logs; how many went."""
         return sum(log.apply_retention() for log in list(self._logs.values()))
 
-    def checkpoint(self) -> None:
-        """Write recovery points and log start offsets; to be done every few seconds and after deleting records."""
-        self._checkpoints.save(self._logs)
+    def checkpoint(self, *, sync: bool = False) -> None:
+        """Write recovery points and log start offsets; to be done every few seconds, after deleting records, and with
+        `sync` before a cleaning: what lies behind a log's recovery point has no gaps, see `log_recovery`."""
+        self._checkpoints.save(self._logs, sync=sync)
 
     def dirtiest_log(self, *, leave_out: Collection[PartitionLog] = ()) -> tuple[PartitionLog, int] | None:
         """The open log that wants compaction most, and up to which offset it is clean; None when none does.

@@ -1,10 +1,9 @@
 """Fetch (API 1): whole record batches as they lie on the disk; waits for `min_bytes` at most `max_wait`.
 
-Version notes: v5 log start offset; v7 fetch sessions (KIP-227): every answer here is a full one with session id 0,
-which is legal, and a client that names a session is told that there is none; v9 leader epochs; v12 flexible; v13 topic
-ids; v15 replica state in a tagged field; v16 leader hints. Limits (KIP-74): `max_bytes` and `partition_max_bytes`
-bound the answer, but the first partition with data gets at least one batch, or the reader would stand still for ever.
-There are no transactions yet, so the last stable offset is the high watermark.
+Version notes: v5 log start offset; v7 fetch sessions (KIP-227, `fetch_sessions`); v9 leader epochs; v12 flexible,
+diverging epochs; v13 topic ids; v15 replica state in a tagged field; v16 leader hints. Limits (KIP-74): `max_bytes` and
+`partition_max_bytes` bound the answer, but the first partition with data gets at least one batch, or the reader would
+stand still for ever. There are no transactions yet, so the last stable offset is the high watermark.
 """
 
 from __future__ import annotations
@@ -15,9 +14,11 @@ from typing import TYPE_CHECKING
 from kio.static.primitive import Records, i32, i64
 
 from penstock.broker.call import Call
-from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
-from penstock.broker.partition_logs import ReadRefused
-from penstock.broker.services import NO_THROTTLE, Services
+from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.fetch_sessions import AskedPartition, FetchContext
+from penstock.broker.leader_epochs import end_of_epoch, leader_epoch_error
+from penstock.broker.partition_logs import LogView, ReadRefused
+from penstock.broker.services import Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.units import to_ms
@@ -30,78 +31,76 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
-    if request.session_id != 0 and request.session_epoch > 0:
-        return _answer((), ErrorCode.fetch_session_id_not_found)
-    reading = _Reading(request, call, broker)
-    responses = reading.read()
+    by_id = call.api_version >= 13
+    context = broker.fetch_sessions.context(request, by_id=by_id, now_ms=broker.logs.now_ms())
+    reading = _Reading(context, request, by_id, broker)
+    read = reading.read()
     max_wait_ms = to_ms(request.max_wait)
     if reading.bytes >= request.min_bytes or reading.refused or max_wait_ms <= 0 or not reading.partitions:
-        return _answer(responses)
-    return _wait_and_read(request, call, broker, reading, max_wait_ms)
+        return context.answer(read)
+    return _wait_and_read(reading, max_wait_ms)
 
 
-async def _wait_and_read(
-    request: Request, call: Call, broker: Services, reading: _Reading, max_wait_ms: int
-) -> Response:
-    missing = request.min_bytes - reading.bytes
+async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
+    missing = reading.request.min_bytes - reading.bytes
+    broker = reading.broker
     await broker.delayed_fetches.wait(reading.partitions, missing_bytes=missing, timeout_ms=max_wait_ms)
-    return _answer(_Reading(request, call, broker).read())
-
-
-def _answer(
-    responses: tuple[m.fetch_response.FetchableTopicResponse, ...], code: ErrorCode = ErrorCode.none
-) -> Response:
-    return m.fetch_response.FetchResponse(throttle_time=NO_THROTTLE, error_code=code, responses=responses)
+    again = _Reading(reading.context, reading.request, reading.by_id, broker)
+    return again.context.answer(again.read())
 
 
 class _Reading:
-    """One pass over the request's partitions, with the bytes that are left to give out."""
+    """One pass over the partitions of a fetch, with the bytes that are left to give out."""
 
-    def __init__(self, request: Request, call: Call, broker: Services) -> None:
-        self._request = request
-        self._broker = broker
+    def __init__(self, context: FetchContext, request: Request, by_id: bool, broker: Services) -> None:
+        self.context = context
+        self.request = request
+        self.by_id = by_id
+        self.broker = broker
         self._left = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
         self._aborted = () if request.isolation_level == READ_COMMITTED else None
-        self._by_id = call.api_version >= 13
         self.bytes = 0
         self.refused = False
         self.partitions: list[tuple[str, int]] = []
 
-    def read(self) -> tuple[m.fetch_response.FetchableTopicResponse, ...]:
-        return tuple(
-            m.fetch_response.FetchableTopicResponse(
-                topic=asked.topic,
-                topic_id=asked.topic_id,
-                partitions=self._topic(asked),
-            )
-            for asked in self._request.topics
-        )
+    def read(self) -> list[tuple[AskedPartition, m.fetch_response.PartitionData]]:
+        version, incremental = self.broker.metadata.version, self.context.incremental
+        read = []
+        for partition in self.context.partitions:
+            if incremental and not partition.has_news(version):
+                self.partitions.append(partition.parked_as)
+            else:
+                read.append((partition, self._partition(partition)))
+        return read
 
-    def _topic(self, asked: m.fetch_request.FetchTopic) -> tuple[m.fetch_response.PartitionData, ...]:
-        metadata = self._broker.metadata
-        topic = metadata.topic_by_id(asked.topic_id) if self._by_id else metadata.topic(asked.topic)
-        return tuple(self._partition(topic, part) for part in asked.partitions)
-
-    def _partition(
-        self, topic: TopicDescription | None, part: m.fetch_request.FetchPartition
-    ) -> m.fetch_response.PartitionData:
+    def _partition(self, partition: AskedPartition) -> m.fetch_response.PartitionData:
+        metadata, part = self.broker.metadata, partition.asked
+        topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
         if topic is None:
             return self._refuse(
-                part, ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
+                part, ErrorCode.unknown_topic_id if self.by_id else ErrorCode.unknown_topic_or_partition
             )
         if not 0 <= part.partition < topic.partitions:
             return self._refuse(part, ErrorCode.unknown_topic_or_partition)
-        if part.current_leader_epoch > LEADER_EPOCH:
-            return self._refuse(part, ErrorCode.unknown_leader_epoch)
-        log = self._broker.logs.view(topic, part.partition)
-        limit = max(0, min(part.partition_max_bytes, self._left))
+        if (code := leader_epoch_error(part.current_leader_epoch, self.broker)) is not None:
+            return self._refuse(part, code)
+        return self._records(topic, partition)
+
+    def _records(self, topic: TopicDescription, partition: AskedPartition) -> m.fetch_response.PartitionData:
+        part, logs = partition.asked, self.broker.logs
+        log = logs.view(topic, part.partition)
         try:
+            if (diverging := self._diverging(log, part)) is not None:
+                return diverging
+            limit = max(0, min(part.partition_max_bytes, self._left))
             records = log.read(part.fetch_offset, limit, min_one_batch=self.bytes == 0)
         except ReadRefused as refused:
-            return self._refuse(part, refused.code, log.log_start_offset, log.high_watermark)
+            return self._refuse(part, refused.code)
         self.bytes += len(records)
         self._left -= len(records)
-        self.partitions.append((topic.name, part.partition))
+        partition.parked_as = (topic.name, part.partition)
+        partition.log, partition.metadata_version = logs.log(topic, part.partition), self.broker.metadata.version
+        self.partitions.append(partition.parked_as)
         return m.fetch_response.PartitionData(
             partition_index=part.partition,
             error_code=ErrorCode.none,
@@ -112,19 +111,33 @@ class _Reading:
             records=Records(records),
         )
 
-    def _refuse(
-        self,
-        part: m.fetch_request.FetchPartition,
-        code: ErrorCode,
-        log_start_offset: int = -1,
-        high_watermark: int = -1,
-    ) -> m.fetch_response.PartitionData:
+    def _diverging(self, log: LogView, part: m.fetch_request.FetchPartition) -> m.fetch_response.PartitionData | None:
+        """Where the reader's log and this one part ways (KIP-595), if it says what it read last. Raises ReadRefused."""
+        if part.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = end_of_epoch(log, part.last_fetched_epoch, self.broker.metadata.leader_epoch)
+        if epoch < 0:
+            raise ReadRefused(ErrorCode.offset_out_of_range, f"Nothing is known of epoch {part.last_fetched_epoch}.")
+        if epoch == part.last_fetched_epoch and end_offset >= part.fetch_offset:
+            return None
+        self.refused = True  # it is not to wait for records
+        return m.fetch_response.PartitionData(
+            partition_index=part.partition,
+            error_code=ErrorCode.none,
+            high_watermark=i64(log.high_watermark),
+            last_stable_offset=i64(log.high_watermark),
+            log_start_offset=i64(log.log_start_offset),
+            diverging_epoch=m.fetch_response.EpochEndOffset(epoch=i32(epoch), end_offset=i64(end_offset)),
+            aborted_transactions=self._aborted,
+            records=Records(b""),
+        )
+
+    def _refuse(self, part: m.fetch_request.FetchPartition, code: ErrorCode) -> m.fetch_response.PartitionData:
         self.refused = True
         return m.fetch_response.PartitionData(
             partition_index=i32(part.partition),
             error_code=code,
-            high_watermark=i64(high_watermark),
-            log_start_offset=i64(log_start_offset),
+            high_watermark=i64(-1),
             aborted_transactions=self._aborted,
             records=Records(b""),
         )

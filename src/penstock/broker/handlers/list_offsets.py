@@ -10,7 +10,8 @@ from __future__ import annotations
 from kio.static.primitive import i32, i64
 
 from penstock.broker.call import Call
-from penstock.broker.cluster_metadata import LEADER_EPOCH, TopicDescription
+from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.leader_epochs import leader_epoch_error
 from penstock.broker.partition_logs import LogView
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
@@ -44,19 +45,20 @@ def _partition(
 ) -> m.list_offsets_response.ListOffsetsPartitionResponse:
     if topic is None or not 0 <= part.partition_index < topic.partitions:
         return _refused(part, ErrorCode.unknown_topic_or_partition)
-    if part.current_leader_epoch > LEADER_EPOCH:
-        return _refused(part, ErrorCode.unknown_leader_epoch)
+    if (code := leader_epoch_error(part.current_leader_epoch, broker)) is not None:
+        return _refused(part, code)
     if part.timestamp < 0 and call.api_version < _LOWEST_VERSION.get(part.timestamp, 1):
         return _refused(part, ErrorCode.unsupported_version)
     if part.timestamp < EARLIEST_PENDING_UPLOAD:
         return _refused(part, ErrorCode.unsupported_version)
-    offset, timestamp = _position(broker.logs.view(topic, part.partition_index), part.timestamp)
+    log = broker.logs.view(topic, part.partition_index)
+    offset, timestamp = _position(log, part.timestamp)
     return m.list_offsets_response.ListOffsetsPartitionResponse(
         partition_index=part.partition_index,
         error_code=ErrorCode.none,
         timestamp=i64(timestamp),
         offset=i64(offset),
-        leader_epoch=i32(LEADER_EPOCH if offset >= 0 else -1),
+        leader_epoch=i32(_epoch(log, part.timestamp, offset, broker.metadata.leader_epoch)),
     )
 
 
@@ -71,6 +73,15 @@ def _position(log: LogView, timestamp: int) -> tuple[int, int]:
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN
     return log.offset_for_timestamp(timestamp) or _UNKNOWN
+
+
+def _epoch(log: LogView, timestamp: int, offset: int, current: int) -> int:
+    """Of the record at the offset; of the end, and of an empty log, the one that would write there."""
+    if offset < 0:
+        return -1
+    return (
+        current if timestamp == LATEST or log.high_watermark == log.log_start_offset else log.leader_epoch_for(offset)
+    )
 
 
 def _refused(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from uuid import UUID
 
-from kio.schema.types import BrokerId, TopicName
+from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from penstock.broker.authorized_operations import ON_TOPIC
 from penstock.broker.call import Call
-from penstock.broker.cluster_metadata import INTERNAL_TOPICS, LEADER_EPOCH, TopicDescription
+from penstock.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.topic_administration import TopicRefused, illegal_topic_name
 from penstock.protocol import messages as m
@@ -28,7 +28,7 @@ def handle(
     r = m.metadata_response
     host, port = broker.address(call)
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        topics = tuple(_found(topic, broker.node_id) for topic in broker.metadata.topics())
+        topics = tuple(_found(topic, broker) for topic in broker.metadata.topics())
     else:
         may_create = request.allow_auto_topic_creation or call.api_version < 4
         topics = tuple(_asked_for(asked, broker, may_create) for asked in request.topics)
@@ -56,12 +56,12 @@ def _asked_for(
         topic = broker.metadata.topic_by_id(asked.topic_id)
         if topic is None:
             return _missing(None, ErrorCode.unknown_topic_id, asked.topic_id)
-        return _found(topic, broker.node_id)
+        return _found(topic, broker)
     if asked.name is None:
         return _missing(None, ErrorCode.invalid_request)
     topic = broker.metadata.topic(asked.name)
     if topic is not None:
-        return _found(topic, broker.node_id)
+        return _found(topic, broker)
     if illegal_topic_name(asked.name) is not None:
         return _missing(asked.name, ErrorCode.invalid_topic_exception)
     if not may_create or not broker.configuration.flag("auto.create.topics.enable") or asked.name in INTERNAL_TOPICS:
@@ -70,15 +70,12 @@ def _asked_for(
         topic, _ = broker.topics.create(asked.name)
     except TopicRefused as refusal:
         return _missing(asked.name, refusal.code)
-    return (
-        _found(topic, broker.node_id)
-        if topic is not None
-        else _missing(asked.name, ErrorCode.unknown_topic_or_partition)
-    )
+    return _found(topic, broker) if topic is not None else _missing(asked.name, ErrorCode.unknown_topic_or_partition)
 
 
-def _found(topic: TopicDescription, node_id: BrokerId) -> m.metadata_response.MetadataResponseTopic:
+def _found(topic: TopicDescription, broker: Services) -> m.metadata_response.MetadataResponseTopic:
     r = m.metadata_response
+    node_id, leader_epoch = broker.node_id, i32(broker.metadata.leader_epoch)
     alone = (node_id,)
     return r.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -90,7 +87,7 @@ def _found(topic: TopicDescription, node_id: BrokerId) -> m.metadata_response.Me
                 error_code=ErrorCode.none,
                 partition_index=i32(partition),
                 leader_id=node_id,
-                leader_epoch=i32(LEADER_EPOCH),
+                leader_epoch=leader_epoch,
                 replica_nodes=alone,
                 isr_nodes=alone,
             )
