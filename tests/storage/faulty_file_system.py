@@ -1,21 +1,28 @@
 """A file system in memory that fails as disks do: full, unwilling, forgetful.
 
 `capacity_bytes` makes it full: a write takes what fits and says ENOSPC. `failures` is asked before every operation.
-`crash` is a power loss: of what was not synced, any prefix survives, with zeros where a page was never written.
-Names (created, renamed, removed) survive, which is what ext4 and xfs give to a renamed file that was synced before.
+`crash` is a power loss, and forgets as much as POSIX allows:
+
+- of a file's bytes that were not synced any pages may have reached the disk, whole or in part, in any order; those that
+  did not are what they were before, or zeros where the file had grown;
+- of the names in a directory (created, renamed, removed) that changed since `sync_directory` the oldest few stay
+  changed, in each directory by itself: a synced file whose name was not synced is gone with everything below it.
+
+What a kill -9 leaves is simpler: everything that was written (`killed`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 from penstock.storage.file_system import Buffer
 
 Failures = Callable[[str, Path], OSError | None]
+NOTHING_FAILS: Failures = lambda _operation, _path: None  # noqa: E731
 
 
 def error(number: int, path: Path) -> OSError:
@@ -23,9 +30,76 @@ def error(number: int, path: Path) -> OSError:
 
 
 class _Image:
-    def __init__(self) -> None:
-        self.content = bytearray()
+    """A file's bytes, and those that are sure to be there after a power loss."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = bytearray(content)
         self.synced = b""
+
+    def copy(self) -> _Image:
+        other = _Image(self.content)
+        other.synced = self.synced
+        return other
+
+    def crash(self, chance: Random) -> None:
+        now, before = self.content, self.synced
+        if now == before:
+            return
+        if len(now) < len(before) and chance.random() < 0.5:
+            now = bytearray(before)  # a truncation that never reached the disk
+        page = chance.choice((16, 64, 512, 4096))
+        written = chance.choice((0.0, 0.5, 0.9, 1.0))
+        size = chance.choice((len(now), chance.randint(min(len(before), len(now)), len(now))))
+        survivor = bytearray(before[:size].ljust(size, b"\0"))
+        for at in range(0, size, page):
+            new = now[at : min(at + page, size)]
+            if survivor[at : at + page] != new and chance.random() < written:
+                torn = chance.randint(0, len(new)) if chance.random() < 0.1 else len(new)
+                survivor[at : at + torn] = new[:torn]
+        self.content, self.synced = survivor, bytes(survivor)
+
+
+class _Directory:
+    """Names, those that are durable, and the changes between the two, oldest first: (name gone, name there, what)."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Image | _Directory] = {}
+        self.durable: dict[str, _Image | _Directory] = {}
+        self.journal: list[tuple[str | None, str | None, _Image | _Directory]] = []
+
+    def change(self, gone: str | None, there: str | None, what: _Image | _Directory) -> None:
+        self.journal.append((gone, there, what))
+        _apply(self.entries, gone, there, what)
+
+    def sync(self) -> None:
+        self.durable, self.journal = dict(self.entries), []
+
+    def copy(self) -> _Directory:
+        other, seen = _Directory(), {}
+        for node in (*self.entries.values(), *self.durable.values(), *(what for _, _, what in self.journal)):
+            if id(node) not in seen:
+                seen[id(node)] = node.copy()
+        other.entries = {name: seen[id(node)] for name, node in self.entries.items()}
+        other.durable = {name: seen[id(node)] for name, node in self.durable.items()}
+        other.journal = [(gone, there, seen[id(what)]) for gone, there, what in self.journal]
+        return other
+
+    def crash(self, chance: Random) -> None:
+        kept = chance.choice((0, len(self.journal), chance.randint(0, len(self.journal))))
+        for gone, there, what in self.journal[:kept]:
+            _apply(self.durable, gone, there, what)
+        self.entries, self.journal = dict(self.durable), []
+        for node in self.entries.values():
+            node.crash(chance)
+
+
+def _apply(
+    entries: dict[str, _Image | _Directory], gone: str | None, there: str | None, what: _Image | _Directory
+) -> None:
+    if gone is not None:
+        entries.pop(gone, None)
+    if there is not None:
+        entries[there] = what
 
 
 class FaultyFile:
@@ -84,22 +158,32 @@ class _Lock:
         self._system.locked.discard(self._path)
 
 
+class _Files(dict[Path, _Image]):
+    """A look at all files; deleting from it loses the file on the disk."""
+
+    def __init__(self, system: FaultyFileSystem) -> None:
+        super().__init__(system.walk())
+        self._system = system
+
+    def __delitem__(self, path: Path) -> None:
+        super().__delitem__(path)
+        parent = self._system.directory(path.parent)
+        del parent.entries[path.name]
+        parent.sync()
+
+
 class FaultyFileSystem:
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
-        self.failures: Failures = lambda _operation, _path: None
-        self.files: dict[Path, _Image] = {}
-        self.directories: set[Path] = set()
+        self.failures: Failures = NOTHING_FAILS
         self.locked: set[Path] = set()
         self.generation = 0
+        self._root = _Directory()
 
     def copy(self) -> FaultyFileSystem:
         """Another disk that holds the same, for one more try."""
         other = FaultyFileSystem(capacity_bytes=self.capacity_bytes)
-        other.directories = set(self.directories)
-        for path, image in self.files.items():
-            other.files[path] = _Image()
-            other.files[path].content, other.files[path].synced = bytearray(image.content), image.synced
+        other._root = self._root.copy()
         return other
 
     def check(self, operation: str, path: Path) -> None:
@@ -107,85 +191,140 @@ class FaultyFileSystem:
             raise failure
 
     def used(self) -> int:
-        return sum(len(image.content) for image in self.files.values())
+        return sum(len(image.content) for _, image in self.walk())
 
     def room(self) -> int:
         return 1 << 60 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used())
 
-    def crash(self, chance: Random) -> None:
-        """The power fails. Open files and locks are gone; unsynced bytes survive in part."""
+    def killed(self) -> None:
+        """The process is gone, the machine is not: open files and locks are gone, what was written is there."""
         self.generation += 1
         self.locked.clear()
-        for image in self.files.values():
-            kept = chance.randint(min(len(image.synced), len(image.content)), len(image.content))
-            survivor = image.content[:kept]
-            if kept > len(image.synced) and chance.random() < 0.3:
-                hole = chance.randrange(len(image.synced), kept)
-                survivor[hole:] = bytes(kept - hole)
-            if len(image.content) < len(image.synced) and chance.random() < 0.5:
-                survivor = bytearray(image.synced)  # a truncation that never reached the disk
-            image.content, image.synced = survivor, bytes(survivor)
+        self.failures = NOTHING_FAILS
+
+    def crash(self, chance: Random) -> None:
+        """The power fails."""
+        self.generation += 1
+        self.locked.clear()
+        for node in self._root.entries.values():
+            node.crash(chance)
+        self._root.sync()
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def walk(self) -> Iterator[tuple[Path, _Image]]:
+        below = [(Path("/"), self._root)]
+        while below:
+            path, directory = below.pop()
+            for name, node in directory.entries.items():
+                if isinstance(node, _Image):
+                    yield path / name, node
+                else:
+                    below.append((path / name, node))
+
+    @property
+    def files(self) -> dict[Path, _Image]:
+        return _Files(self)
+
+    @property
+    def directories(self) -> set[Path]:
+        found, below = set(), [(Path("/"), self._root)]
+        while below:
+            path, directory = below.pop()
+            for name, node in directory.entries.items():
+                if isinstance(node, _Directory):
+                    found.add(path / name)
+                    below.append((path / name, node))
+        return found
+
+    def _node(self, path: Path) -> _Image | _Directory | None:
+        node: _Image | _Directory | None = self._root
+        for part in path.parts[1:]:
+            if not isinstance(node, _Directory):
+                return None
+            node = node.entries.get(part)
+        return node
+
+    def directory(self, path: Path) -> _Directory:
+        node = self._node(path)
+        if not isinstance(node, _Directory):
+            raise error(errno.ENOENT if node is None else errno.ENOTDIR, path)
+        return node
+
+    def _file(self, path: Path) -> _Image:
+        node = self._node(path)
+        if not isinstance(node, _Image):
+            raise error(errno.ENOENT, path)
+        return node
 
     # -- the protocol ----------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         self.check("open", path)
-        if path not in self.files:
-            if not create:
-                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-            self.files[path] = _Image()
-        return FaultyFile(self, path, self.files[path])
+        if create and self._node(path) is None:
+            self.directory(path.parent).change(None, path.name, _Image())
+        return FaultyFile(self, path, self._file(path))
 
     def names(self, directory: Path) -> list[str]:
-        return [path.name for path in (*self.files, *self.directories) if path.parent == directory]
+        return list(self.directory(directory).entries)
 
     def size(self, path: Path) -> int:
-        return len(self.files[path].content)
+        return len(self._file(path).content)
 
     def exists(self, path: Path) -> bool:
-        return path in self.files or path in self.directories
+        return self._node(path) is not None
 
     def make_directory(self, path: Path) -> None:
         self.check("make_directory", path)
-        self.directories.add(path)
+        if path != path.parent and self._node(path.parent) is None:
+            self.make_directory(path.parent)
+        if self._node(path) is None:
+            self.directory(path.parent).change(None, path.name, _Directory())
 
     def rename(self, old: Path, new: Path) -> None:
         self.check("rename", old)
-        if old not in self.files and old not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
-        self.files.pop(new, None)
-        self.directories = {new if path == old else path for path in self.directories}
-        self.files = {
-            new / path.relative_to(old) if path.is_relative_to(old) else path: image
-            for path, image in self.files.items()
-        }
+        node = self._node(old)
+        if node is None:
+            raise error(errno.ENOENT, old)
+        assert old.parent == new.parent, "the two names are in one directory"
+        self.directory(old.parent).change(old.name, new.name, node)
 
     def remove(self, path: Path) -> None:
         self.check("remove", path)
-        self.files.pop(path, None)
+        node = self._node(path)
+        if node is not None:
+            self.directory(path.parent).change(path.name, None, node)
 
     def remove_tree(self, path: Path) -> None:
         self.check("remove_tree", path)
-        self.directories.discard(path)
-        self.files = {p: image for p, image in self.files.items() if not p.is_relative_to(path)}
+        self.directory(path.parent).change(path.name, None, self.directory(path))
 
     def read_bytes(self, path: Path) -> bytes:
         self.check("read", path)
-        if path not in self.files:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        return bytes(self.files[path].content)
+        return bytes(self._file(path).content)
 
     def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None:
+        """Step by step, as the real one does it."""
+        parent, beside = self.directory(path.parent), path.with_name(path.name + ".tmp")
         self.check("write", path)
         if len(data) > self.room():
             raise error(errno.ENOSPC, path)
-        image = _Image()
-        image.content += data
-        image.synced = data  # renamed over the old one: journalled file systems order the two
-        self.files[path] = image
+        image = _Image(data)
+        parent.change(None, beside.name, image)
+        if sync:
+            self.check("sync", beside)
+            image.synced = bytes(data)
+        self.check("rename", beside)
+        parent.change(beside.name, path.name, image)
+        if sync:
+            self.sync_directory(path.parent)
 
     def sync_directory(self, path: Path) -> None:
         self.check("sync_directory", path)
+        self.directory(path).sync()
+
+    def free_bytes(self, path: Path) -> int | None:
+        return None if self.capacity_bytes is None else self.room()
 
     def lock(self, path: Path) -> _Lock:
         if path in self.locked:

@@ -40,7 +40,9 @@ def opened(
     directory: Path, *, clock: ManualClock | None = None, file_system: FileSystem = REAL, **how: Any
 ) -> PartitionLog:
     """A log of flights-0; what is no argument of `open` is a setting."""
-    arguments = {name: how.pop(name) for name in ("clean", "recovery_point", "log_start_offset") if name in how}
+    arguments = {
+        name: how.pop(name) for name in ("clean", "recovery_point", "log_start_offset", "gaps_until") if name in how
+    }
     return PartitionLog.open(
         directory,
         topic="flights",

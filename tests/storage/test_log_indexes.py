@@ -14,7 +14,7 @@ from tests.storage.log_samples import NOW_MS, append, batch, opened
 from penstock.storage.file_system import REAL
 from penstock.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
 
-PATH = Path("/logs/0.index")
+PATH = Path("/0.index")
 
 
 def test_the_bytes_are_kafkas(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ start offsets alone carry something that the logs do not say: what DeleteRecords
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from penstock.storage.checkpoints import CheckpointCorrupt, read_checkpoint, write_checkpoint
@@ -32,31 +33,51 @@ class DirectoryCheckpoints:
     def __init__(self, path: Path, file_system: FileSystem) -> None:
         self._path = path
         self._file_system = file_system
+        self._lock = threading.Lock()  # two threads must not write beside the same file
         self.recovery_points = self._offsets(_RECOVERY_POINTS)
         self.log_starts = self._offsets(_LOG_STARTS)
         self.cleaned_to = self._offsets(_CLEANED_TO)
         self.ended = self._take_clean_shutdown()
 
-    def forget(self, key: TopicPartition) -> None:
-        for offsets in (self.recovery_points, self.log_starts, self.cleaned_to):
-            offsets.pop(key, None)
-        self.ended.pop(key, None)
+    def forget(self, key: TopicPartition) -> bool:
+        """Whether there was anything: then it must leave the files before the partition comes to life again."""
+        known = [offsets.pop(key, None) for offsets in (self.recovery_points, self.log_starts, self.cleaned_to)]
+        return (self.ended.pop(key, None), *known) != (None,) * 4
 
-    def save(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Recovery points and log start offsets as they are now. Raises OSError."""
-        for key, log in list(logs.items()):
-            self.recovery_points[key] = log.recovery_point
-            if log.log_start_offset > log.segment_base_offsets[0]:
-                self.log_starts[key] = log.log_start_offset
-            else:
-                self.log_starts.pop(key, None)
-        self._write(_RECOVERY_POINTS, self.recovery_points)
-        self._write(_LOG_STARTS, self.log_starts)
+    def keep(self, is_there: Callable[[TopicPartition], bool]) -> None:
+        """Forget partitions that are not there: another life of theirs must not inherit where the last one stood."""
+        for key in {*self.recovery_points, *self.log_starts, *self.cleaned_to, *self.ended}:
+            if not is_there(key):
+                self.forget(key)
+
+    def save(self, logs: Mapping[TopicPartition, PartitionLog], *, sync: bool = False) -> None:
+        """Recovery points and log start offsets as they are now; with `sync` they survive a power loss. Raises
+        OSError."""
+        with self._lock:
+            for key, log in list(logs.items()):
+                self.recovery_points[key] = log.recovery_point
+                if log.log_start_offset > log.segment_base_offsets[0]:
+                    self.log_starts[key] = log.log_start_offset
+                else:
+                    self.log_starts.pop(key, None)
+            self._write(_RECOVERY_POINTS, self.recovery_points, sync=sync)
+            self._write(_LOG_STARTS, self.log_starts, sync=sync)
+
+    def save_forgotten(self) -> None:
+        """After `forget`: the files, too, no longer tell of it, nor would after a power loss. Raises OSError."""
+        with self._lock:
+            for name, offsets in (
+                (_RECOVERY_POINTS, self.recovery_points),
+                (_LOG_STARTS, self.log_starts),
+                (_CLEANED_TO, self.cleaned_to),
+            ):
+                self._write(name, offsets, sync=True)
 
     def cleaned(self, key: TopicPartition, offset: int) -> None:
         """What lies before `offset` is compacted. Raises OSError."""
-        self.cleaned_to[key] = offset
-        self._write(_CLEANED_TO, self.cleaned_to)
+        with self._lock:
+            self.cleaned_to[key] = offset
+            self._write(_CLEANED_TO, self.cleaned_to)
 
     def save_clean_shutdown(self, closed: Iterable[tuple[TopicPartition, CleanShutdown]], *, sync: bool) -> None:
         """How each log ended, those included that were never opened since the last time. Raises OSError."""
@@ -64,9 +85,9 @@ class DirectoryCheckpoints:
         rows = [(t, p, c.base_offset, c.size_bytes, c.log_end_offset) for (t, p), c in ended.items()]
         write_checkpoint(self._file_system, self._path / _CLEAN_SHUTDOWN, rows, sync=sync)
 
-    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool = False) -> None:
         rows = [(topic, partition, offset) for (topic, partition), offset in list(offsets.items())]
-        write_checkpoint(self._file_system, self._path / name, rows)
+        write_checkpoint(self._file_system, self._path / name, rows, sync=sync)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         try:

@@ -66,9 +66,10 @@ class LogDirectory:
         self._clock_ms = clock_ms
         self._file_system = file_system
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        if not file_system.exists(self.path):
-            file_system.make_directory(self.path)
-            file_system.sync_directory(self.path.parent)
+        made = [path for path in (self.path, *self.path.parents) if not file_system.exists(path)]
+        file_system.make_directory(self.path)
+        for path in made:
+            file_system.sync_directory(path.parent)
         try:
             self._lock = file_system.lock(self.path / ".lock")
         except BlockingIOError:
@@ -265,18 +266,26 @@ class LogDirectory:
         if key not in self._on_disk:
             self._durably(lambda: self._make_partition(directory, entry.topic_id))
             self._on_disk.add(key)
+        config = LogConfig.from_kafka(entry.configs, self._defaults)
         return PartitionLog.open(
             directory,
             topic=topic,
             partition=partition,
-            config=LogConfig.from_kafka(entry.configs, self._defaults),
+            config=config,
             clock_ms=self._clock_ms,
             file_system=self._file_system,
             log_start_offset=self._checkpoints.log_starts.get(key, 0),
             recovery_point=self._checkpoints.recovery_points.get(key, 0),
-            cleaned_to=self._checkpoints.cleaned_to.get(key, 0),
+            gaps_until=self._gaps_until(key, config),
             clean=self._checkpoints.ended.pop(key, None),
         )
+
+    def _gaps_until(self, key: TopicPartition, config: LogConfig) -> int | None:
+        """Compaction leaves gaps only where the log was flushed, and that is noted before. Without a note (a young log,
+        or the file was lost) they may be anywhere in a compacted log."""
+        if key not in self._checkpoints.recovery_points and config.is_compacted:
+            return None
+        return max(self._checkpoints.recovery_points.get(key, 0), self._checkpoints.cleaned_to.get(key, 0))
 
     def _make_partition(self, directory: Path, topic_id: uuid.UUID) -> None:
         self._file_system.make_directory(directory)

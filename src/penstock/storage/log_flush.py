@@ -1,5 +1,7 @@
 """fsync of one log: what of it survives a power loss, when the next fsync is due, and doing it.
 
+A file survives by its name only: the first flush also syncs the directory and the one above it, whoever made them (a
+process that was killed before may have left them to the page cache), later ones the directory when files came or went.
 `flush` may be called from another thread than the one that appends; one flush at a time.
 """
 
@@ -27,12 +29,12 @@ class LogFlush:
         self._health = health
         self._lock = threading.Lock()
         self._last_flush_ms = 0
-        self._directory_changed = False
+        self._directory_changed = True
+        self._is_first = True
 
-    def begin(self, recovery_point: int, now_ms: int, *, directory_changed: bool) -> None:
+    def begin(self, recovery_point: int, now_ms: int) -> None:
         self.recovery_point = recovery_point
         self._last_flush_ms = now_ms
-        self._directory_changed = directory_changed
 
     def files_changed(self) -> None:
         """Files came or went: the directory itself wants an fsync."""
@@ -57,6 +59,9 @@ class LogFlush:
                     segment.sync()
                 if directory_changed:
                     self._file_system.sync_directory(self._directory)
+                if self._is_first:
+                    self._file_system.sync_directory(self._directory.parent)
+                    self._is_first = False
             except OSError as error:
                 self._health.fail(error, "could not be flushed")
             self.recovery_point = max(self.recovery_point, log_end_offset)

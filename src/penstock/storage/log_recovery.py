@@ -2,9 +2,10 @@
 
 Rules: an exchange of segments that was interrupted is finished first. After a clean shutdown (the log is as long as was
 noted) nothing is read. Otherwise every segment from the recovery point on, and in any case the last one, is scanned
-with CRCs; the log is cut before the first byte that is no sound batch, and segments behind a cut go. Indexes of scanned
-segments are built anew. Leader epochs and producer state are taken from their files and completed from the batches
-behind them. What is cut is logged with its size.
+with CRCs; the log is cut before the first byte that is no sound batch, and segments behind a cut go. So do those behind
+a hole: without an fsync per append a power loss may take the end of a segment and leave the next one; what is left is
+what the log was at some moment. Indexes of scanned segments are built anew. Leader epochs and producer state are taken
+from their files and completed from the batches behind them. What is cut is logged with its size.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def open_log(
     producers: ProducerState,
     log_start_offset: int,
     recovery_point: int,
+    gaps_until: int | None,
     clean: CleanShutdown | None,
     now_ms: int,
 ) -> OpenedLog:
@@ -74,7 +76,10 @@ def open_log(
     recovered = bool(segments) and not _is_clean(segments, clean)
     bytes_cut = 0
     if recovered:
-        segments, bytes_cut = _recover(segments, recovery_point, note_epochs)
+        found = len(segments)
+        segments, bytes_cut = _recover(segments, recovery_point, gaps_until, note_epochs)
+        if len(segments) < found:
+            file_system.sync_directory(directory)  # what was removed must not come back beside what is written next
     end = segments[-1].next_offset() if recovered else (clean.log_end_offset if segments and clean else 0)
     if not segments or end < log_start_offset:
         for segment in reversed(segments):
@@ -127,13 +132,17 @@ def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], bool]:
 
 
 def _recover(
-    segments: list[LogSegment], recovery_point: int, note: Callable[[BatchHeader], bool]
+    segments: list[LogSegment], recovery_point: int, gaps_until: int | None, note: Callable[[BatchHeader], bool]
 ) -> tuple[list[LogSegment], int]:
     """Scan from the recovery point on; what is left, and how many bytes were cut."""
     first = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     next_offset = segments[first].base_offset
     for i in range(first, len(segments)):
         segment = segments[i]
+        is_hole = gaps_until is not None and segment.base_offset > max(next_offset, gaps_until)
+        if segment.base_offset < next_offset or is_hole:
+            why = f"the next segment begins at {segment.base_offset}"
+            return segments[:i], _cut_behind(segments[i - 1], segments[i:], why, next_offset)
         torn: TornLog | None = None
         try:
             for header in segment.rebuild():
@@ -146,10 +155,15 @@ def _recover(
             segment.cut(torn.position, next_offset)
             segment.close_time_index()
             segment.sync()  # else a second power loss could bring back what nobody would look at again
-            behind = segments[i + 1 :]
-            cut += sum(s.size_bytes for s in behind)
-            _log.warning("%s: %s; cut %d bytes, the log ends at offset %d", segment.path, torn, cut, next_offset)
-            for later in reversed(behind):
-                later.remove()
+            cut += _cut_behind(segment, segments[i + 1 :], str(torn), next_offset, cut)
             return segments[: i + 1], cut
     return segments, 0
+
+
+def _cut_behind(last: LogSegment, behind: list[LogSegment], why: str, end_offset: int, cut_before: int = 0) -> int:
+    """Remove the segments behind the last one that counts; how many bytes they had."""
+    size = sum(segment.size_bytes for segment in behind)
+    _log.warning("%s: %s; cut %d bytes, the log ends at offset %d", last.path, why, cut_before + size, end_offset)
+    for segment in reversed(behind):
+        segment.remove()
+    return size

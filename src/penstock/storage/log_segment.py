@@ -142,6 +142,7 @@ class LogSegment:
 
         Raises OSError; the file is then cut back to what it was (if even that fails, `errno` is EIO).
         """
+        self.load_indexes()  # entries are added behind those that are there
         position = self.size_bytes
         try:
             self.file.write_at(data, position)

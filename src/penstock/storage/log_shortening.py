@@ -72,6 +72,7 @@ def truncate_to(log: LogState, offset: int) -> None:
         if span is not None:
             active.cut(span.position, end)
             active.sync()  # rare, and what was cut must not come back
+        log.file_system.sync_directory(log.directory)  # nor must what was removed
         log.log_end_offset = end
         log.log_start_offset = min(log.log_start_offset, end)
         log.flush.cut_to(end)

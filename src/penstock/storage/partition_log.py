@@ -83,20 +83,21 @@ class PartitionLog:
         file_system: FileSystem = REAL,
         log_start_offset: int = 0,
         recovery_point: int = 0,
+        gaps_until: int | None = None,
         clean: CleanShutdown | None = None,
     ) -> PartitionLog:
         """Open the log in `directory`, making it when it is new.
 
         `clean` is what `close` returned the last time; without it everything from `recovery_point` on is checked and
-        what a crash tore is cut off. Raises StorageFull, LogFailed.
+        what a crash tore is cut off. `gaps_until`: where compaction may have left gaps; one behind it is a hole that a
+        power loss tore, and what follows is cut, too. None: a gap may be anywhere. Raises StorageFull, LogFailed.
         """
         log = cls(
             directory, topic=topic, partition=partition, config=config, clock_ms=clock_ms, file_system=file_system
         )
         now_ms = clock_ms()
-        is_new = not file_system.exists(directory)
         try:
-            if is_new:
+            if not file_system.exists(directory):
                 file_system.make_directory(directory)
             opened = open_log(
                 directory,
@@ -106,6 +107,7 @@ class PartitionLog:
                 producers=log._state.producers,
                 log_start_offset=log_start_offset,
                 recovery_point=recovery_point,
+                gaps_until=gaps_until,
                 clean=clean,
                 now_ms=now_ms,
             )
@@ -115,7 +117,7 @@ class PartitionLog:
         log._state.log_start_offset = opened.log_start_offset
         log._state.log_end_offset = opened.log_end_offset
         log.recovered, log.bytes_cut = opened.recovered, opened.bytes_cut
-        log._state.flush.begin(min(recovery_point, opened.log_end_offset), now_ms, directory_changed=is_new)
+        log._state.flush.begin(min(recovery_point, opened.log_end_offset), now_ms)
         if config.fsync == "always":
             log.flush()
         return log
