@@ -7,7 +7,7 @@ of `__consumer_offsets` cost nothing before a group uses them. Bytes pass throug
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Protocol
 
 from penstock.broker.cluster_metadata import TopicDescription
@@ -144,6 +144,12 @@ class PartitionLogs:
         """The new log start offset. Raises StorageError."""
         log = self._directory.existing_log(topic.name, partition)
         return 0 if log is None else log.delete_records_before(offset)
+
+    def sizes(self, wanted: Collection[tuple[str, int]] | None = None) -> Iterator[tuple[str, int, int]]:
+        """(topic, partition, bytes) of all logs on the disk, or of those that are wanted. Raises StorageError."""
+        for topic, partition in self._directory.partitions_on_disk():
+            if wanted is None or (topic, partition) in wanted:
+                yield topic, partition, self._directory.log(topic, partition).size_bytes
 
     def enforce_retention(self) -> None:
         """Deletes the segments that are too old or too much."""

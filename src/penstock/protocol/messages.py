@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from kio.schema.alter_client_quotas.v1 import response as alter_client_quotas_response
     from kio.schema.alter_configs.v2 import request as alter_configs_request
     from kio.schema.alter_configs.v2 import response as alter_configs_response
+    from kio.schema.alter_partition_reassignments.v1 import request as alter_partition_reassignments_request
+    from kio.schema.alter_partition_reassignments.v1 import response as alter_partition_reassignments_response
+    from kio.schema.alter_replica_log_dirs.v2 import request as alter_replica_log_dirs_request
+    from kio.schema.alter_replica_log_dirs.v2 import response as alter_replica_log_dirs_response
     from kio.schema.alter_user_scram_credentials.v0 import request as alter_user_scram_credentials_request
     from kio.schema.alter_user_scram_credentials.v0 import response as alter_user_scram_credentials_response
     from kio.schema.api_versions.v4 import request as api_versions_request
@@ -153,6 +157,10 @@ __all__ = [
     "alter_client_quotas_response",
     "alter_configs_request",
     "alter_configs_response",
+    "alter_partition_reassignments_request",
+    "alter_partition_reassignments_response",
+    "alter_replica_log_dirs_request",
+    "alter_replica_log_dirs_response",
     "alter_user_scram_credentials_request",
     "alter_user_scram_credentials_response",
     "api_versions_request",
