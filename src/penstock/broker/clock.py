@@ -1,25 +1,65 @@
-"""The broker's two clocks.
+"""The broker's two clocks, and what waits for them.
 
 Records carry the wall clock's time. Leases (sessions, rebalance deadlines) are kept on a clock that starts at the wall
 clock's time and then only goes forward steadily, so a jump of the wall clock fences nobody.
+
+All that becomes due by itself (group timers, transaction timeouts, retention, compaction) is asked of one `Clock`, so
+that a test can put a `manual_clock.ManualClock` in its place. Waits that a client holds a connection open for (a
+fetch's max wait, a throttled answer) are the event loop's own: a client's patience is real time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-__all__ = ["SteadyClock", "wall_clock_ms"]
+__all__ = ["Cancellable", "Clock", "SteadyClock", "wall_clock_ms"]
 
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Times in ms since the epoch. Belongs to the event loop it is used on."""
+
+    def now_ms(self) -> int:
+        """For leases: goes forward steadily."""
+
+    def wall_clock_ms(self) -> int:
+        """For records and files."""
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
+        """Calls back on this loop."""
+
+    async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
+        """Does a chore again and again, the interval between two; ends when cancelled."""
+
+
 class SteadyClock:
-    """Milliseconds since the epoch, as of the start, plus the monotonic time that has passed since."""
+    """The real one. `now_ms` is the wall clock's time as of the start plus the monotonic time since then."""
 
     def __init__(self) -> None:
         self._offset_ms = wall_clock_ms() - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:
         return self._offset_ms + time.monotonic_ns() // 1_000_000
+
+    def wall_clock_ms(self) -> int:
+        return wall_clock_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
+        return asyncio.get_running_loop().call_later(max(0.0, delay_ms / 1000), callback)
+
+    async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            under_way = chore()
+            if under_way is not None:
+                await under_way

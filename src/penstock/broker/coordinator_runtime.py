@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.broker.clock import Cancellable, Clock, SteadyClock
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
@@ -68,7 +69,10 @@ class CoordinatorRuntime:
         now_ms: Callable[[], int],
         create_topics: Callable[[tuple[CreatableTopic, ...]], None],
         metrics: BrokerMetrics | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """`clock` wakes it; without one the event loop does."""
+        self._call_later = (clock or SteadyClock()).call_later
         self._metrics = metrics or BrokerMetrics()
         self._configuration = configuration
         self._partitions = partitions
@@ -80,7 +84,7 @@ class CoordinatorRuntime:
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._behind: dict[ShardRunner, None] = {}
         self._failed: dict[int, str] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Cancellable | None = None
         self._timer_deadline_ms = 0
         self._stopped = False
 
@@ -246,8 +250,7 @@ class CoordinatorRuntime:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_deadline_ms = deadline_ms
-        delay = max(0.0, (deadline_ms - self._now_ms()) / 1000)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+        self._timer = self._call_later(deadline_ms - self._now_ms(), self._wake)
 
     def _wake(self) -> None:
         self._timer = None

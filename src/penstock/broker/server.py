@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.broker.api_table import SERVED, ApiTable, Handler
 from penstock.broker.changed_settings import ChangedSettings
-from penstock.broker.clock import SteadyClock, wall_clock_ms
+from penstock.broker.clock import Clock, SteadyClock
 from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
@@ -59,7 +59,12 @@ class Server:
     """Mutable: one broker's life. Belongs to the event loop it was started on."""
 
     def __init__(
-        self, configuration: BrokerConfiguration, *, metrics_host: str = "127.0.0.1", metrics_port: int | None = None
+        self,
+        configuration: BrokerConfiguration,
+        *,
+        metrics_host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.configuration = configuration
         self.metrics = BrokerMetrics()
@@ -73,7 +78,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._connections: dict[ClientConnection, None] = {}
         self._tokens = itertools.count(1)
-        self._clock = SteadyClock()
+        self.clock: Clock = clock or SteadyClock()
         self._chores: list[asyncio.Task[None]] = []
         self._stopping = False
         self._everybody_left: asyncio.Event | None = None
@@ -152,7 +157,7 @@ class Server:
 
     def now_ms(self) -> int:
         """The clock that sessions are kept on."""
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     def api_name(self, api_key: int) -> str:
         return ApiKey(api_key).kafka_name
@@ -169,7 +174,7 @@ class Server:
         configuration = self.configuration
         flusher, delayed_fetches = Flusher(), DelayedFetches()
         directory = LogDirectory(
-            configuration.data_dir, defaults=default_log_config(configuration), clock_ms=wall_clock_ms
+            configuration.data_dir, defaults=default_log_config(configuration), clock_ms=self.clock.wall_clock_ms
         )
         try:
             settings = ChangedSettings(directory, configuration, self._settings_changed)
@@ -180,7 +185,7 @@ class Server:
                 directory,
                 flusher=flusher,
                 delayed_fetches=delayed_fetches,
-                clock_ms=wall_clock_ms,
+                clock_ms=self.clock.wall_clock_ms,
                 cleaner=LogCleaner(directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
             )
             topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
@@ -189,9 +194,10 @@ class Server:
                 partitions=group_topic.partitions,
                 image=metadata.image,
                 logs=GroupMetadataLogs(logs, group_topic),
-                now_ms=self._clock.now_ms,
+                now_ms=self.clock.now_ms,
                 create_topics=topics.create_internal,
                 metrics=self.metrics,
+                clock=self.clock,
             )
             coordinator.load()
         except BaseException:
@@ -209,6 +215,7 @@ class Server:
             delayed_fetches=delayed_fetches,
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
             flusher=flusher,
+            clock=self.clock,
             port=self.port,
         )
 
@@ -261,11 +268,14 @@ class Server:
 
     def _start_chores(self, services: Services) -> None:
         configuration = self.configuration
-        self._chore(_every(configuration.integer("log.retention.check.interval.ms"), services.logs.enforce_retention))
+        retention_ms = configuration.integer("log.retention.check.interval.ms")
+        self._chore(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
         if configuration.flag("log.cleaner.enable"):
-            self._chore(_every(configuration.integer("log.cleaner.backoff.ms"), services.logs.compact))
-        self._chore(_every(CHECKPOINT_INTERVAL_MS, services.logs.flush_closed_segments))
-        self._chore(_every(IDLE_CHECK_INTERVAL_MS, self._close_idle_connections))
+            cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
+            self._chore(self.clock.every(cleaning_ms, _told(services.logs.compact)))
+        steady = SteadyClock()
+        self._chore(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
+        self._chore(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
         if configuration.flush_policy == "interval":
             self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
 
@@ -304,15 +314,18 @@ class _Sizes:
         return self._server.connection_count
 
 
-async def _every(interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
-    while True:
-        await asyncio.sleep(interval_ms / 1000)
+def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
+    """The chore whose failures are told and end nothing: it comes again."""
+
+    async def done() -> None:
         try:
             under_way = chore()
             if under_way is not None:
                 await under_way
         except (OSError, PenstockError) as error:
             logger.error("A chore of the broker failed and is tried again later: %s", error)
+
+    return done
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

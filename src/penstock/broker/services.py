@@ -8,6 +8,7 @@ from kio.schema.types import BrokerId
 
 from penstock.broker.call import Call
 from penstock.broker.changed_settings import ChangedSettings
+from penstock.broker.clock import Clock
 from penstock.broker.cluster_metadata import ClusterMetadata
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
@@ -34,7 +35,10 @@ ALL_OPERATIONS_UNKNOWN = -(2**31)
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """`coordinator` is there once the broker has started; `port` is the one in fact bound."""
+    """`coordinator` is there once the broker has started; `port` is the one in fact bound.
+
+    `clock`: whatever becomes due by itself is asked of it, so that tests can move the time.
+    """
 
     configuration: BrokerConfiguration
     settings: ChangedSettings
@@ -46,6 +50,7 @@ class Services:
     delayed_fetches: DelayedFetches
     fetch_sessions: FetchSessions
     flusher: Flusher
+    clock: Clock
     port: int
 
     @property
