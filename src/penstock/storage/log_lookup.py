@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.protocol.record_batches import iter_batch_headers, records_of_batch
+from penstock.protocol.record_batches import CorruptBatch, iter_batch_headers, records_of_batch
 from penstock.storage.log_segment import LogSegment
 
 __all__ = ["TimestampOffset", "first_since", "youngest"]
@@ -54,20 +54,23 @@ def _max_timestamp_since(segment: LogSegment, start_offset: int) -> int:
 
 
 def _max_in_batch(batch: bytes, start_offset: int) -> int:
-    return max(
-        (
-            record.timestamp_ms
-            for header in iter_batch_headers(batch)
-            for record in records_of_batch(batch, header)
-            if record.offset >= start_offset
-        ),
-        default=-1,
-    )
+    return max((found.timestamp_ms for found in _records(batch) if found.offset >= start_offset), default=-1)
 
 
 def _record_since(batch: bytes, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-    for header in iter_batch_headers(batch):
-        for record in records_of_batch(batch, header):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                return TimestampOffset(record.offset, record.timestamp_ms)
+    for found in _records(batch):
+        if found.timestamp_ms >= timestamp_ms and found.offset >= start_offset:
+            return found
     return None
+
+
+def _records(batch: bytes) -> Iterator[TimestampOffset]:
+    """Of a batch whose records cannot be read, which other brokers or old logs may hold, its end and what its header
+    says is all."""
+    for header in iter_batch_headers(batch):
+        try:
+            records = list(records_of_batch(batch, header))
+        except CorruptBatch:
+            yield TimestampOffset(header.last_offset, header.max_timestamp)
+        else:
+            yield from (TimestampOffset(record.offset, record.timestamp_ms) for record in records)

@@ -1,0 +1,45 @@
+"""The frames that once hurt, again; and a minute of new ones. `make fuzz MINUTES=60` is the long version."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from tests.fuzz.campaign import Campaign, frame_from_hex
+
+CORPUS = Path(__file__).parent / "corpus.txt"
+"""One frame a line: what it once did, a colon, the frame with its length in hexadecimal."""
+MINUTE_S = 60.0
+
+
+def corpus() -> dict[str, list[str]]:
+    """Frames by what they did. Several under one name are sent in their order: some hurt only after another."""
+    frames: dict[str, list[str]] = {}
+    for line in CORPUS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            what, _, data = line.rpartition(":")
+            frames.setdefault(what.strip(), []).append(data.strip())
+    return frames
+
+
+@pytest.mark.slow
+def test_what_was_found_once_stays_mended() -> None:
+    with Campaign(seed=0) as campaign:
+        for what, frames in corpus().items():
+            for frame in frames:
+                campaign.play([frame_from_hex(frame)])
+            assert [str(finding) for finding in campaign.outcome.findings] == [], what
+        campaign.run(seconds=0)
+    assert [str(finding) for finding in campaign.outcome.findings] == []
+
+
+@pytest.mark.slow
+def test_a_minute_of_strangers() -> None:
+    """A new seed each time, told when it finds something: PENSTOCK_FUZZ_SEED repeats it."""
+    seed = int(os.environ.get("PENSTOCK_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
+    with Campaign(seed) as campaign:
+        outcome = campaign.run(MINUTE_S)
+    assert [str(finding) for finding in outcome.findings] == [], f"PENSTOCK_FUZZ_SEED={seed}"
+    assert outcome.answered > outcome.frames / 4
