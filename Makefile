@@ -11,7 +11,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate bench pause requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate fuzz bench pause requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -56,6 +56,9 @@ interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
 
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
 	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+
+fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) ## us and the peers side by side; prints ratios
 	@for script in record_batches broker_start assignor heartbeats large_group replay spark_source stateful_count; do $(BIN)/python benchmarks/$$script.py || exit 1; done
