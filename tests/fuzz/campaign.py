@@ -39,7 +39,7 @@ __all__ = ["Campaign", "Finding", "frame_from_hex"]
 
 PATIENCE_S = 20.0
 CONNECTIONS = 8
-_ECHO_ID = 2**30
+_ECHO_ID = 0x5EC4005E  # nothing that a bent frame is likely to carry
 _ECHO = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, _ECHO_ID, -1)
 
 
