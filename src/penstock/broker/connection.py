@@ -14,9 +14,11 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.broker.call import Call
+from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
 from penstock.broker.steady_answers import SteadyAnswers
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
@@ -136,6 +138,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _repeat_answers(self, data: bytes) -> bytes:
         """What is left of `data` when all that needs no rule is answered."""
+        faults = self._server.faults
+        if faults is not None and faults.active:
+            return data
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self._transport.write(b"".join(pieces))
@@ -143,6 +148,8 @@ class ClientConnection(asyncio.Protocol):
             api_key, api_version = _API.unpack_from(data, 4)
             seconds = time.monotonic() - self.last_active
             self._server.metrics.answers_repeated(api_key, api_version, len(pieces) // 3, seconds)
+            if faults is not None:
+                faults.repeated(api_key, client_id_in(data), len(pieces) // 3)
         return data[position:]
 
     def _answer(self, frame: bytes) -> None:
@@ -157,7 +164,12 @@ class ClientConnection(asyncio.Protocol):
                 self._close_because(f"API key {header.api_key} is not one of this broker's")
                 return
             call = self._call(header)
-            outcome = handler(request, call)
+            faults = self._server.faults
+            taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
+            if taken:
+                outcome: object = answer_with(taken, header, request, partial(handler, request, call))
+            else:
+                outcome = handler(request, call)
         except UnsupportedVersion as error:
             self._refuse_version(error)
             return
@@ -178,6 +190,11 @@ class ClientConnection(asyncio.Protocol):
         try:
             response = await outcome
         except asyncio.CancelledError:
+            return
+        except ConnectionLost:  # a test's wish
+            self._at_work = None
+            self._waiting.clear()
+            self.close()
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._at_work = None

@@ -12,13 +12,15 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.faults import Faults
+from penstock.broker.manual_clock import ManualClock
 from penstock.broker.partition_logs import AppendRefused, end_of
 from penstock.broker.prometheus_text import sample_name
 from penstock.broker.server import Server, event_loop
@@ -68,6 +70,9 @@ class EmbeddedGroup:
 class EmbeddedBroker:
     """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
 
+    `faults` make chosen requests fail, wait or lose their answers (docs/testing.md); they outlive `restart`. With
+    `clock=ManualClock()` nothing becomes due until `clock.advance(seconds=…)`.
+
     Without `data_dir` the data lies in a temporary directory that is removed at the end. `metrics_port` 0 takes a free
     port; None serves no metrics over HTTP.
     Raises ConfigError and StateError when it cannot start.
@@ -82,8 +87,11 @@ class EmbeddedBroker:
         port: int = 0,
         config: Mapping[str, object] | None = None,
         metrics_port: int | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
         self._topics = dict(topics or {})
+        self._clock = clock
+        self.faults = Faults()
         self._metrics_port = metrics_port
         self._given_directory = Path(data_dir) if data_dir is not None else None
         self._host = host
@@ -101,7 +109,7 @@ class EmbeddedBroker:
             configuration = BrokerConfiguration.from_settings(
                 self._directory, host=self._host, port=self._port, settings=self._config
             )
-            self._running = _BrokerThread(configuration, self._metrics_port)
+            self._running = _BrokerThread(configuration, self._metrics_port, self.faults, self._clock)
             self._running.start()
         except BaseException:
             self._running = None
@@ -148,6 +156,17 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.stop)
+
+    @property
+    def clock(self) -> ManualClock:
+        """What it was given. Raises PenstockError `clock-misused` when it runs on the real time."""
+        if self._clock is None:
+            raise PenstockError(
+                "clock-misused",
+                "This broker runs on the real time, which nobody can advance.",
+                "Start it with EmbeddedBroker(clock=ManualClock()); ManualClock is in penstock.testing.",
+            )
+        return self._clock
 
     @property
     def host(self) -> str:
@@ -301,31 +320,32 @@ class EmbeddedBroker:
 class _BrokerThread:
     """The thread, its loop, and the broker on it."""
 
-    def __init__(self, configuration: BrokerConfiguration, metrics_port: int | None) -> None:
-        self.server = Server(configuration, metrics_port=metrics_port)
+    def __init__(
+        self, configuration: BrokerConfiguration, metrics_port: int | None, faults: Faults, clock: ManualClock | None
+    ) -> None:
+        self.server = Server(configuration, metrics_port=metrics_port, clock=clock)
+        self.server.faults = faults
+        self._clock = clock
         self._loop = event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result()
+            self._do(self._start())
         except BaseException:
             self._end()
             raise
 
     def stop(self) -> None:
         try:
-            asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result()
+            self._do(self._stop())
         finally:
             self._end()
 
     def kill(self) -> None:
-        async def kill() -> None:
-            self.server.kill()
-
         try:
-            asyncio.run_coroutine_threadsafe(kill(), self._loop).result()
+            self._do(self._kill())
         finally:
             self._end()
 
@@ -336,7 +356,31 @@ class _BrokerThread:
                 raise PenstockError("broker-stopped", "The broker does not run.")
             return function(services)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        return self._do(run())
+
+    async def _start(self) -> None:
+        if self._clock is not None:
+            self._clock.attach()
+        try:
+            await self.server.start()
+        except BaseException:
+            self._leave_clock()
+            raise
+
+    async def _stop(self) -> None:
+        await self.server.stop()
+        self._leave_clock()
+
+    async def _kill(self) -> None:
+        self.server.kill()
+        self._leave_clock()
+
+    def _leave_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.detach()
+
+    def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

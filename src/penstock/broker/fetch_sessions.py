@@ -194,6 +194,13 @@ class FetchSessions:
     def cached_partitions(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 
+    def topics(self, session_id: int) -> frozenset[tuple[str, UUID | None]]:
+        """Names and ids of what a session asks for; one of the two is known, see AskedPartition."""
+        session = self._sessions.get(session_id)
+        return (
+            frozenset((each.topic, each.topic_id) for each in session.partitions.values()) if session else frozenset()
+        )
+
     def context(self, request: Request, *, by_id: bool, now_ms: int) -> FetchContext:
         """`by_id`: the version of the request names topics by their ids."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):

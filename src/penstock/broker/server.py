@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+from uuid import UUID
 
 from penstock.broker.api_table import SERVED, ApiTable, Handler
 from penstock.broker.changed_settings import ChangedSettings
@@ -26,6 +27,7 @@ from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
+from penstock.broker.faults import Faults, topics_in
 from penstock.broker.features import Features
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
@@ -74,6 +76,7 @@ class Server:
         self.services: Services | None = None
         self.port = configuration.port
         self.door_rules = DoorRules()
+        self.faults: Faults | None = None
         self._apis: ApiTable | None = None
         self._listener: asyncio.Server | None = None
         self._connections: dict[ClientConnection, None] = {}
@@ -109,6 +112,8 @@ class Server:
         self._stopping = True
         self._stop_listening()
         services.delayed_fetches.wake_all()
+        if self.faults is not None:
+            self.faults.release()
         await self._say_goodbye()
         services.coordinator.stop()
         services.flusher.close()
@@ -161,6 +166,19 @@ class Server:
 
     def api_name(self, api_key: int) -> str:
         return ApiKey(api_key).kafka_name
+
+    def topics_in(self, request: object) -> frozenset[str]:
+        """The names of the topics that a request is about, those of its fetch session too."""
+        services = self.services
+        if services is None:
+            return frozenset()
+
+        def name_of(topic_id: UUID | None) -> str | None:
+            topic = services.metadata.topic_by_id(topic_id)
+            return topic.name if topic is not None else None
+
+        in_session = services.fetch_sessions.topics(getattr(request, "session_id", 0))
+        return topics_in(request, name_of) | {name or name_of(topic_id) or "" for name, topic_id in in_session}
 
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None:
         """ApiVersions alone is answered (KIP-511), so that a newer client can come down to us; None closes."""
