@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Spark's and Maven's own caches stay where they are; ours live below the repository.
 # Several workers: most of these tests wait for sessions, processes and timeouts. A module stays in one (its fixtures).
 WORKERS ?= 3
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types contracts fast interop simulate fuzz bench pause requirements clean

@@ -1,8 +1,37 @@
-"""For all tests: what a program inherits from the shell that started the run must not decide a test."""
+"""For all tests: what a program inherits from its shell must not decide a test; long modules come first."""
 
 from __future__ import annotations
 
+import os
 import signal
+
+import pytest
 
 # A run started in the background by a shell ignores SIGINT, and its children would inherit that: Ctrl-C is tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Spark's JVMs live for seconds here: the second compiler and parallel collectors would cost more than they bring.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+LONGEST_FIRST = (
+    "spark/test_kills.py",
+    "simulator/test_seeds.py",
+    "interop/test_streams_app_on_kafka.py",
+    "cli/test_run.py",
+    "demo/test_demo.py",
+    "spark/test_two_instances.py",
+    "spark/runtime/test_moves.py",
+    "spark/runtime/test_attempts.py",
+    "interop/test_kafka_streams_application.py",
+    "fuzz/test_fuzz.py",
+    "cli/test_application.py",
+    "spark/test_bad_input.py",
+)
+"""Modules of a minute and more: begun last, they would leave the other workers with nothing to do at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Behind the shuffling; the order within a module stays as it was shuffled."""
+    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get("/".join(item.nodeid.partition("::")[0].split("/")[1:]), len(rank)))

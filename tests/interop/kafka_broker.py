@@ -101,7 +101,7 @@ class KafkaBroker:
         """Start the formatted broker, and wait until it serves."""
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self._command("kafka.Kafka", "-XX:+UseSerialGC"), str(self._properties)],
+                [*self._command("kafka.Kafka", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"), str(self._properties)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
