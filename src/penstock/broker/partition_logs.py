@@ -33,11 +33,18 @@ logger = logging.getLogger("penstock.broker")
 class AppendRefused(Exception):
     """Nothing of the append was kept."""
 
-    def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        log_start_offset: int = -1,
+        record_errors: tuple[tuple[int, str], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.log_start_offset = log_start_offset
+        self.record_errors = record_errors
 
 
 class ReadRefused(Exception):
@@ -117,7 +124,9 @@ class PartitionLogs:
             log = self._directory.log(topic.name, partition)
             result = log.append(batches, leader_epoch=self._directory.leader_epoch, origin=origin, flush_now=False)
         except StorageError as error:
-            raise AppendRefused(ErrorCode(error.error_code), str(error)) from error
+            raise AppendRefused(
+                ErrorCode(error.error_code), str(error), record_errors=error.facts.get("record_errors", ())
+            ) from error
         if log.config.fsync == "never":
             self._delayed_fetches.appended(topic.name, partition, len(batches))
         else:

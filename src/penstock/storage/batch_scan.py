@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader
 from penstock.storage.file_system import Buffer, File
 
-__all__ = ["Span", "TornLog", "crc_fits", "parse_header", "scan", "walk"]
+__all__ = ["Span", "TornLog", "crc_fits", "crc_of", "parse_header", "scan", "walk"]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SPAN = struct.Struct(">qi")
@@ -52,9 +52,14 @@ def parse_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
     return BatchHeader._make((*_HEADER.unpack_from(buffer, at), position))
 
 
+def crc_of(batch: Buffer) -> int:
+    """CRC32C over everything behind the CRC field. `batch` is one whole batch."""
+    return int(crc32c(bytes(memoryview(batch)[_CRC_FROM:])))
+
+
 def crc_fits(batch: Buffer, crc: int) -> bool:
-    """Whether CRC32C over everything behind the CRC field is what the header says. `batch` is one whole batch."""
-    return bool(crc32c(bytes(memoryview(batch)[_CRC_FROM:])) == crc)
+    """Whether the CRC of one whole batch is what its header says."""
+    return crc_of(batch) == crc
 
 
 def walk(file: File, position: int, end: int) -> Iterator[Span]:

@@ -1,50 +1,42 @@
 """What may be appended: the checks Kafka's broker makes on a produced batch before it gives out offsets.
 
-Headers and CRCs only; records stay bytes, but for the keys of compacted topics. A refusal names topic and partition
-and changes nothing.
+Headers and CRCs here, the records of clients in `record_validation`. A refusal names topic and partition and changes
+nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from penstock.protocol.raw_records import all_have_keys
 from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader, assign_offsets
-from penstock.protocol.wire_errors import CorruptBatch
 from penstock.storage.batch_scan import crc_fits, parse_header
 from penstock.storage.errors import (
     CorruptRecordBatch,
     InvalidRecord,
-    InvalidTimestamp,
     MessageTooLarge,
     RecordListTooLarge,
 )
 from penstock.storage.file_system import Buffer
 from penstock.storage.log_config import LogConfig
+from penstock.storage.record_validation import set_right
 
-__all__ = ["Origin", "numbered", "validated_headers"]
+__all__ = ["Origin", "numbered", "validated_batches"]
 
 Origin = Literal["client", "coordinator"]
 
 
-def validated_headers(
+def validated_batches(
     batches: Buffer, *, topic: str, partition: int, config: LogConfig, origin: Origin, now_ms: int
-) -> list[BatchHeader]:
-    """The headers of `batches`, which is a row of whole, sound batches and nothing else.
+) -> tuple[Buffer, list[BatchHeader]]:
+    """`batches`, a row of whole, sound batches and nothing else, as they shall be written, and their headers.
 
     Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge.
     """
     where = f"partition {topic}-{partition}"
     facts: dict[str, Any] = {"topic": topic, "partition": partition}
     headers: list[BatchHeader] = []
+    replaced: dict[int, bytes] = {}
     position = 0
-    if len(batches) > config.segment_bytes:
-        raise RecordListTooLarge(
-            "too-large",
-            f"An append of {len(batches)} bytes to {where} exceeds the segment size of {config.segment_bytes} bytes.",
-            "Raise segment.bytes, or send smaller batches.",
-            **facts,
-        )
     while position < len(batches):
         header = _sound_header(batches, position, where, facts)
         if headers and header.base_offset != headers[-1].last_offset + 1:
@@ -54,24 +46,47 @@ def validated_headers(
                 f"{headers[-1].last_offset}.",
                 **facts,
             )
-        if header.size_bytes > config.max_message_bytes:
-            raise MessageTooLarge(
-                "too-large",
-                f"A record batch of {header.size_bytes} bytes in {where} exceeds "
-                f"max.message.bytes={config.max_message_bytes}.",
-                "Raise max.message.bytes of the topic, or lower the producer's batch size.",
-                **facts,
-            )
+        _check_size(header.size_bytes, config, where, facts)
         if origin == "client":
             _check_client_batch(header, where, facts)
-            _check_timestamp(header, config, now_ms, where, facts)
-            if config.is_compacted:
-                _check_keys(batches, header, topic, partition, facts)
+            right = set_right(batches, header, config, now_ms, topic, partition)
+            if right is not None:
+                _check_size(len(right), config, where, facts)
+                replaced[len(headers)] = right
         headers.append(header)
         position += header.size_bytes
     if not headers:
         raise InvalidRecord("record-invalid", f"An append to {where} holds no record batch.", **facts)
-    return headers
+    data, headers = (batches, headers) if not replaced else _with_replaced(batches, headers, replaced)
+    if len(data) > config.segment_bytes:
+        raise RecordListTooLarge(
+            "too-large",
+            f"An append of {len(data)} bytes to {where} exceeds the segment size of {config.segment_bytes} bytes.",
+            "Raise segment.bytes, or send smaller batches.",
+            **facts,
+        )
+    return data, headers
+
+
+def _with_replaced(
+    batches: Buffer, headers: list[BatchHeader], replaced: dict[int, bytes]
+) -> tuple[bytearray, list[BatchHeader]]:
+    data = bytearray()
+    for index, header in enumerate(headers):
+        position = len(data)
+        data += replaced.get(index) or memoryview(batches)[header.position : header.end]
+        headers[index] = parse_header(data, position, position)
+    return data, headers
+
+
+def _check_size(size: int, config: LogConfig, where: str, facts: dict[str, Any]) -> None:
+    if size > config.max_message_bytes:
+        raise MessageTooLarge(
+            "too-large",
+            f"A record batch of {size} bytes in {where} exceeds max.message.bytes={config.max_message_bytes}.",
+            "Raise max.message.bytes of the topic, or lower the producer's batch size.",
+            **facts,
+        )
 
 
 def _sound_header(batches: Buffer, position: int, where: str, facts: dict[str, Any]) -> BatchHeader:
@@ -105,46 +120,11 @@ def _check_client_batch(header: BatchHeader, where: str, facts: dict[str, Any]) 
         raise InvalidRecord(
             "record-invalid", f"Clients are not allowed to write control records (sent to {where}).", **facts
         )
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecord(
             "record-invalid",
             f"Invalid sequence number {header.base_sequence} in a batch of producer {header.producer_id} "
             f"(epoch {header.producer_epoch}) sent to {where}.",
-            **facts,
-        )
-
-
-def _check_keys(batches: Buffer, header: BatchHeader, topic: str, partition: int, facts: dict[str, Any]) -> None:
-    """The one check that has to look at records: what has no key could never be compacted, and would be lost."""
-    try:
-        has_keys = all_have_keys(batches, header)
-    except CorruptBatch as error:
-        raise CorruptRecordBatch(
-            "record-batch-corrupt",
-            f"A record batch sent to partition {topic}-{partition} is corrupt: {error.why}.",
-            **facts,
-        ) from None
-    if not has_keys:
-        raise InvalidRecord(
-            "record-invalid",
-            f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}.",
-            "Give each record a key, or use a topic with cleanup.policy=delete.",
-            **facts,
-        )
-
-
-def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int, where: str, facts: dict[str, Any]) -> None:
-    if config.message_timestamp_type != "CreateTime" or header.max_timestamp < 0:
-        return
-    ahead = header.max_timestamp - now_ms
-    behind = now_ms - header.max_timestamp
-    if ahead > config.message_timestamp_after_max_ms or behind > config.message_timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            "timestamp-out-of-range",
-            f"Timestamp {header.max_timestamp} of a batch sent to {where} is out of range: the broker's clock says "
-            f"{now_ms}, message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}, "
-            f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}.",
-            "Set the producer's clock, or let the topic take it: message.timestamp.after.max.ms.",
             **facts,
         )
 

@@ -33,6 +33,7 @@ class LogConfig:
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     message_timestamp_before_max_ms: int = NO_LIMIT
     message_timestamp_after_max_ms: int = 3600 * 1000
+    compression_type: str = "producer"
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = 24 * 3600 * 1000
     min_cleanable_dirty_ratio: float = 0.5
@@ -117,8 +118,15 @@ def _policies(_name: str, text: str) -> frozenset[str]:
     return parts
 
 
+def _codec(_name: str, text: str) -> str:
+    if text not in {"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}:
+        raise ValueError
+    return text
+
+
 _PARSERS: dict[str, Callable[[str, str], object]] = {
     "message.timestamp.type": _timestamp_type,
+    "compression.type": _codec,
     "min.cleanable.dirty.ratio": _ratio,
     "cleanup.policy": _policies,
 }

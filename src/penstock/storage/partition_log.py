@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.protocol.record_batches import BatchHeader
-from penstock.storage.batch_validation import Origin, numbered, validated_headers
+from penstock.storage.batch_validation import Origin, numbered, validated_batches
 from penstock.storage.file_system import REAL, Buffer, FileSystem
 from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
 from penstock.storage.log_compaction import Compactable
@@ -198,7 +198,7 @@ class PartitionLog:
         """
         self._state.health.check_usable()
         now_ms = self._state.clock_ms()
-        headers = validated_headers(
+        batches, headers = validated_batches(
             batches, topic=self.topic, partition=self.partition, config=self._state.config, origin=origin, now_ms=now_ms
         )
         append_time_ms = now_ms if self._state.config.message_timestamp_type == "LogAppendTime" else None

@@ -2,8 +2,7 @@
 
 Version notes: v3 first with v2 batches; v8 error message and record errors; v9 flexible; v10 leader hints (there is no
 other leader); v13 topic ids (KIP-516). acks=0 gets no answer at all; acks=1 and acks=all are the same on one broker:
-appended, and on the disk too under `penstock.flush.policy=always`. Kafka's clients send one batch per partition; more
-are taken too, all or none of them.
+appended, and on the disk too under `penstock.flush.policy=always`. A partition gets exactly one batch a request.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.flusher import FlushFailed
 from penstock.broker.partition_logs import AppendRefused
+from penstock.broker.produced_records import sole_batch
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
@@ -67,7 +67,7 @@ def _topic(
         if topic is None:
             partitions.append(_failed(part.index, unknown, None))
         else:
-            partitions.append(_partition(topic, part, request, broker, appended))
+            partitions.append(_partition(topic, part, request, call, broker, appended))
     return m.produce_response.TopicProduceResponse(
         name=data.name, topic_id=data.topic_id, partition_responses=tuple(partitions)
     )
@@ -77,6 +77,7 @@ def _partition(
     topic: TopicDescription,
     part: m.produce_request.PartitionProduceData,
     request: m.produce_request.ProduceRequest,
+    call: Call,
     broker: Services,
     appended: list[tuple[TopicDescription, int]],
 ) -> m.produce_response.PartitionProduceResponse:
@@ -84,9 +85,9 @@ def _partition(
     if refusal is not None:
         return _failed(part.index, *refusal)
     try:
-        result = broker.logs.append(topic, part.index, part.records or b"")
+        result = broker.logs.append(topic, part.index, sole_batch(part.records, call.api_version))
     except AppendRefused as refused:
-        return _failed(part.index, refused.code, refused.message, refused.log_start_offset)
+        return _failed(part.index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
     appended.append((topic, part.index))
     return m.produce_response.PartitionProduceResponse(
         index=part.index,
@@ -111,20 +112,26 @@ def _refusal(
         return ErrorCode.invalid_topic_exception, f"Clients cannot produce to the internal topic {topic.name}."
     if request.transactional_id is not None:
         return ErrorCode.invalid_txn_state, "Transactions are not supported by this broker."
-    if not part.records:
-        return ErrorCode.invalid_record, "A Produce request has to carry a record batch for each of its partitions."
     return None
 
 
 def _failed(
-    index: int, code: ErrorCode, message: str | None, log_start_offset: int = -1
+    index: int,
+    code: ErrorCode,
+    message: str | None,
+    log_start_offset: int = -1,
+    record_errors: tuple[tuple[int, str], ...] = (),
 ) -> m.produce_response.PartitionProduceResponse:
-    return m.produce_response.PartitionProduceResponse(
+    r = m.produce_response
+    return r.PartitionProduceResponse(
         index=i32(index),
         error_code=code,
         base_offset=i64(-1),
         log_start_offset=i64(log_start_offset),
-        record_errors=(),
+        record_errors=tuple(
+            r.BatchIndexAndErrorMessage(batch_index=i32(record), batch_index_error_message=wrong)
+            for record, wrong in record_errors
+        ),
         error_message=message,
     )
 
