@@ -8,22 +8,21 @@ and data.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
+from penstock.broker.broker_thread import BrokerThread
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.faults import Faults
 from penstock.broker.manual_clock import ManualClock
 from penstock.broker.partition_logs import AppendRefused, end_of
+from penstock.broker.plain_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from penstock.broker.prometheus_text import sample_name
-from penstock.broker.server import Server, event_loop
 from penstock.broker.services import Services
 from penstock.broker.topic_administration import TopicRefused
 from penstock.errors import BrokerError, PenstockError
@@ -34,21 +33,7 @@ from penstock.protocol.record_batches import PlainRecord, decode_records, encode
 __all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
 
 Result = TypeVar("Result")
-Value = bytes | str | Mapping[str, object] | None
 BATCH_RECORDS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A record as it lies in the log."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +83,7 @@ class EmbeddedBroker:
         self._port = port
         self._config = dict(config or {})
         self._directory: Path | None = None
-        self._running: _BrokerThread | None = None
+        self._running: BrokerThread | None = None
 
     def start(self) -> Self:
         if self._running is not None:
@@ -109,7 +94,7 @@ class EmbeddedBroker:
             configuration = BrokerConfiguration.from_settings(
                 self._directory, host=self._host, port=self._port, settings=self._config
             )
-            self._running = _BrokerThread(configuration, self._metrics_port, self.faults, self._clock)
+            self._running = BrokerThread(configuration, self._metrics_port, self.faults, self._clock)
             self._running.start()
         except BaseException:
             self._running = None
@@ -222,11 +207,22 @@ class EmbeddedBroker:
 
         self._call(create)
 
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes what exists of them, with all records."""
+
+        def delete(services: Services) -> None:
+            for name in names:
+                description = services.metadata.topic(name)
+                if description is not None:
+                    services.topics.delete(description)
+
+        self._call(delete)
+
     def produce(
         self,
         topic: str,
         values: Iterable[Value],
-        key: str | bytes | Callable[[Any], str | bytes | None] | None = None,
+        key: Key = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -236,7 +232,7 @@ class EmbeddedBroker:
         `key` is a field's name where values are mappings, the key itself where they are not, or a function of a value.
         Records with a key go where Kafka's own partitioner would put them, others round robin.
         """
-        prepared = [(_key_bytes(key, value), _value_bytes(value)) for value in values]
+        prepared = [(key_bytes(key, value), value_bytes(value)) for value in values]
 
         def append(services: Services) -> None:
             description = services.metadata.topic(topic)
@@ -245,18 +241,17 @@ class EmbeddedBroker:
             if description is None:
                 raise RuntimeError("a created topic is described")
             by_partition: dict[int, list[PlainRecord]] = {}
-            for number, (key_bytes, value_bytes) in enumerate(prepared):
+            for number, (key_or_none, value_or_none) in enumerate(prepared):
                 chosen = partition
-                if chosen is None and key_bytes is not None:
-                    chosen = partition_for_key(key_bytes, description.partitions)
+                if chosen is None and key_or_none is not None:
+                    chosen = partition_for_key(key_or_none, description.partitions)
                 record = PlainRecord(
-                    key=key_bytes,
-                    value=value_bytes,
+                    key=key_or_none,
+                    value=value_or_none,
                     timestamp_ms=services.logs.now_ms() if timestamp_ms is None else timestamp_ms,
                 )
-                by_partition.setdefault(number % description.partitions if chosen is None else chosen, []).append(
-                    record
-                )
+                target = number % description.partitions if chosen is None else chosen
+                by_partition.setdefault(target, []).append(record)
             for index, records in by_partition.items():
                 for start in range(0, len(records), BATCH_RECORDS):
                     services.logs.append(description, index, encode_batch(records[start : start + BATCH_RECORDS]))
@@ -282,7 +277,7 @@ class EmbeddedBroker:
                     for record in decode_records(chunk):
                         end = record.offset + 1
                         if record.offset >= position:
-                            found.append(_record(topic, index, record))
+                            found.append(record_of(topic, index, record))
                     position = max(end, end_of(chunk))
             return found
 
@@ -315,116 +310,3 @@ class EmbeddedBroker:
         if self._given_directory is None and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-
-
-class _BrokerThread:
-    """The thread, its loop, and the broker on it."""
-
-    def __init__(
-        self, configuration: BrokerConfiguration, metrics_port: int | None, faults: Faults, clock: ManualClock | None
-    ) -> None:
-        self.server = Server(configuration, metrics_port=metrics_port, clock=clock)
-        self.server.faults = faults
-        self._clock = clock
-        self._loop = event_loop()
-        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        try:
-            self._do(self._start())
-        except BaseException:
-            self._end()
-            raise
-
-    def stop(self) -> None:
-        try:
-            self._do(self._stop())
-        finally:
-            self._end()
-
-    def kill(self) -> None:
-        try:
-            self._do(self._kill())
-        finally:
-            self._end()
-
-    def call(self, function: Callable[[Services], Result]) -> Result:
-        async def run() -> Result:
-            services = self.server.services
-            if services is None:
-                raise PenstockError("broker-stopped", "The broker does not run.")
-            return function(services)
-
-        return self._do(run())
-
-    async def _start(self) -> None:
-        if self._clock is not None:
-            self._clock.attach()
-        try:
-            await self.server.start()
-        except BaseException:
-            self._leave_clock()
-            raise
-
-    async def _stop(self) -> None:
-        await self.server.stop()
-        self._leave_clock()
-
-    async def _kill(self) -> None:
-        self.server.kill()
-        self._leave_clock()
-
-    def _leave_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.detach()
-
-    def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        pending = asyncio.all_tasks(self._loop)
-        for task in pending:
-            task.cancel()
-        if pending:
-            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        # Closed transports finish in the loop's next round.
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        asyncio.set_event_loop(None)
-        self._loop.close()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
-def _record(topic: str, partition: int, record: PlainRecord) -> Record:
-    return Record(
-        topic=topic,
-        partition=partition,
-        offset=record.offset,
-        timestamp_ms=record.timestamp_ms,
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-    )
-
-
-def _value_bytes(value: Value) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, separators=(",", ":"), default=str).encode()
-
-
-def _key_bytes(key: str | bytes | Callable[[Any], str | bytes | None] | None, value: Value) -> bytes | None:
-    chosen: object = key(value) if callable(key) else key
-    if isinstance(value, Mapping) and isinstance(key, str):
-        chosen = value.get(key)
-    if chosen is None or isinstance(chosen, bytes):
-        return chosen
-    return str(chosen).encode()
