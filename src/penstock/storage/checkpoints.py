@@ -7,6 +7,7 @@ per entry. `partition.metadata` has no newline at its end. Files are replaced as
 from __future__ import annotations
 
 import base64
+import threading
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -83,23 +84,25 @@ def read_partition_metadata(file_system: FileSystem, directory: Path) -> uuid.UU
 class LeaderEpochs:
     """Which leader epoch wrote which offsets: (epoch, first offset), both growing. Mutable, owned by its PartitionLog.
 
-    Kept in `leader-epoch-checkpoint`, rewritten when an epoch begins or the log's ends move.
+    Kept in `leader-epoch-checkpoint`, rewritten when an epoch begins or the log's ends move, and made durable before a
+    flush promises the records of an epoch. That may happen in another thread, so the table is replaced as a whole.
     """
 
-    def __init__(self, directory: Path, file_system: FileSystem, *, sync: bool = False) -> None:
+    def __init__(self, directory: Path, file_system: FileSystem) -> None:
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         self._file_system = file_system
-        self._sync = sync
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        self._table: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._durable: object = self._table  # an empty log needs no file
+        self._writing = threading.Lock()
 
     def entries(self) -> list[tuple[int, int]]:
-        return list(zip(self._epochs, self._starts, strict=True))
+        return list(zip(*self._table, strict=True))
 
     @property
     def latest(self) -> int:
         """The newest epoch, -1 for an empty log."""
-        return self._epochs[-1] if self._epochs else -1
+        epochs = self._table[0]
+        return epochs[-1] if epochs else -1
 
     def load(self) -> None:
         """Raises CheckpointCorrupt."""
@@ -109,58 +112,72 @@ class LeaderEpochs:
             ]
         except ValueError:
             raise CheckpointCorrupt(f"{self._path} holds something else than numbers") from None
-        self._epochs = [epoch for epoch, _ in rows]
-        self._starts = [start for _, start in rows]
+        self._table = (tuple(epoch for epoch, _ in rows), tuple(start for _, start in rows))
 
     def note(self, epoch: int, start: int) -> bool:
         """Remember that `epoch` writes from `start` on; whether that was news. `save` makes it last."""
         if epoch <= self.latest:
             return False
-        self._epochs.append(epoch)
-        self._starts.append(start)
+        epochs, starts = self._table
+        self._table = ((*epochs, epoch), (*starts, start))
         return True
 
     def forget_latest(self) -> None:
         """Take back a `note` that could not be saved."""
-        del self._epochs[-1], self._starts[-1]
+        epochs, starts = self._table
+        self._table = (epochs[:-1], starts[:-1])
 
     def save(self) -> None:
         """Raises OSError."""
-        write_checkpoint(self._file_system, self._path, self.entries(), sync=self._sync)
+        self._write(sync=False)
+
+    def make_durable(self) -> None:
+        """What was saved survives a power loss. May be called from another thread. Raises OSError."""
+        if self._durable is not self._table and (self._table[0] or self._durable is None):
+            self._write(sync=True)
+
+    def _write(self, *, sync: bool) -> None:
+        with self._writing:
+            table = self._table
+            write_checkpoint(self._file_system, self._path, zip(*table, strict=True), sync=sync)
+            self._durable = table if sync else None
 
     def epoch_for(self, offset: int) -> int:
         """The epoch that wrote `offset`, -1 when unknown."""
-        i = bisect_right(self._starts, offset)
-        return self._epochs[i - 1] if i else -1
+        epochs, starts = self._table
+        i = bisect_right(starts, offset)
+        return epochs[i - 1] if i else -1
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """OffsetForLeaderEpoch: the largest epoch at most `epoch` and where it ends; (-1, -1) when unknown.
 
         As Kafka: an epoch newer than all that wrote is unknown, one older than all kept ends where those begin.
         """
+        epochs, starts = self._table
         if epoch == self.latest >= 0:
             return epoch, log_end_offset
-        i = bisect_right(self._epochs, epoch)
-        if epoch < 0 or i == len(self._epochs):
+        i = bisect_right(epochs, epoch)
+        if epoch < 0 or i == len(epochs):
             return (-1, -1)
-        return self._epochs[i - 1] if i else epoch, self._starts[i]
+        return epochs[i - 1] if i else epoch, starts[i]
 
     def keep_from(self, offset: int) -> bool:
         """The log now starts at `offset`: drop epochs that ended before, let the first one left begin there."""
-        i = bisect_right(self._starts, offset)
-        if i and (i > 1 or self._starts[0] < offset):
-            self._epochs = self._epochs[i - 1 :]
-            self._starts = [offset, *self._starts[i:]]
+        epochs, starts = self._table
+        i = bisect_right(starts, offset)
+        if i and (i > 1 or starts[0] < offset):
+            self._table = (epochs[i - 1 :], (offset, *starts[i:]))
             return True
         return False
 
     def keep_before(self, offset: int) -> bool:
         """The log now ends at `offset`: drop epochs that began there or behind."""
-        keep = sum(start < offset for start in self._starts)
-        if keep == len(self._starts):
+        epochs, starts = self._table
+        keep = sum(start < offset for start in starts)
+        if keep == len(starts):
             return False
-        del self._epochs[keep:], self._starts[keep:]
+        self._table = (epochs[:keep], starts[:keep])
         return True
 
     def clear(self) -> None:
-        self._epochs, self._starts = [], []
+        self._table = ((), ())

@@ -342,6 +342,10 @@ class PartitionLog:
         """
         self._state.health.check_usable()
         end = self._state.log_end_offset  # before the segments: what it promises must be in one of them
+        try:
+            self._state.epochs.make_durable()
+        except OSError as error:
+            self._state.health.fail(error, "could not be flushed")
         return self._state.flush.flush(self._state.row.segments, end, self._state.clock_ms())
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
