@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from penstock.broker.clock import Cancellable, Clock, SteadyClock
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.shard_runner import AppendFailed, Outcome, RecordLog, ShardRunner
+from penstock.broker.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.metadata_image import MetadataImage
@@ -204,6 +204,13 @@ class CoordinatorRuntime:
         except (CorruptRecord, CorruptBatch) as error:
             self._failed[partition] = f"The groups of __consumer_offsets-{partition} are out of service: {error}."
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition]) from error
+        except LogUnreadable as error:
+            message = f"The groups of __consumer_offsets-{partition} cannot be read now: {error}."
+            raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
+        except AppendFailed as failure:
+            self._shards[partition] = (shard, runner)
+            self._fall_behind(runner, failure)
+            return shard, runner
         self._metrics.partition_loaded(time.perf_counter() - started)
         self._shards[partition] = (shard, runner)
         self._after(outcome)
@@ -217,12 +224,15 @@ class CoordinatorRuntime:
                     self._deliver(reply.token, reply.response)
                 self._after(outcome)
         except AppendFailed as failure:
-            logger.error("The group coordinator could not write its log, and tries again: %s", failure)
-            self._behind[runner] = None
-            self._arm_at(self._now_ms() + APPEND_RETRY_MS)
+            self._fall_behind(runner, failure)
             return
         self._behind.pop(runner, None)
         self._arm(runner)
+
+    def _fall_behind(self, runner: ShardRunner, failure: AppendFailed) -> None:
+        logger.error("The group coordinator could not write its log, and tries again: %s", failure)
+        self._behind[runner] = None
+        self._arm_at(self._now_ms() + APPEND_RETRY_MS)
 
     def _deliver(self, token: int, response: object) -> None:
         future = self._parked.pop(token, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from penstock.broker.cluster_metadata import TopicDescription
-from penstock.broker.partition_logs import AppendRefused, PartitionLogs, end_of
-from penstock.broker.shard_runner import AppendFailed, RecordLog
+from penstock.broker.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
+from penstock.broker.shard_runner import AppendFailed, LogUnreadable, RecordLog
 from penstock.coordinator.records import serde
 from penstock.coordinator.result import CoordinatorRecord
 from penstock.protocol.raw_records import raw_records
@@ -70,8 +70,11 @@ class _GroupMetadataLog:
             raise AppendFailed(refused.message) from refused
 
     def read_all(self) -> Iterator[CoordinatorRecord]:
-        view = self._logs.view(self._topic, self._partition)
-        return coordinator_records(view.read, view.log_start_offset, view.high_watermark)
+        try:
+            view = self._logs.view(self._topic, self._partition)
+            yield from coordinator_records(view.read, view.log_start_offset, view.high_watermark)
+        except ReadRefused as refused:
+            raise LogUnreadable(str(refused)) from refused
 
 
 def coordinator_records(

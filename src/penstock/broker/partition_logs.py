@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
-from penstock.broker.flusher import Flusher
+from penstock.broker.flusher import FlushFailed, Flusher
 from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
 from penstock.protocol.error_codes import ErrorCode
@@ -105,15 +105,18 @@ class PartitionLogs:
             self._delayed_fetches.partition_removed(topic.name, partition)
 
     def exists(self, topic: TopicDescription, partition: int) -> bool:
-        return self._directory.existing_log(topic.name, partition) is not None
+        return self._directory.is_on_disk(topic.name, partition)
 
     def log(self, topic: TopicDescription, partition: int) -> PartitionLog | None:
         """None for a log that is not on the disk yet."""
         return self._directory.existing_log(topic.name, partition)
 
     def view(self, topic: TopicDescription, partition: int) -> LogView:
-        """For reads. A log that is not on the disk yet is an empty one."""
-        log = self._directory.existing_log(topic.name, partition)
+        """For reads. A log that is not on the disk yet is an empty one. Raises ReadRefused when it cannot be opened."""
+        try:
+            log = self._directory.existing_log(topic.name, partition)
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
         return _NOTHING if log is None else _OpenLog(log)
 
     def append(
@@ -142,7 +145,10 @@ class PartitionLogs:
 
     def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
         """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
-        return self._flusher.flushed(self._directory.log(topic.name, partition))
+        log = self._directory.open_logs().get((topic.name, partition))
+        if log is None:
+            raise FlushFailed(f"The log of partition {topic.name}-{partition} is gone: the topic was deleted.")
+        return self._flusher.flushed(log)
 
     def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
         """Whether an answer about this partition has to wait for the disk."""

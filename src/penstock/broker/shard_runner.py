@@ -27,11 +27,15 @@ from penstock.coordinator.result import (
 from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 from penstock.protocol.error_codes import ErrorCode
 
-__all__ = ["AppendFailed", "Outcome", "RecordLog", "Shard", "ShardRunner"]
+__all__ = ["AppendFailed", "LogUnreadable", "Outcome", "RecordLog", "Shard", "ShardRunner"]
 
 
 class AppendFailed(Exception):
     """The log refused the batch; nothing of it was kept."""
+
+
+class LogUnreadable(Exception):
+    """The disk does not give the log now; it may later."""
 
 
 class RecordLog(Protocol):
@@ -41,7 +45,7 @@ class RecordLog(Protocol):
         """All records as one batch, or AppendFailed and none of them."""
 
     def read_all(self) -> Iterator[CoordinatorRecord]:
-        """Everything appended so far, in order."""
+        """Everything appended so far, in order. Raises LogUnreadable."""
 
 
 class Shard(Protocol):
@@ -81,7 +85,8 @@ class ShardRunner:
         self._log = log
 
     def load(self, *, now_ms: int) -> Outcome:
-        """Replays the whole log, then arms what soft state needs."""
+        """Replays the whole log, then arms what soft state needs. Raises LogUnreadable; AppendFailed: then all is
+        replayed, and `catch_up` is due."""
         for record in self._log.read_all():
             self._shard.replay(record)
         return self._take_effect(self._shard.on_loaded(now_ms=now_ms), now_ms)

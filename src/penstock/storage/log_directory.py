@@ -16,6 +16,7 @@ for, so a start costs nothing per partition. Threads: as PartitionLog, `flush_du
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -28,7 +29,14 @@ from penstock.storage.checkpoints import read_partition_metadata, topic_id_text,
 from penstock.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
-from penstock.storage.errors import DirectoryLocked, DirectoryUnusable, InvalidTopic, StorageFull, UnknownTopic
+from penstock.storage.errors import (
+    DirectoryLocked,
+    DirectoryUnusable,
+    InvalidTopic,
+    LogFailed,
+    StorageFull,
+    UnknownTopic,
+)
 from penstock.storage.file_system import REAL, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_segment import FULL_ERRNOS
@@ -66,10 +74,7 @@ class LogDirectory:
         self._clock_ms = clock_ms
         self._file_system = file_system
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        made = [path for path in (self.path, *self.path.parents) if not file_system.exists(path)]
         file_system.make_directory(self.path)
-        for path in made:
-            file_system.sync_directory(path.parent)
         try:
             self._lock = file_system.lock(self.path / ".lock")
         except BlockingIOError:
@@ -90,6 +95,7 @@ class LogDirectory:
                 path=str(self.path),
             )
         if stored is None:
+            self._sync_the_way_here()
             stored = DirectoryIdentity(cluster_id=cluster_id or topic_id_text(uuid.uuid4()))
         self._identity = stored.started()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
@@ -239,12 +245,26 @@ class LogDirectory:
         key = (topic, partition)
         log = self._logs.get(key)
         if log is None:
-            log = self._logs[key] = self._open_log(key)
+            try:
+                log = self._logs[key] = self._open_log(key)
+            except OSError as error:
+                raise LogFailed(
+                    "disk-failed",
+                    f"The log of partition {topic}-{partition} could not be opened: {error}.",
+                    "Look at the disk; it is tried again with the next request.",
+                    topic=topic,
+                    partition=partition,
+                    path=str(self.path / f"{topic}-{partition}"),
+                ) from error
         return log
 
     def existing_log(self, topic: str, partition: int) -> PartitionLog | None:
         """The log of a partition that was written at some time; None leaves the disk untouched."""
         return self.log(topic, partition) if (topic, partition) in self._on_disk else None
+
+    def is_on_disk(self, topic: str, partition: int) -> bool:
+        """Whether the partition was written at some time."""
+        return (topic, partition) in self._on_disk
 
     def open_logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs
@@ -372,6 +392,12 @@ class LogDirectory:
         if entry is None:
             raise UnknownTopic("topic-missing", f"There is no topic {topic}.", topic=topic)
         return entry
+
+    def _sync_the_way_here(self) -> None:
+        """A directory survives a power loss by its name in the one above. Only ours may have been made just now."""
+        for path in self.path.parents:
+            with contextlib.suppress(PermissionError):
+                self._file_system.sync_directory(path)
 
     def _replace_catalog(self, topics: dict[str, TopicEntry]) -> None:
         self._durably(lambda: save_catalog(self._file_system, self.path, topics.values()))

@@ -12,6 +12,7 @@ from kio.static.primitive import i64
 
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.partition_logs import ReadRefused
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.topic_configuration import effective_value
 from penstock.protocol import messages as m
@@ -58,7 +59,10 @@ def _delete(topic: TopicDescription | None, partition: int, offset: int, broker:
         return ErrorCode.invalid_topic_exception, -1
     if effective_value("cleanup.policy", topic.configs, broker.configuration) == "compact":
         return ErrorCode.policy_violation, -1
-    high_watermark = broker.logs.view(topic, partition).high_watermark
+    try:
+        high_watermark = broker.logs.view(topic, partition).high_watermark
+    except ReadRefused as refused:
+        return refused.code, -1
     before = high_watermark if offset == HIGH_WATERMARK else offset
     if not 0 <= before <= high_watermark:
         return ErrorCode.offset_out_of_range, -1

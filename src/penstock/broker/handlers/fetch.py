@@ -88,8 +88,8 @@ class _Reading:
 
     def _records(self, topic: TopicDescription, partition: AskedPartition) -> m.fetch_response.PartitionData:
         part, logs = partition.asked, self.broker.logs
-        log = logs.view(topic, part.partition)
         try:
+            log = logs.view(topic, part.partition)
             if (diverging := self._diverging(log, part)) is not None:
                 return diverging
             limit = max(0, min(part.partition_max_bytes, self._left))

@@ -14,6 +14,7 @@ from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+from penstock.storage.errors import StorageError
 
 
 def handle(
@@ -26,7 +27,7 @@ def handle(
     try:
         # Kafka, too, gives an idempotent producer a fresh id instead of raising its epoch.
         return _answer(ErrorCode.none, broker.metadata.next_producer_id(), 0)
-    except OSError:
+    except (OSError, StorageError):
         return _answer(ErrorCode.coordinator_not_available)
 
 

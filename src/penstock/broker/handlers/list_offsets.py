@@ -12,7 +12,7 @@ from kio.static.primitive import i32, i64
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.leader_epochs import leader_epoch_error
-from penstock.broker.partition_logs import LogView
+from penstock.broker.partition_logs import LogView, ReadRefused
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
@@ -51,8 +51,11 @@ def _partition(
         return _refused(part, ErrorCode.unsupported_version)
     if part.timestamp < EARLIEST_PENDING_UPLOAD:
         return _refused(part, ErrorCode.unsupported_version)
-    log = broker.logs.view(topic, part.partition_index)
-    offset, timestamp = _position(log, part.timestamp)
+    try:
+        log = broker.logs.view(topic, part.partition_index)
+        offset, timestamp = _position(log, part.timestamp)
+    except (ReadRefused, OSError):
+        return _refused(part, ErrorCode.kafka_storage_error)
     return m.list_offsets_response.ListOffsetsPartitionResponse(
         partition_index=part.partition_index,
         error_code=ErrorCode.none,

@@ -10,6 +10,7 @@ from kio.static.primitive import i32, i64
 
 from penstock.broker.call import Call
 from penstock.broker.leader_epochs import end_of_epoch, leader_epoch_error
+from penstock.broker.partition_logs import ReadRefused
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
@@ -39,7 +40,10 @@ def _partition(
         return r.EpochEndOffset(error_code=ErrorCode.unknown_topic_or_partition, partition=part.partition)
     if (code := leader_epoch_error(part.current_leader_epoch, broker)) is not None:
         return r.EpochEndOffset(error_code=code, partition=part.partition)
-    log = broker.logs.view(topic, part.partition)
+    try:
+        log = broker.logs.view(topic, part.partition)
+    except ReadRefused as refused:
+        return r.EpochEndOffset(error_code=refused.code, partition=part.partition)
     epoch, end_offset = end_of_epoch(log, part.leader_epoch, broker.metadata.leader_epoch)
     return r.EpochEndOffset(
         error_code=ErrorCode.none, partition=part.partition, leader_epoch=i32(epoch), end_offset=i64(end_offset)
