@@ -12,7 +12,6 @@ import dataclasses
 import datetime as dt
 import types
 import typing
-import uuid
 from functools import cache
 from typing import Any
 
@@ -45,14 +44,15 @@ def error_answer(api_key: ApiKey, request: object, code: ErrorCode) -> object:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
     name: str
-    kind: type[Any]
+    kind: Any
+    kafka_type: str
     optional: bool
     many: bool
     default: object
 
 
 @cache
-def _fields(schema: type[Any]) -> tuple[_Field, ...]:
+def _fields(schema: Any) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(schema)
     return tuple(_field(each, hints[each.name]) for each in dataclasses.fields(schema))
 
@@ -65,25 +65,23 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:
     if typing.get_origin(hint) is tuple:
         many = True
         hint = typing.get_args(hint)[0]
-    return _Field(name=field.name, kind=_plain(hint), optional=optional, many=many, default=field.default)
-
-
-def _plain(hint: Any) -> type[Any]:
-    """Below kio's names for texts and numbers."""
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    return hint if isinstance(hint, type) else type(hint)
-
-
-@cache
-def _carries_code(schema: type[Any]) -> bool:
-    return any(
-        field.kind is ErrorCode or (dataclasses.is_dataclass(field.kind) and _carries_code(field.kind))
-        for field in _fields(schema)
+    kafka_type = str(field.metadata.get("kafka_type", ""))
+    return _Field(
+        name=field.name, kind=hint, kafka_type=kafka_type, optional=optional, many=many, default=field.default
     )
 
 
-def _filled(schema: type[Any], source: object, code: ErrorCode) -> object:
+@cache
+def _carries_code(kind: Any) -> bool:
+    """Whether an error code is in there somewhere."""
+    return kind is ErrorCode or (_is_message(kind) and any(_carries_code(field.kind) for field in _fields(kind)))
+
+
+def _is_message(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _filled(schema: Any, source: object, code: ErrorCode) -> Any:
     """An instance of `schema`; what it shares with `source` (a part of the request) is taken from there."""
     return schema(**{field.name: _value(field, source, code) for field in _fields(schema)})
 
@@ -92,7 +90,7 @@ def _value(field: _Field, source: object, code: ErrorCode) -> object:
     if field.kind is ErrorCode:
         return code
     if field.many:
-        if dataclasses.is_dataclass(field.kind) and _carries_code(field.kind):
+        if _is_message(field.kind) and _carries_code(field.kind):
             return tuple(_item(field.kind, each, code) for each in _matching_list(field.kind, source))
         return None if field.optional else ()
     shared = _shared(field.name, source)
@@ -100,37 +98,42 @@ def _value(field: _Field, source: object, code: ErrorCode) -> object:
         return shared
     if field.default is not dataclasses.MISSING:
         return field.default
-    if field.kind.__name__ == "Records" or field.kind is bytes:
+    if field.kafka_type in ("bytes", "records"):
         return b""
     return None if field.optional else _nothing(field)
 
 
 def _nothing(field: _Field) -> object:
-    kind = field.kind
-    if dataclasses.is_dataclass(kind):
-        return _filled(kind, None, ErrorCode.none)
-    if issubclass(kind, bool):
-        return False
-    if issubclass(kind, int):
-        return kind(-1 if field.name.endswith(_NONE_IS_MINUS_ONE) else 0)
-    if issubclass(kind, dt.timedelta):
-        return dt.timedelta(0)
-    if issubclass(kind, dt.datetime):
-        return _EPOCH
-    return uuid.UUID(int=0) if kind is uuid.UUID else kind()
+    if dataclasses.is_dataclass(field.kind):
+        return _filled(field.kind, None, ErrorCode.none)
+    match field.kafka_type:
+        case "string":
+            return ""
+        case "bool":
+            return False
+        case "uuid":
+            return None
+        case "float64":
+            return 0.0
+        case "timedelta_i32" | "timedelta_i64":
+            return dt.timedelta(0)
+        case "datetime_i64":
+            return _EPOCH
+        case _:
+            return -1 if field.name.endswith(_NONE_IS_MINUS_ONE) else 0
 
 
-def _item(schema: type[Any], source: object, code: ErrorCode) -> object:
+def _item(schema: Any, source: object, code: ErrorCode) -> object:
     if dataclasses.is_dataclass(source):
         return _filled(schema, source, code)
     names = _NAMES if isinstance(source, str) else _NUMBERS
     known = {field.name for field in _fields(schema)}
     name = next((each for each in names if each in known), None)
     item = _filled(schema, None, code)
-    return dataclasses.replace(item, **{name: source}) if name is not None else item  # type: ignore[type-var]
+    return dataclasses.replace(item, **{name: source}) if name is not None else item
 
 
-def _matching_list(schema: type[Any], source: object) -> tuple[object, ...]:
+def _matching_list(schema: Any, source: object) -> tuple[object, ...]:
     """The request's list that these items answer: the one that shares most names with them, else the first."""
     best: tuple[object, ...] = ()
     most = -1
