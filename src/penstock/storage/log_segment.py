@@ -171,14 +171,17 @@ class LogSegment:
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += header.size_bytes
 
-    def should_roll(self, *, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
-        """Kafka's five reasons: size, age (by record time), either index full, an offset too far from the base."""
+    def should_roll(self, config: LogConfig, *, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
+        """Kafka's five reasons: size, age (by record time), either index full, an offset too far from the base.
+
+        `config` is the log's of now: it may have been altered since the segment was begun.
+        """
         if self.size_bytes == 0:
             return False
         first = self.first_timestamp_ms()
         return (
-            self.size_bytes > self._config.segment_bytes - incoming_bytes
-            or (first >= 0 and max_timestamp_ms - first > self._config.roll_ms)
+            self.size_bytes > config.segment_bytes - incoming_bytes
+            or (first >= 0 and max_timestamp_ms - first > config.roll_ms)
             or self.offset_index.is_full
             or self.time_index.is_full
             or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET

@@ -129,7 +129,7 @@ class PartitionLog:
         return self._state.config
 
     def reconfigure(self, config: LogConfig) -> None:
-        """New settings for the open log; segments take theirs when they are rolled."""
+        """New settings for the open log. They count at once, but for those of indexes: with the next segment."""
         self._state.config = config
 
     @property
@@ -245,6 +245,7 @@ class PartitionLog:
     def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
         active = self._state.row.active
         if active.should_roll(
+            self._state.config,
             incoming_bytes=size,
             max_timestamp_ms=max(header.max_timestamp for header in headers),
             last_offset=headers[-1].last_offset,
@@ -337,15 +338,15 @@ class PartitionLog:
     def flush(self) -> int:
         """fsync everything appended so far; the offset up to which the log now survives a power loss.
 
-        May be called from another thread than the one that appends. Raises LogFailed, and the log then refuses work:
-        what a disk keeps after a failed fsync cannot be known.
+        May be called from another thread than the one that appends. Raises StorageFull, and may be called again;
+        LogFailed, and the log then refuses work: what a disk keeps after a failed fsync cannot be known.
         """
         self._state.health.check_usable()
         end = self._state.log_end_offset  # before the segments: what it promises must be in one of them
         try:
             self._state.epochs.make_durable()
-        except OSError as error:
-            self._state.health.fail(error, "could not be flushed")
+        except OSError as error:  # a file written anew each time: for want of room nothing is lost, it is tried again
+            self._state.health.refuse(error, "could not be flushed")
         return self._state.flush.flush(self._state.row.segments, end, self._state.clock_ms())
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
