@@ -133,7 +133,7 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
     for mark in request.node.iter_markers("kafka_broker"):
         if mark.args or not _ALLOWED.issuperset(mark.kwargs):
-            raise pytest.UsageError(f"{request.node.nodeid}: the mark is {_MARKER}")
+            pytest.fail(f"The mark is written as {_MARKER}", pytrace=False)
         wanted = mark.kwargs | wanted
     return wanted
 
