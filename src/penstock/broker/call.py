@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
@@ -11,19 +12,43 @@ __all__ = ["Call"]
 class Call:
     """One request. `token` is unique within the broker's life; `local_address` is what the client connected to.
 
+    `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
+    (PLAINTEXT where nothing is named); `secure` says that nobody on the way could read along (TLS).
     `steady` is set where the answer may be repeated for the same bytes of this connection, see `steady_answers`.
     """
 
-    __slots__ = ("api_version", "client_host", "client_id", "local_address", "steady", "token")
+    __slots__ = (
+        "api_version",
+        "client_host",
+        "client_id",
+        "listener_name",
+        "local_address",
+        "principal",
+        "secure",
+        "steady",
+        "token",
+    )
 
     def __init__(
-        self, *, token: int, client_id: str, client_host: str, api_version: int, local_address: tuple[str, int]
+        self,
+        *,
+        token: int,
+        client_id: str,
+        client_host: str,
+        api_version: int,
+        local_address: tuple[str, int],
+        principal: Principal = ANONYMOUS,
+        listener_name: str = "PLAINTEXT",
+        secure: bool = False,
     ) -> None:
         self.token = token
         self.client_id = client_id
         self.client_host = client_host
         self.api_version = api_version
         self.local_address = local_address
+        self.principal = principal
+        self.listener_name = listener_name
+        self.secure = secure
         self.steady: SteadyHeartbeat | None = None
 
     @property
