@@ -35,6 +35,7 @@ def _row(
         minimum=minimum,
         choices=choices,
         dynamic=bool(more.get("dynamic", False)),
+        internal=bool(more.get("internal", False)),
         documentation=str(more.get("doc", "")),
     )
 
@@ -97,6 +98,14 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _changeable("log.preallocate", "boolean", False),
             _changeable("min.insync.replicas", "int", 1, 1),
             _changeable("unclean.leader.election.enable", "boolean", False),
+            *(
+                _changeable(name, "long", 2**63 - 1, 0, internal=True, doc="Nothing here depends on it: no replicas.")
+                for name in (
+                    "leader.replication.throttled.rate",
+                    "follower.replication.throttled.rate",
+                    "replica.alter.log.dirs.io.max.bytes.per.second",
+                )
+            ),
             _row("producer.id.expiration.ms", "int", 86400000, 1),
             *COORDINATOR_SETTINGS.items(),
             _row(

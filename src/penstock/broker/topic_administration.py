@@ -184,7 +184,7 @@ class TopicAdministration:
         if count < topic.partitions:
             raise TopicRefused(
                 ErrorCode.invalid_partitions,
-                f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} is no increase.",
+                f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} would not be an increase.",
             )
         self._check_partition_limit(count)
         if assignments is not None and assignments != count - topic.partitions:
