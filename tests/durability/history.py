@@ -36,6 +36,7 @@ Partition = tuple[str, int]
 KEPT, TABLE = "kept", "table"
 GROUPS = ("g0", "g1", "g2")
 STREAMS_GROUP = "streams"
+SESSION_SECONDS = 40
 CHANGES = ("open", "write", "truncate", "sync", "rename", "remove", "remove_tree", "make_directory", "sync_directory")
 
 
@@ -102,6 +103,7 @@ class History:
         self.commits: dict[tuple[str, int], int] = {}
         self.asked_commits: dict[tuple[str, int], int] = {}
         self.epochs: dict[str, int] = {}
+        self.heard_at: dict[str, float] = {}
         self.config_value = self.asked_config_value = 0
         self.producer_ids: set[int] = set()
         self.producers = [IdempotentProducer() for _ in range(2)]
@@ -224,7 +226,7 @@ class History:
             for at, value in enumerate(sent.values):
                 if places.setdefault(base_offset + at, value) != value:
                     raise Violation(f"{sent.partition}: offset {base_offset + at} was given to two records")
-        elif "No space left" in message and "fsync" not in message:
+        elif "No space left" in message and "flushed" not in message:
             self.refused_values.update(sent.values)
 
     def send_idempotent(self) -> None:
@@ -297,6 +299,7 @@ class History:
         def answered(answer: Any) -> None:
             if answer.error_code is ErrorCode.none:
                 self.epochs[member] = max(self.epochs.get(member, 0), answer.member_epoch)
+                self.heard_at[member] = self.broker.loop.time()
             elif answer.error_code in (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch):
                 self.epochs.pop(member, None)
 
@@ -467,7 +470,7 @@ class History:
 
     def look(self) -> None:
         """Between two steps of one life."""
-        self._check_commits(loses=False)
+        self._check_commits(loses=False, settled=False)  # what is seen may not be on the disk yet
 
     def check(self, *, power: bool, loses: bool) -> None:
         """`power`: what nobody was told of may be lost. `loses`: what was acknowledged, too."""
@@ -511,11 +514,7 @@ class History:
         if partition[0] == TABLE:
             self._check_table(partition, found, before, end)
         else:
-            if list(found) != list(range(start, end)):
-                raise Violation(f"{partition} has a hole: {start} to {end}, but {len(found)} records")
-            expected = {offset: value for offset, value in before.items() if start <= offset < end}
-            if any(found.get(offset) != value for offset, value in expected.items()):
-                raise Violation(f"{partition} is not what it was")
+            self._check_beginning(partition, found, before, start, end)
         if not power and before and end < max(before) + 1:
             raise Violation(f"{partition} ends at {end}, not at {max(before) + 1}")
         if not loses:
@@ -532,6 +531,15 @@ class History:
         self.flushed.pop(partition, None)
         self.begin[partition] = start
 
+    def _check_beginning(
+        self, partition: Partition, found: dict[int, str], before: dict[int, str], start: int, end: int
+    ) -> None:
+        if list(found) != list(range(start, end)):
+            raise Violation(f"{partition} has a hole: {start} to {end}, but {len(found)} records")
+        expected = {offset: value for offset, value in before.items() if start <= offset < end}
+        if any(found.get(offset) != value for offset, value in expected.items()):
+            raise Violation(f"{partition} is not what it was")
+
     def _check_table(self, partition: Partition, found: dict[int, str], before: dict[int, str], end: int) -> None:
         """The last record of each key is there, whatever compaction has taken."""
         if any(before.get(offset, value) != value for offset, value in found.items()):
@@ -545,7 +553,7 @@ class History:
             if found.get(offset) != history[offset] and not newer:
                 raise Violation(f"{partition}: {key} is lost, it was at {offset}")
 
-    def _check_commits(self, *, loses: bool) -> None:
+    def _check_commits(self, *, loses: bool, settled: bool = True) -> None:
         for group in GROUPS:
             answers: list[Any] = []
             request = r.fetch_offsets(group, KEPT, self.topic_id(KEPT), (0, 1))
@@ -559,7 +567,8 @@ class History:
                 lowest = -1 if loses else acknowledged
                 if not lowest <= part.committed_offset <= asked:
                     raise Violation(f"{key} is at {part.committed_offset}, {acknowledged} was acknowledged")
-                self.commits[key] = int(part.committed_offset)
+                if settled:
+                    self.commits[key] = int(part.committed_offset)
 
     def _check_group(self, *, loses: bool) -> None:
         answers: list[Any] = []
@@ -573,6 +582,7 @@ class History:
         if not loses and self.epochs and epoch < max(self.epochs.values()):
             raise Violation(f"the group is at epoch {epoch}, {self.epochs} were acknowledged")
         members = {member.member_id for member in group.members} if there else set()
-        if not loses and not set(self.epochs) <= members:
+        recently = self.broker.loop.time() - SESSION_SECONDS
+        if not loses and not {member for member in self.epochs if self.heard_at[member] > recently} <= members:
             raise Violation(f"members {sorted(members)} where {sorted(self.epochs)} were acknowledged")
         self.epochs = {name: at for name, at in self.epochs.items() if name in members and at <= epoch}

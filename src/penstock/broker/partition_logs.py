@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
-from penstock.broker.flusher import FlushFailed, Flusher
+from penstock.broker.flusher import Flusher, FlushFailed
 from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
 from penstock.protocol.error_codes import ErrorCode
@@ -180,9 +180,11 @@ class PartitionLogs:
             await self._cleaner.clean_all()
 
     async def flush_closed_segments(self) -> None:
-        """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check."""
+        """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check; so
+        does what a flush has left, for want of room."""
         for log in tuple(self._directory.open_logs().values()):
-            if log.recovery_point < log.segment_base_offsets[-1]:
+            is_due = log.config.fsync != "never" and log.recovery_point < log.log_end_offset
+            if log.is_usable and (is_due or log.recovery_point < log.segment_base_offsets[-1]):
                 self._flusher.dirty(log)
                 self._flusher.start_round()
         await self._flusher.settle()

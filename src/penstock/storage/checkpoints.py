@@ -44,13 +44,14 @@ def write_checkpoint(
 def read_checkpoint(file_system: FileSystem, path: Path, *, fields: int) -> list[list[str]]:
     """The entries; none when the file is not there. Raises CheckpointCorrupt."""
     try:
-        lines = file_system.read_bytes(path).decode().splitlines()
+        text = file_system.read_bytes(path).decode()
     except FileNotFoundError:
         return []
     except UnicodeDecodeError:
         raise CheckpointCorrupt(f"{path} is no text") from None
+    lines = text.splitlines()
     rows = [line.split() for line in lines[2:]]
-    if len(lines) < 2 or lines[0].strip() != "0" or lines[1].strip() != str(len(rows)):
+    if not text.endswith("\n") or len(lines) < 2 or lines[0].strip() != "0" or lines[1].strip() != str(len(rows)):
         raise CheckpointCorrupt(f"{path} is cut off or of another version")
     if any(len(row) != fields for row in rows):
         raise CheckpointCorrupt(f"{path} has an entry without {fields} fields")

@@ -301,11 +301,12 @@ class LogDirectory:
         )
 
     def _gaps_until(self, key: TopicPartition, config: LogConfig) -> int | None:
-        """Compaction leaves gaps only where the log was flushed, and that is noted before. Without a note (a young log,
-        or the file was lost) they may be anywhere in a compacted log."""
-        if key not in self._checkpoints.recovery_points and config.is_compacted:
+        """Compaction leaves gaps only where the log was flushed, and that is noted before. Without a note (a log that
+        never was flushed, or the file is lost) they may be anywhere in a compacted log."""
+        flushed = self._checkpoints.recovery_points.get(key, 0)
+        if not flushed and config.is_compacted:
             return None
-        return max(self._checkpoints.recovery_points.get(key, 0), self._checkpoints.cleaned_to.get(key, 0))
+        return max(flushed, self._checkpoints.cleaned_to.get(key, 0))
 
     def _make_partition(self, directory: Path, topic_id: uuid.UUID) -> None:
         self._file_system.make_directory(directory)
