@@ -94,9 +94,9 @@ def _number(setting: Setting, given: object, text: str) -> Number:
     if whole and not -_LARGEST[setting.kind] - 1 <= value <= _LARGEST[setting.kind]:
         raise _bad_value(setting, given, f"Not a number of type {setting.kind.upper()}")
     if setting.minimum is not None and value < setting.minimum:
-        raise _bad_value(setting, given, f"Value must be at least {setting.minimum}")
+        raise _bad_value(setting, value, f"Value must be at least {setting.minimum}")
     if setting.maximum is not None and value > setting.maximum:
-        raise _bad_value(setting, given, f"Value must be no more than {setting.maximum}")
+        raise _bad_value(setting, value, f"Value must be no more than {setting.maximum}")
     return value
 
 

@@ -36,6 +36,7 @@ def _row(
         choices=choices,
         dynamic=bool(more.get("dynamic", False)),
         internal=bool(more.get("internal", False)),
+        maximum=cast("int | None", more.get("maximum")),
         documentation=str(more.get("doc", "")),
     )
 
@@ -69,7 +70,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "compression.type",
                 "string",
                 "producer",
-                choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+                choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
             ),
             _changeable("log.cleanup.policy", "list", "delete", choices=("compact", "delete")),
             _changeable("log.segment.bytes", "int", 1073741824, 14),
@@ -91,7 +92,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("log.cleaner.backoff.ms", "long", 15000, 0),
             _row("log.cleaner.dedupe.buffer.size", "long", 134217728, 1),
             _changeable("log.cleaner.delete.retention.ms", "long", _DAY_MS, 0),
-            _changeable("log.cleaner.min.cleanable.ratio", "double", 0.5),
+            _changeable("log.cleaner.min.cleanable.ratio", "double", 0.5, 0, maximum=1),
             _changeable("log.cleaner.min.compaction.lag.ms", "long", 0, 0),
             _changeable("log.cleaner.max.compaction.lag.ms", "long", 2**63 - 1, 1),
             _changeable("log.segment.delete.delay.ms", "long", 60000, 0),

@@ -20,8 +20,11 @@ def _row(
     synonym: str | None,
     minimum: int | None = None,
     choices: tuple[str, ...] = (),
+    maximum: int | None = None,
 ) -> tuple[str, Setting]:
-    return name, Setting(name=name, kind=kind, default=default, synonym=synonym, minimum=minimum, choices=choices)
+    return name, Setting(
+        name=name, kind=kind, default=default, synonym=synonym, minimum=minimum, maximum=maximum, choices=choices
+    )
 
 
 TOPIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
@@ -33,7 +36,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "string",
                 "producer",
                 "compression.type",
-                choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+                choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
             ),
             _row("delete.retention.ms", "long", 86400000, "log.cleaner.delete.retention.ms", 0),
             _row("file.delete.delay.ms", "long", 60000, "log.segment.delete.delay.ms", 0),
@@ -53,7 +56,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "log.message.timestamp.type",
                 choices=("CreateTime", "LogAppendTime"),
             ),
-            _row("min.cleanable.dirty.ratio", "double", 0.5, "log.cleaner.min.cleanable.ratio"),
+            _row("min.cleanable.dirty.ratio", "double", 0.5, "log.cleaner.min.cleanable.ratio", 0, maximum=1),
             _row("min.compaction.lag.ms", "long", 0, "log.cleaner.min.compaction.lag.ms", 0),
             _row("min.insync.replicas", "int", 1, "min.insync.replicas", 1),
             _row("preallocate", "boolean", False, "log.preallocate"),

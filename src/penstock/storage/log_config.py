@@ -79,10 +79,10 @@ class LogConfig:
         return replace(defaults or cls(), **known)
 
 
+_SMALLEST_INDEX_BYTES = 24  # three entries: with fewer an index would be full before it is begun
 _LEAST = {
     "segment.bytes": 1,
     "segment.ms": 1,
-    "segment.index.bytes": 24,
     "index.interval.bytes": 0,
     "retention.ms": -1,
     "retention.bytes": -1,
@@ -95,7 +95,7 @@ def _number(name: str, text: str) -> int:
     value = int(text)
     if value < _LEAST.get(name, 0):
         raise ValueError
-    return value
+    return max(value, _SMALLEST_INDEX_BYTES) if name == "segment.index.bytes" else value
 
 
 def _ratio(_name: str, text: str) -> float:
