@@ -1,4 +1,8 @@
-"""How the handlers of group APIs call a rule: through the runtime, and durable when the flush policy asks for it."""
+"""How the handlers of group APIs call a rule: through the runtime, and durable when the flush policy asks for it.
+
+An answer waits for all that the log of its shard holds, not only for what its own request wrote: it may tell of what
+another one wrote a moment before, and must not be known to a client and forgotten by the broker.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,8 @@ def write(
         written = broker.coordinator.write(group_id, call.context, rule)
     except CoordinatorError as error:
         return refuse(error.code, str(error))
-    durable = written.appended and broker.coordinator.wait_for_flush(group_id)
-    if isinstance(written.response, asyncio.Future) or durable:
-        return _wait(broker, group_id, call, written.response, refuse, durable=durable)
+    if isinstance(written.response, asyncio.Future) or broker.coordinator.wait_for_flush(group_id):
+        return _wait(broker, group_id, call, written.response, refuse)
     call.steady = written.steady
     return written.response
 
@@ -42,13 +45,12 @@ async def _wait(
     call: Call,
     response: Any,
     refuse: Callable[[ErrorCode, str], Any],
-    *,
-    durable: bool,
 ) -> Any:
     try:
-        if durable:
+        answer = await response if isinstance(response, asyncio.Future) else response
+        if broker.coordinator.wait_for_flush(group_id):
             await broker.coordinator.flushed(group_id)
-        return await response if isinstance(response, asyncio.Future) else response
+        return answer
     except FlushFailed as error:
         return refuse(ErrorCode.coordinator_not_available, str(error))
     finally:

@@ -151,9 +151,9 @@ class PartitionLogs:
         return self._flusher.flushed(log)
 
     def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
-        """Whether an answer about this partition has to wait for the disk."""
-        log = self._directory.existing_log(topic.name, partition)
-        return log is not None and log.config.fsync == "always"
+        """Whether an answer about what the partition holds now has to wait for the disk."""
+        log = self._directory.open_logs().get((topic.name, partition))
+        return log is not None and log.config.fsync == "always" and log.recovery_point < log.log_end_offset
 
     def delete_records_before(self, topic: TopicDescription, partition: int, offset: int) -> int:
         """The new log start offset. Raises StorageError."""

@@ -1,0 +1,42 @@
+"""Random histories of a whole broker on a disk that is full, refuses, forgets; by hand: `make simulate-disk RUNS=5000`.
+
+The seeds that broke the promise once are played in every run. (They tell the same story only as long as `history.py`
+is as it was; what they found has a test of its own where that could be said in a few lines.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.durability.history import History
+
+STEPS = 60
+FAST, SLOW = range(6), range(6, 96)
+FOUND = (46, 76, 137, 174, 193, 210, 273, 341, 370, 598, 909, 1167, 1361)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    """A disk that refuses is told of in the log, thousands of times."""
+    logging.getLogger("penstock").setLevel(logging.CRITICAL + 1)
+    yield  # type: ignore[misc]
+    logging.getLogger("penstock").setLevel(logging.NOTSET)
+
+
+def play(seed: int) -> None:
+    try:
+        History(seed).play(STEPS)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", [*FAST, *FOUND])
+def test_what_was_acknowledged_is_there(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_there_in_many_histories() -> None:
+    for seed in SLOW:
+        play(seed)
