@@ -50,7 +50,7 @@ class FileSystem(Protocol):
     def remove(self, path: Path) -> None: ...
     def remove_tree(self, path: Path) -> None: ...
     def read_bytes(self, path: Path) -> bytes: ...
-    def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None: ...
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None: ...
     def sync_directory(self, path: Path) -> None: ...
     def lock(self, path: Path) -> Lock: ...
 
@@ -150,11 +150,13 @@ class RealFileSystem:
     def read_bytes(self, path: Path) -> bytes:
         return path.read_bytes()
 
-    def write_atomically(self, path: Path, data: bytes, *, sync: bool) -> None:
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
         """`path` holds the old bytes or the new ones, never a part; with `sync` the new ones survive a power loss."""
         beside = path.with_name(path.name + ".tmp")
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
+            if mode != 0o644:
+                os.fchmod(fd, mode)  # what a crash left may have another
             RealFile(fd).write_at(data, 0)
             if sync:
                 os.fsync(fd)

@@ -3,6 +3,7 @@
 ```
 <path>/.lock                               flock; holds the owner's process id
        penstock.properties                 cluster id, format version, start count, next producer id
+       penstock-scram.json                 SCRAM credentials of users, if any
        penstock-topics.json                topics: ids, partition counts, configurations
        penstock-clean-shutdown             how each log ended; there only between a close and the next opening
        recovery-point-offset-checkpoint    as Kafka writes it
@@ -41,6 +42,7 @@ from penstock.storage.file_system import REAL, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_segment import FULL_ERRNOS
 from penstock.storage.partition_log import PartitionLog
+from penstock.storage.scram_credentials import ScramCatalog, load_scram_catalog, save_scram_catalog
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
 __all__ = ["LogDirectory"]
@@ -101,6 +103,7 @@ class LogDirectory:
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_catalog(self._file_system, self.path)
         self._configurations = load_configurations(self._file_system, self.path)
+        self._scram_credentials = load_scram_catalog(self._file_system, self.path)
         self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
@@ -208,6 +211,16 @@ class LogDirectory:
         """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
         self._durably(lambda: save_configurations(self._file_system, self.path, configurations))
         self._configurations = configurations
+
+    @property
+    def scram_credentials(self) -> ScramCatalog:
+        """Who may log in by SCRAM."""
+        return self._scram_credentials
+
+    def replace_scram_credentials(self, catalog: ScramCatalog) -> None:
+        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
+        self._durably(lambda: save_scram_catalog(self._file_system, self.path, catalog))
+        self._scram_credentials = catalog
 
     def change_defaults(self, defaults: LogConfig) -> None:
         """What topics get from now on that say nothing themselves."""
