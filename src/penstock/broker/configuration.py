@@ -108,6 +108,18 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 )
             ),
             _row("producer.id.expiration.ms", "int", 86400000, 1),
+            _row("producer.id.expiration.check.interval.ms", "int", 600000, 1),
+            _row("transaction.max.timeout.ms", "int", 900000, 1),
+            _row("transactional.id.expiration.ms", "int", 604800000, 1),
+            _row("transaction.state.log.num.partitions", "int", 50, 1),
+            _row("transaction.state.log.segment.bytes", "int", 104857600, 1),
+            _row("transaction.state.log.min.isr", "int", 2, 1),
+            _row("transaction.state.log.replication.factor", "int", 3, 1),
+            _row("transaction.state.log.load.buffer.size", "int", 5242880, 1),
+            _row("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10000, 1),
+            _row("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3600000, 1),
+            _changeable("transaction.partition.verification.enable", "boolean", True),
+            _row("transaction.two.phase.commit.enable", "boolean", False),
             *COORDINATOR_SETTINGS.items(),
             _row(
                 "penstock.flush.policy",
@@ -116,6 +128,14 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 choices=("never", "interval", "always"),
                 doc="When records are forced to the disk: never (the operating system decides, as Kafka does), "
                 "every log.flush.interval.ms (1000), or always before an acks=all or acks=1 answer.",
+            ),
+            _row(
+                "penstock.request.log.slow.ms",
+                "int",
+                1000,
+                0,
+                doc="A request that takes the broker longer is told as a warning in the log; 0 tells none. What waits "
+                "by its client's wish, as a fetch for records, does not count.",
             ),
             _row(
                 "penstock.connection.write.buffer.bytes",

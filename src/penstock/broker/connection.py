@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
@@ -37,6 +37,9 @@ __all__ = ["ClientConnection"]
 
 logger = logging.getLogger("penstock.broker")
 
+CloseReason = Literal[
+    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected", "not-authenticated"
+]
 _API = struct.Struct(">hh")
 
 
@@ -46,7 +49,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[float, bytes]] = deque()
         self._steady_answers = SteadyAnswers(server.door_rules)
         self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
@@ -57,7 +60,10 @@ class ClientConnection(asyncio.Protocol):
         self._local_address = ("", 0)
         self._client_host = ""
         self._began = 0.0
+        self._queued_seconds = 0.0
+        self._parked_at = 0.0
         self.last_active = 0.0
+        self.close_reason: CloseReason = "client"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -91,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
                 return
         self._frames.feed(data)
         try:
-            self._waiting.extend(self._frames.frames())
+            self._waiting.extend((self.last_active, frame) for frame in self._frames.frames())
         except FrameTooLarge as error:
             self._close_because(str(error))
             return
@@ -112,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
     def close_when_answered(self) -> None:
         """A goodbye: the request at work still gets its answer, those behind it do not."""
         self._leaving = True
+        self.close_reason = "broker-stopping"
         self._waiting.clear()
         if self._at_work is None:
             self.close()
@@ -127,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
         while self._waiting and self._at_work is None and self._writable and self._transport is not None:
-            self._answer(self._waiting.popleft())
+            self._answer(*self._waiting.popleft())
         want_more = not self._waiting
         if self._transport is not None and want_more != self._reading and not self._transport.is_closing():
             self._reading = want_more
@@ -147,16 +154,18 @@ class ClientConnection(asyncio.Protocol):
             # A client speaks one version of an API, so the first request stands for all.
             api_key, api_version = _API.unpack_from(data, 4)
             seconds = time.monotonic() - self.last_active
-            self._server.metrics.answers_repeated(api_key, api_version, len(pieces) // 3, seconds)
+            self._server.metrics.requests.repeated(api_key, api_version, len(pieces) // 3, seconds)
             if faults is not None:
                 faults.repeated(api_key, client_id_in(data), len(pieces) // 3)
         return data[position:]
 
-    def _answer(self, frame: bytes) -> None:
+    def _answer(self, arrived: float, frame: bytes) -> None:
         if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
         self._began = time.monotonic()
+        self._queued_seconds = self._began - arrived
+        self._parked_at = 0.0
         try:
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
@@ -180,6 +189,7 @@ class ClientConnection(asyncio.Protocol):
             self._close_after_fault(header, error)
             return
         if isinstance(outcome, Awaitable):
+            self._parked_at = time.monotonic()
             self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
         else:
             answer = self._reply(header, outcome)
@@ -194,6 +204,7 @@ class ClientConnection(asyncio.Protocol):
         except ConnectionLost:  # a test's wish
             self._at_work = None
             self._waiting.clear()
+            self.close_reason = "fault-injected"
             self.close()
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
@@ -218,8 +229,14 @@ class ClientConnection(asyncio.Protocol):
             return None
         self.last_active = time.monotonic()
         self._transport.write(encoded)
-        seconds = self.last_active - self._began
-        self._server.metrics.request_answered(header.api_key, header.api_version, response, seconds)
+        self._server.request_log.answered(
+            header,
+            response,
+            self._peer,
+            seconds=self.last_active - self._began,
+            queue_seconds=self._queued_seconds,
+            remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
+        )
         return encoded
 
     def _call(self, header: RequestHeader) -> Call:
@@ -240,6 +257,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _close_because(self, reason: str) -> None:
         logger.warning("Closed the connection of %s:%s: %s.", *self._peer, reason.rstrip("."))
+        self.close_reason = "malformed-request"
         self._waiting.clear()
         self.close()
 
@@ -247,5 +265,6 @@ class ClientConnection(asyncio.Protocol):
         """A fault of ours: the whole story goes to the log, and the client may come again."""
         name = self._server.api_name(header.api_key) if header is not None else "a request"
         logger.error("Closed the connection of %s:%s: %s failed here.", *self._peer, name, exc_info=error)
+        self.close_reason = "request-failed"
         self._waiting.clear()
         self.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -30,7 +31,9 @@ class Flushable(Protocol):
 class Flusher:
     """Mutable: the dirty logs, what waits for each, and one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, flushed: Callable[[float, bool], None] | None = None) -> None:
+        """`flushed` is told of every flush how many seconds it took and whether the disk refused it."""
+        self._told = flushed
         self._dirty: dict[Flushable, list[Callable[[Exception | None], None]]] = {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="penstock-flusher")
         self._round: asyncio.Task[None] | None = None
@@ -88,19 +91,24 @@ class Flusher:
         while self._dirty:
             batch, self._dirty = self._dirty, {}
             outcomes = await loop.run_in_executor(self._executor, _flush_each, tuple(batch))
-            for waiting, error in zip(batch.values(), outcomes, strict=True):
+            for waiting, (error, seconds) in zip(batch.values(), outcomes, strict=True):
+                if self._told is not None:
+                    self._told(seconds, error is not None)
                 if error is not None:
                     logger.error("A log could not be flushed: %s", error)
                 for settle in waiting:
                     settle(error)
 
 
-def _flush_each(logs: tuple[Flushable, ...]) -> list[Exception | None]:
-    outcomes: list[Exception | None] = []
+def _flush_each(logs: tuple[Flushable, ...]) -> list[tuple[Exception | None, float]]:
+    """Of each: the refusal or None, and the seconds it took."""
+    outcomes: list[tuple[Exception | None, float]] = []
     for log in logs:
+        refusal: Exception | None = None
+        began = time.monotonic()
         try:
             log.flush()
-            outcomes.append(None)
         except (OSError, StateError) as error:
-            outcomes.append(error)
+            refusal = error
+        outcomes.append((refusal, time.monotonic() - began))
     return outcomes

@@ -15,6 +15,7 @@ from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.flusher import Flusher, FlushFailed
 from penstock.broker.log_cleaner import LogCleaner
+from penstock.broker.server_metrics import LogSize
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, broker_default
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import iter_batch_headers
@@ -165,6 +166,24 @@ class PartitionLogs:
         for topic, partition in self._directory.partitions_on_disk():
             if wanted is None or (topic, partition) in wanted:
                 yield topic, partition, self._directory.log(topic, partition).size_bytes
+
+    def log_sizes(self) -> list[LogSize]:
+        """Of all open logs."""
+        return [
+            LogSize(
+                topic=log.topic,
+                partition=log.partition,
+                size_bytes=log.size_bytes,
+                segments=len(log.segment_base_offsets),
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+            )
+            for log in self._directory.open_logs().values()
+        ]
+
+    def failed_logs(self) -> list[str]:
+        """Partitions whose log does no further work until a restart."""
+        return [f"{log.topic}-{log.partition}" for log in self._directory.open_logs().values() if not log.is_usable]
 
     def enforce_retention(self) -> None:
         """Deletes the segments that are too old or too much."""

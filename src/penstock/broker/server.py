@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,8 @@ from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.metrics_server import MetricsServer
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.prometheus_text import Family, prometheus_text
+from penstock.broker.request_log import RequestLog
+from penstock.broker.server_metrics import LogSize
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -51,6 +54,7 @@ __all__ = ["Server", "event_loop", "run_broker"]
 
 logger = logging.getLogger("penstock.broker")
 
+LISTENER = "PLAINTEXT"
 GOODBYE_SECONDS = 2.0
 CHECKPOINT_INTERVAL_MS = 5_000
 IDLE_CHECK_INTERVAL_MS = 30_000
@@ -70,6 +74,9 @@ class Server:
     ) -> None:
         self.configuration = configuration
         self.metrics = BrokerMetrics()
+        self.request_log = RequestLog(
+            self.metrics.requests, lambda: configuration.integer("penstock.request.log.slow.ms")
+        )
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
         self._metrics_server = MetricsServer(self.metrics_text)
@@ -136,12 +143,19 @@ class Server:
         if self._stopping or len(self._connections) >= self.configuration.integer("max.connections"):
             return False
         self._connections[connection] = None
+        self.metrics.server.connection_opened(LISTENER)
         return True
 
     def forget(self, connection: ClientConnection) -> None:
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self.metrics.server.connection_closed(LISTENER, connection.close_reason)
         if not self._connections and self._everybody_left is not None:
             self._everybody_left.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
 
     @property
     def connection_count(self) -> int:
@@ -190,7 +204,7 @@ class Server:
 
     def _open_services(self) -> Services:
         configuration = self.configuration
-        flusher, delayed_fetches = Flusher(), DelayedFetches()
+        flusher, delayed_fetches = Flusher(self.metrics.server.flushed), DelayedFetches()
         directory = LogDirectory(
             configuration.data_dir, defaults=default_log_config(configuration), clock_ms=self.clock.wall_clock_ms
         )
@@ -304,6 +318,7 @@ class Server:
         oldest = self.loop_time() - self.configuration.integer("connections.max.idle.ms") / 1000
         for connection in tuple(self._connections):
             if connection.idle and connection.last_active < oldest:
+                connection.close_reason = "idle"
                 connection.close()
 
 
@@ -328,8 +343,31 @@ class _Sizes:
     def events_waiting(self) -> int:
         return self._coordinator.events_waiting() if self._coordinator is not None else 0
 
-    def connection_count(self) -> int:
-        return self._server.connection_count
+    @property
+    def is_loading(self) -> bool:
+        return self._server.services is None and not self.is_stopping
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._server.is_stopping
+
+    def connections_by_listener(self) -> dict[str, int]:
+        return {LISTENER: self._server.connection_count}
+
+    def log_sizes(self) -> list[LogSize]:
+        services = self._server.services
+        return services.logs.log_sizes() if services is not None else []
+
+    def parked_fetches(self) -> int:
+        services = self._server.services
+        return services.delayed_fetches.parked_count if services is not None else 0
+
+    def data_directory(self) -> Path:
+        return self._server.configuration.data_dir
+
+    def failed_logs(self) -> list[str]:
+        services = self._server.services
+        return services.logs.failed_logs() if services is not None else []
 
 
 def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
