@@ -11,7 +11,7 @@ from typing import TypeAlias
 from penstock.protocol import compression as compression_codecs
 from penstock.protocol.batch_headers import BatchHeader, Bytes, CorruptBatch, records_section
 
-__all__ = ["RawRecord", "all_have_keys", "raw_records", "read_varint", "write_varint"]
+__all__ = ["RawRecord", "raw_records", "read_varint", "write_varint"]
 
 RawRecord: TypeAlias = tuple[int, int, int, int, bytes | None, bytes | None]
 """Start and end within the uncompressed section, timestamp delta, offset delta, key, value."""
@@ -73,28 +73,6 @@ def _records(section: bytes, header: BatchHeader) -> list[RawRecord]:
     if position != size:
         raise CorruptBatch("it holds more bytes than records", base_offset=header.base_offset)
     return found
-
-
-def all_have_keys(buffer: Bytes, header: BatchHeader) -> bool:
-    """Whether no record of the batch has a null key. Raises CorruptBatch; does not check the CRC."""
-    section = bytes(records_section(buffer, header))
-    position = 0
-    try:
-        for _ in range(header.records_count):
-            length, position = read_varint(section, position)
-            end = position + length
-            position += 1
-            while section[position] >= 0x80:  # the timestamp
-                position += 1
-            position += 1
-            while section[position] >= 0x80:  # the offset
-                position += 1
-            if section[position + 1] == 1:  # -1 in zigzag, the key's length
-                return False
-            position = end
-    except (IndexError, ValueError) as error:
-        raise CorruptBatch(f"a record is malformed ({error})", base_offset=header.base_offset) from None
-    return True
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
