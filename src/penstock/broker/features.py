@@ -1,8 +1,9 @@
 """Features (KIP-584): which levels this broker can work at, and which one holds. Kept beside the changed settings.
 
 `streams.version` 0 refuses streams groups, `group.version` 0 the consumer protocol of KIP-848. `metadata.version` names
-the release whose APIs are spoken, at one level that cannot be changed: tools show it as the cluster's version. What
-Kafka has beyond these (transactions, share groups, eligible leader replicas, dynamic quorums) is not claimed.
+the release whose APIs are spoken, at one level that cannot be changed: tools show it as the cluster's version.
+`transaction.version` 2 lets each end of a transaction raise the epoch (KIP-890). What Kafka has beyond these (share
+groups, eligible leader replicas, dynamic quorums) is not claimed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
         "group.version": FeatureRange(lowest=0, highest=1),
         "metadata.version": FeatureRange(lowest=30, highest=30),  # 4.3-IV0
         "streams.version": FeatureRange(lowest=0, highest=1),
+        "transaction.version": FeatureRange(lowest=0, highest=2),
     }
 )
 

@@ -21,6 +21,7 @@ from penstock.protocol.record_batches import (
 __all__ = ["GroupMetadataLogs", "coordinator_records"]
 
 READ_BYTES = 5 * 1024 * 1024
+Decode = Callable[[bytes, bytes | None], CoordinatorRecord | None]
 MOST_HELD = 1_000_000
 """Keys held at a time while a log is read: what a very large one has beyond is replayed in portions."""
 
@@ -78,7 +79,7 @@ class _GroupMetadataLog:
 
 
 def coordinator_records(
-    read: Callable[[int, int], bytes], position: int, end_offset: int
+    read: Callable[[int, int], bytes], position: int, end_offset: int, decode: Decode = serde.decode
 ) -> Iterator[CoordinatorRecord]:
     """What a shard is loaded from: for each key its last record, in the order of the log, as if it had been compacted.
 
@@ -100,13 +101,13 @@ def coordinator_records(
                     last[key] = value
         position = max(end_of(chunk), position + 1)
         if len(last) >= MOST_HELD:
-            yield from _decoded(last)
+            yield from _decoded(last, decode)
             last = {}
-    yield from _decoded(last)
+    yield from _decoded(last, decode)
 
 
-def _decoded(records: dict[bytes, bytes | None]) -> Iterator[CoordinatorRecord]:
+def _decoded(records: dict[bytes, bytes | None], decode: Decode) -> Iterator[CoordinatorRecord]:
     for key, value in records.items():
-        record = serde.decode(key, value)
+        record = decode(key, value)
         if record is not None:
             yield record

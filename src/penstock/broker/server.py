@@ -44,6 +44,9 @@ from penstock.broker.server_metrics import LogSize
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
+from penstock.broker.transaction_logs import TransactionStateTopic, transaction_configuration
+from penstock.broker.transaction_markers import TransactionMarkers
+from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
@@ -123,6 +126,7 @@ class Server:
             self.faults.release()
         await self._say_goodbye()
         services.coordinator.stop()
+        services.transactions.stop()
         services.flusher.close()
         self.services = None
         services.logs.close()
@@ -232,6 +236,17 @@ class Server:
                 clock=self.clock,
             )
             coordinator.load()
+            markers = TransactionMarkers(logs, coordinator)
+            transactions = TransactionRuntime(
+                configuration=transaction_configuration(configuration),
+                topic=TransactionStateTopic(configuration, metadata, self._metadata_changed),
+                logs=logs,
+                metadata=metadata,
+                markers=markers,
+                transaction_version=lambda: features.level("transaction.version"),
+                clock=self.clock,
+            )
+            transactions.load()
         except BaseException:
             flusher.close()
             directory.abandon()
@@ -244,6 +259,8 @@ class Server:
             logs=logs,
             topics=topics,
             coordinator=coordinator,
+            transactions=transactions,
+            markers=markers,
             delayed_fetches=delayed_fetches,
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
             flusher=flusher,
@@ -294,6 +311,7 @@ class Server:
         services, self.services = self.services, None
         if services is not None:
             services.coordinator.stop()
+            services.transactions.stop()
             services.delayed_fetches.wake_all()
             services.flusher.close()
             services.logs.abandon()

@@ -18,6 +18,8 @@ from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.topic_administration import TopicAdministration
+from penstock.broker.transaction_markers import TransactionMarkers
+from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.protocol.units import from_ms
 from penstock.settings import list_of
 
@@ -47,6 +49,8 @@ class Services:
     logs: PartitionLogs
     topics: TopicAdministration
     coordinator: CoordinatorRuntime
+    transactions: TransactionRuntime
+    markers: TransactionMarkers
     delayed_fetches: DelayedFetches
     fetch_sessions: FetchSessions
     flusher: Flusher

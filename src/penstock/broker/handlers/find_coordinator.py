@@ -1,9 +1,8 @@
-"""FindCoordinator (API 10): who coordinates this group.
+"""FindCoordinator (API 10): who coordinates this group, or this transactional id.
 
 Version notes: v1 key type (0 group, 1 transaction, 2 share); v3 flexible; v4 several keys (KIP-699). There is one
-broker, so it coordinates everything. There are no transactions yet, but a transactional producer is sent on to
-InitProducerId, which refuses it: librdkafka asks for a coordinator again and again whatever this API answers, and
-names the reason only when InitProducerId gives one (tried with 2.16).
+broker, so it coordinates everything. The first question for a transactional id makes `__transaction_state`, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from kio.static.primitive import i32
 
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.errors import CoordinatorError
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 
@@ -24,7 +24,7 @@ def handle(
 ) -> m.find_coordinator_response.FindCoordinatorResponse:
     r = m.find_coordinator_response
     host, port = broker.address(call)
-    code, message = _answer(request.key_type)
+    code, message = _answer(request.key_type, broker)
     found = code is ErrorCode.none
     return r.FindCoordinatorResponse(
         throttle_time=NO_THROTTLE,
@@ -42,8 +42,14 @@ def handle(
     )
 
 
-def _answer(key_type: int) -> tuple[ErrorCode, str | None]:
-    if key_type in (GROUP, TRANSACTION):
+def _answer(key_type: int, broker: Services) -> tuple[ErrorCode, str | None]:
+    if key_type == GROUP:
+        return ErrorCode.none, None
+    if key_type == TRANSACTION:
+        try:
+            broker.transactions.ready()
+        except CoordinatorError as error:
+            return error.code, error.message
         return ErrorCode.none, None
     if key_type == SHARE:
         return ErrorCode.unsupported_version, "Share groups are not supported by this broker."

@@ -1,4 +1,4 @@
-"""Records of `__transaction_state` ↔ Kafka's own bytes: TransactionLogKey version 0, TransactionLogValue versions 0 and 1.
+"""Records of `__transaction_state` ↔ Kafka's own bytes: TransactionLogKey version 0, TransactionLogValue 0 and 1.
 
 Facts: `common/message/TransactionLog*.json` in kafka-transaction-coordinator 4.3.1. Kafka writes value version 0 while
 the feature `transaction.version` is at 0, else version 1, which is flexible. What version 0 has no field for (previous
@@ -158,10 +158,7 @@ def _tags(value: TransactionLogValue) -> list[tuple[int, bytes]]:
 def _read_value(body: Cursor, *, flexible: bool) -> TransactionLogValue:
     producer_id, producer_epoch = body.int64(), body.int16()
     timeout_ms, status = body.int32(), body.int8()
-    if flexible:
-        topics = body.nullable_compact_array(_read_flexible_topic) or ()
-    else:
-        topics = _read_topics(body)
+    topics = (body.nullable_compact_array(_read_flexible_topic) or ()) if flexible else _read_topics(body)
     last_update_ms, start_ms = body.int64(), body.int64()
     tags = body.tags() if flexible else {}
     previous, following = tags.get(_PREVIOUS_PRODUCER_ID), tags.get(_NEXT_PRODUCER_ID)

@@ -1,10 +1,10 @@
 """A regular expression over transactional ids, matched in time linear in the id whatever the pattern is.
 
 Kafka compiles the client's pattern with RE2 for this reason; Python's `re` backtracks, and one request could hold up a
-broker for hours. The syntax is RE2's without flags, named classes and Unicode classes: literals, `.`, classes, `\\d \\w
-\\s` and their opposites, groups, `|`, `* + ? {n,m}` (greedy or not makes no difference here), `^ $`. As in Kafka the whole id has
-to match. A pattern becomes a nondeterministic automaton, which is walked as sets of its states; sets that were met are
-remembered.
+broker for hours. The syntax is RE2's without flags, named classes and Unicode classes: literals, `.`, classes, `\\d`,
+`\\w`, `\\s` and their opposites, groups, `|`, `* + ? {n,m}` (greedy or not makes no difference here), `^ $`. As in
+Kafka the whole id has to match. A pattern becomes a nondeterministic automaton, which is walked as sets of its states;
+sets that were met are remembered.
 """
 
 from __future__ import annotations

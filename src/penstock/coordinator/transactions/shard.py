@@ -62,7 +62,7 @@ class TransactionConfiguration:
 
 
 class TransactionCoordinatorShard:
-    """Mutable: `replay` writes hard state, and only it does. `transaction_version`: the finalised feature, asked anew."""
+    """Mutable: `replay` writes hard state, and only it does."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class TransactionCoordinatorShard:
         transaction_version: Callable[[], int],
         new_producer_id: Callable[[], int],
     ) -> None:
-        """`new_producer_id` gives an id that nobody has had."""
+        """`transaction_version`: the finalised feature; `new_producer_id` gives an id that nobody has had."""
         self._configuration = configuration
         self._transaction_version = transaction_version
         self._new_producer_id = new_producer_id

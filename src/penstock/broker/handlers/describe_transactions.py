@@ -1,0 +1,80 @@
+"""DescribeTransactions (API 65, KIP-664): state, age and partitions of transactional ids.
+
+Version notes: v0 only. While markers are under way all partitions of the transaction are named, also those that have
+theirs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import TZAware, i16, i32
+
+from penstock.broker.call import Call
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.records.transaction_log import TransactionLogValue, by_topic
+from penstock.coordinator.transactions.transaction_state import state_name
+from penstock.coordinator.transactions.transitions import state_of
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.units import from_ms
+
+State = m.describe_transactions_response.TransactionState
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def handle(
+    request: m.describe_transactions_request.DescribeTransactionsRequest, _call: Call, broker: Services
+) -> m.describe_transactions_response.DescribeTransactionsResponse:
+    return m.describe_transactions_response.DescribeTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        transaction_states=tuple(_described(each, broker) for each in request.transactional_ids),
+    )
+
+
+def _described(transactional_id: str, broker: Services) -> State:
+    try:
+        value = broker.transactions.transaction(transactional_id)
+    except CoordinatorError as error:
+        return _refused(transactional_id, error.code)
+    if value is None:
+        return _refused(transactional_id, ErrorCode.transactional_id_not_found)
+    return _state(transactional_id, value)
+
+
+def _state(transactional_id: str, value: TransactionLogValue) -> State:
+    return State(
+        error_code=ErrorCode.none,
+        transactional_id=TransactionalId(transactional_id),
+        transaction_state=state_name(state_of(value)),
+        transaction_timeout=from_ms(value.transaction_timeout_ms),
+        transaction_start_time=_time(value.transaction_start_timestamp_ms),
+        producer_id=ProducerId(value.producer_id),
+        producer_epoch=i16(value.producer_epoch),
+        topics=tuple(
+            m.describe_transactions_response.TopicData(
+                topic=TopicName(topic), partitions=tuple(i32(each) for each in partitions)
+            )
+            for topic, partitions in by_topic(value.transaction_partitions)
+        ),
+    )
+
+
+def _refused(transactional_id: str, code: ErrorCode) -> State:
+    return State(
+        error_code=code,
+        transactional_id=TransactionalId(transactional_id),
+        transaction_state="",
+        transaction_timeout=from_ms(0),
+        transaction_start_time=_time(0),
+        producer_id=ProducerId(0),
+        producer_epoch=i16(0),
+        topics=(),
+    )
+
+
+def _time(timestamp_ms: int) -> TZAware:
+    """-1 is the time of a transactional id without a transaction."""
+    return TZAware.truncate(EPOCH + dt.timedelta(milliseconds=timestamp_ms))

@@ -1,0 +1,54 @@
+"""ListTransactions (API 66, KIP-664): transactional ids of this broker.
+
+Version notes: v1 filters by how long the transaction is open (KIP-994); v2 by a pattern of the transactional id
+(KIP-1152), which is matched in time linear in the id.
+"""
+
+from __future__ import annotations
+
+from kio.schema.types import ProducerId, TransactionalId
+
+from penstock.broker.call import Call
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.transactions.id_pattern import BadPattern, IdPattern
+from penstock.coordinator.transactions.listing import TransactionFilter, unknown_states
+from penstock.coordinator.transactions.transaction_state import state_name
+from penstock.coordinator.transactions.transitions import state_of
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+
+Response = m.list_transactions_response.ListTransactionsResponse
+
+
+def handle(request: m.list_transactions_request.ListTransactionsRequest, _call: Call, broker: Services) -> Response:
+    pattern = None
+    if request.transactional_id_pattern:
+        try:
+            pattern = IdPattern(request.transactional_id_pattern)
+        except BadPattern:
+            return _response(ErrorCode.invalid_regular_expression)
+    wanted = TransactionFilter(
+        states=frozenset(request.state_filters),
+        producer_ids=frozenset(request.producer_id_filters),
+        longer_than_ms=int(request.duration_filter),
+        matches=None if pattern is None else pattern.matches,
+    )
+    states = tuple(
+        m.list_transactions_response.TransactionState(
+            transactional_id=TransactionalId(transactional_id),
+            producer_id=ProducerId(value.producer_id),
+            transaction_state=state_name(state_of(value)),
+        )
+        for transactional_id, value in broker.transactions.list_transactions(wanted)
+    )
+    return _response(ErrorCode.none, unknown_states(request.state_filters), states)
+
+
+def _response(
+    code: ErrorCode,
+    unknown: tuple[str, ...] = (),
+    states: tuple[m.list_transactions_response.TransactionState, ...] = (),
+) -> Response:
+    return Response(
+        throttle_time=NO_THROTTLE, error_code=code, unknown_state_filters=unknown, transaction_states=states
+    )

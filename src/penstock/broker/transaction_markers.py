@@ -1,0 +1,47 @@
+"""Ends a transaction in one partition: the control record that says commit or abort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.coordinator_runtime import CoordinatorRuntime
+from penstock.broker.partition_logs import AppendRefused, PartitionLogs
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.record_batches import control_batch
+
+__all__ = ["TransactionMarker", "TransactionMarkers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionMarker:
+    """What a coordinator decided. `transaction_version`: that of the client that wrote the transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
+class TransactionMarkers:
+    """Writes them to this broker's logs."""
+
+    def __init__(self, logs: PartitionLogs, coordinator: CoordinatorRuntime) -> None:
+        self._logs = logs
+        self._coordinator = coordinator
+
+    def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode:
+        """NONE, or why the log refused it."""
+        batch = control_batch(
+            "commit" if marker.committed else "abort",
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=self._logs.now_ms(),
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+        try:
+            self._logs.append(topic, partition, batch, origin="coordinator")
+        except AppendRefused as refused:
+            return refused.code
+        return ErrorCode.none

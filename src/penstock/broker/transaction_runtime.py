@@ -1,0 +1,385 @@
+"""asyncio around the shards of the transaction coordinator: loading at start, timeouts, and the way to the markers.
+
+The end of a transaction: the decision (Prepare) is in the log, and on the disk where the flush policy is `always`,
+before the first marker is written; all markers are (and are on the disk) before Complete. So a crash at any moment
+leaves a transaction open, or decided and to be completed at the next start; a marker written twice changes nothing.
+While nothing has to wait for the disk all of it happens within the one call, and nobody sees a transaction in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol
+
+from penstock.broker.clock import Cancellable, Clock
+from penstock.broker.cluster_metadata import ClusterMetadata, TopicDescription
+from penstock.broker.flusher import FlushFailed
+from penstock.broker.partition_logs import PartitionLogs
+from penstock.broker.shard_runner import AppendFailed, LogUnreadable, Outcome, ShardRunner
+from penstock.broker.transaction_logs import TransactionLog, TransactionStateTopic
+from penstock.broker.transaction_markers import TransactionMarker
+from penstock.coordinator.errors import CoordinatorError, CorruptRecord
+from penstock.coordinator.partitions import partition_for_group
+from penstock.coordinator.records.transaction_log import TransactionLogValue
+from penstock.coordinator.result import CoordinatorResult
+from penstock.coordinator.transactions.listing import TransactionFilter
+from penstock.coordinator.transactions.shard import TransactionConfiguration, TransactionCoordinatorShard
+from penstock.coordinator.transactions.transaction_state import TransactionState
+from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity, state_of
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.wire_errors import CorruptBatch
+from penstock.storage.errors import StorageError
+
+__all__ = ["MarkerWriter", "TransactionRuntime"]
+
+logger = logging.getLogger("penstock.broker")
+
+RETRY_MS = 500
+# The marker is not needed: the partition is gone, or a later epoch has ended the transaction there.
+_SETTLED = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch)
+
+Rule = Callable[[TransactionCoordinatorShard, int], CoordinatorResult]
+
+
+class MarkerWriter(Protocol):
+    """Ends a transaction in one partition."""
+
+    def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode: ...
+
+
+class TransactionRuntime:
+    """Mutable: the shards of this broker. Lives on one event loop; only that loop's thread may call it."""
+
+    def __init__(
+        self,
+        *,
+        configuration: TransactionConfiguration,
+        topic: TransactionStateTopic,
+        logs: PartitionLogs,
+        metadata: ClusterMetadata,
+        markers: MarkerWriter,
+        transaction_version: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._configuration = configuration
+        self._topic = topic
+        self._logs = logs
+        self._metadata = metadata
+        self._markers = markers
+        self._transaction_version = transaction_version
+        self._clock = clock
+        self._shards: dict[int, tuple[TransactionCoordinatorShard, ShardRunner]] = {}
+        self._behind: dict[ShardRunner, None] = {}
+        self._failed: dict[int, str] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._timer: Cancellable | None = None
+        self._timer_deadline_ms = 0
+        self._stopped = False
+
+    def load(self) -> None:
+        """Replays every shard on the disk and completes what is decided. Called once, when groups are loaded."""
+        topic = self._topic.existing()
+        if topic is None:
+            return
+        for partition in range(topic.partitions):
+            if self._logs.exists(topic, partition):
+                try:
+                    self._start_shard(topic, partition)
+                except CoordinatorError as error:
+                    logger.error("%s", error.message)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._ending.values():
+            task.cancel()
+
+    # --- requests ---
+
+    def ready(self) -> None:
+        """Makes `__transaction_state` when it is not there. Raises CoordinatorError."""
+        try:
+            self._topic.made()
+        except (StorageError, OSError) as error:
+            message = f"The topic __transaction_state could not be created: {error}."
+            raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
+
+    def init_producer_id(self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None) -> Answer:
+        """Raises CoordinatorError."""
+        self.ready()
+        return self._run(
+            transactional_id,
+            lambda shard, now_ms: shard.init_producer_id(
+                transactional_id, timeout_ms=timeout_ms, expected=expected, now_ms=now_ms
+            ),
+        )
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        client_version: int,
+    ) -> Answer:
+        """Raises CoordinatorError."""
+        return self._run(
+            transactional_id,
+            lambda shard, now_ms: shard.add_partitions(
+                transactional_id, producer, partitions, client_version=client_version, now_ms=now_ms
+            ),
+        )
+
+    def end_transaction(
+        self, transactional_id: str, producer: ProducerIdentity, *, committed: bool, client_version: int
+    ) -> Answer:
+        """Raises CoordinatorError."""
+        return self._run(
+            transactional_id,
+            lambda shard, now_ms: shard.end_transaction(
+                transactional_id, producer, committed=committed, client_version=client_version, now_ms=now_ms
+            ),
+        )
+
+    def missing(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[tuple[str, int]]
+    ) -> tuple[ErrorCode, frozenset[tuple[str, int]]]:
+        """AddPartitionsToTxn that only verifies: a code for all, and the partitions that were not added."""
+        found = self._shard_of(transactional_id)
+        if found is None:
+            return ErrorCode.invalid_producer_id_mapping, frozenset()
+        return found[0].verify(transactional_id, producer, partitions)
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        add: bool,
+    ) -> ErrorCode:
+        """Before records of a transaction are appended. `add`: the client speaks transaction version 2 and left it to
+        the broker to add the partitions; otherwise it must have done so itself.
+
+        NONE, or: INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH (fenced), CONCURRENT_TRANSACTIONS (markers of the
+        one before are under way), TRANSACTION_ABORTABLE (not added; INVALID_TXN_STATE for Produce below 11),
+        COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+        """
+        producer = ProducerIdentity(producer_id=producer_id, producer_epoch=producer_epoch)
+        try:
+            if add:
+                code = self.add_partitions(
+                    transactional_id, producer, partitions, client_version=EPOCH_BUMP_VERSION
+                ).code
+            else:
+                code, _ = self.missing(transactional_id, producer, partitions)
+        except CoordinatorError as error:
+            return error.code
+        return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
+
+    def transaction(self, transactional_id: str) -> TransactionLogValue | None:
+        """None for one that is not known. Raises CoordinatorError."""
+        found = self._shard_of(transactional_id)
+        return None if found is None else found[0].transaction(transactional_id)
+
+    def list_transactions(self, wanted: TransactionFilter) -> Iterator[tuple[str, TransactionLogValue]]:
+        """In the order of partitions, and there in that of last creation."""
+        now_ms = self._clock.now_ms()
+        for partition in sorted(self._shards):
+            yield from self._shards[partition][0].list_transactions(wanted, now_ms=now_ms)
+
+    def wait_for_flush(self, transactional_id: str) -> bool:
+        """Whether an answer about it has to wait for the disk."""
+        topic = self._topic.existing()
+        return topic is not None and self._logs.wait_for_flush(topic, _partition_of(transactional_id, topic))
+
+    def flushed(self, transactional_id: str) -> Awaitable[None]:
+        """Awaits that what was written about it is on the disk. Raises FlushFailed."""
+        topic = self._topic.made()
+        return self._logs.flushed(topic, _partition_of(transactional_id, topic))
+
+    # --- shards ---
+
+    def _run(self, transactional_id: str, rule: Rule) -> Answer:
+        found = self._shard_of(transactional_id)
+        if found is None:
+            return Answer(code=ErrorCode.invalid_producer_id_mapping)
+        shard, runner = found
+        now_ms = self._clock.now_ms()
+        outcome = runner.run(lambda: rule(shard, now_ms), now_ms=now_ms)
+        self._arm(runner)
+        self._end_prepared(shard)
+        answer: Answer = outcome.replies[0].response  # type: ignore[assignment]
+        return answer
+
+    def _shard_of(self, transactional_id: str) -> tuple[TransactionCoordinatorShard, ShardRunner] | None:
+        topic = self._topic.existing()
+        if topic is None:
+            return None
+        partition = _partition_of(transactional_id, topic)
+        return self._shards.get(partition) or self._start_shard(topic, partition)
+
+    def _start_shard(self, topic: TopicDescription, partition: int) -> tuple[TransactionCoordinatorShard, ShardRunner]:
+        """A log that cannot be read takes its own transactional ids out of service, and no others."""
+        if partition in self._failed:
+            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
+        shard = TransactionCoordinatorShard(
+            self._configuration,
+            transaction_version=self._transaction_version,
+            new_producer_id=self._new_producer_id,
+        )
+        runner = ShardRunner(shard, TransactionLog(self._logs, topic, partition, self._transaction_version))
+        try:
+            runner.load(now_ms=self._clock.now_ms())
+        except (CorruptRecord, CorruptBatch) as error:
+            self._failed[partition] = f"The transactions of {topic.name}-{partition} are out of service: {error}."
+            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition]) from error
+        except LogUnreadable as error:
+            message = f"The transactions of {topic.name}-{partition} cannot be read now: {error}."
+            raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
+        self._shards[partition] = (shard, runner)
+        self._arm(runner)
+        self._end_prepared(shard)
+        return shard, runner
+
+    def _new_producer_id(self) -> int:
+        try:
+            return self._metadata.next_producer_id()
+        except (StorageError, OSError) as error:
+            message = f"No producer id could be reserved: {error}."
+            raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
+
+    # --- timers ---
+
+    def _arm(self, runner: ShardRunner) -> None:
+        deadline_ms = runner.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm_at(deadline_ms)
+
+    def _arm_at(self, deadline_ms: int) -> None:
+        """Only ever moves the wake-up closer; a deadline that moved away costs one empty wake-up."""
+        if self._stopped or (self._timer is not None and self._timer_deadline_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_deadline_ms = deadline_ms
+        self._timer = self._clock.call_later(deadline_ms - self._clock.now_ms(), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now_ms = self._clock.now_ms()
+        for shard, runner in tuple(self._shards.values()):
+            if runner in self._behind:
+                self._drain(runner, runner.catch_up(self._metadata.image, now_ms=now_ms))
+            self._drain(runner, runner.fire_timers(now_ms=now_ms))
+            self._end_prepared(shard)
+
+    def _drain(self, runner: ShardRunner, outcomes: Iterator[Outcome]) -> None:
+        try:
+            for _ in outcomes:
+                pass
+        except AppendFailed as failure:
+            logger.error("The transaction coordinator could not write its log, and tries again: %s", failure)
+            self._behind[runner] = None
+            self._arm_at(self._clock.now_ms() + RETRY_MS)
+            return
+        self._behind.pop(runner, None)
+        self._arm(runner)
+
+    # --- markers ---
+
+    def _end_prepared(self, shard: TransactionCoordinatorShard) -> None:
+        """Brings decided transactions to their end, at once where nothing has to wait for the disk."""
+        for transactional_id in shard.prepared():
+            if transactional_id in self._ending or self._stopped:
+                continue
+            value = shard.transaction(transactional_id)
+            if value is None:
+                continue
+            left = dict.fromkeys(sorted(value.transaction_partitions))
+            if not self.wait_for_flush(transactional_id):
+                self._write_markers(value, left)
+                if not left and self._complete(transactional_id):
+                    continue
+            task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left))
+            self._ending[transactional_id] = task
+
+    async def _end(self, transactional_id: str, value: TransactionLogValue, left: dict[tuple[str, int], None]) -> None:
+        """Until all markers are written: a disk that refuses is asked again."""
+        unflushed: dict[tuple[str, int], TopicDescription] = {}
+        try:
+            while True:
+                try:
+                    if await self._ended(transactional_id, value, left, unflushed):
+                        return
+                except FlushFailed as error:
+                    logger.error("The transaction %r cannot end yet: %s", transactional_id, error)
+                await asyncio.sleep(RETRY_MS / 1000)
+        finally:
+            self._ending.pop(transactional_id, None)
+
+    async def _ended(
+        self,
+        transactional_id: str,
+        value: TransactionLogValue,
+        left: dict[tuple[str, int], None],
+        unflushed: dict[tuple[str, int], TopicDescription],
+    ) -> bool:
+        durable = self.wait_for_flush(transactional_id)
+        if durable:
+            await self.flushed(transactional_id)
+        written = self._write_markers(value, left)
+        if durable:
+            unflushed.update(written)
+            for (name, partition), topic in tuple(unflushed.items()):
+                await self._logs.flushed(topic, partition)
+                del unflushed[name, partition]
+        return not left and self._complete(transactional_id)
+
+    def _write_markers(
+        self, value: TransactionLogValue, left: dict[tuple[str, int], None]
+    ) -> dict[tuple[str, int], TopicDescription]:
+        """Takes out of `left` what is settled; answers with the partitions that got a marker."""
+        marker = TransactionMarker(
+            producer_id=value.producer_id,
+            producer_epoch=value.producer_epoch,
+            committed=state_of(value) is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=self._metadata.leader_epoch,
+            transaction_version=value.client_transaction_version,
+        )
+        written = {}
+        for name, partition in tuple(left):
+            topic = self._metadata.topic(name)
+            if topic is None or partition >= topic.partitions:
+                del left[name, partition]
+                continue
+            code = self._markers.write_marker(topic, partition, marker)
+            if code in _SETTLED:
+                del left[name, partition]
+            else:
+                logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
+            if code is ErrorCode.none:
+                written[name, partition] = topic
+        return written
+
+    def _complete(self, transactional_id: str) -> bool:
+        """Whether the end is written."""
+        found = self._shard_of(transactional_id)
+        if found is None:
+            return True
+        shard, runner = found
+        now_ms = self._clock.now_ms()
+        try:
+            runner.run(lambda: shard.complete(transactional_id, now_ms=now_ms), now_ms=now_ms)
+        except CoordinatorError as error:
+            logger.error("The transaction %r cannot end yet: %s", transactional_id, error.message)
+            return False
+        return True
+
+
+def _partition_of(transactional_id: str, topic: TopicDescription) -> int:
+    return partition_for_group(transactional_id, topic.partitions)
