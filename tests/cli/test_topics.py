@@ -24,7 +24,7 @@ def test_create_list_describe_alter_delete(penstock: Command, broker: EmbeddedBr
         described[0],
     )
     assert re.fullmatch(
-        r"\tTopic: orders\tPartition: 0\tLeader: (\d+)\tReplicas: \1\tIsr: \1\tElr: N/A\tLastKnownElr: N/A",
+        r"\tTopic: orders\tPartition: 0\tLeader: (\d+)\tReplicas: \1\tIsr: \1\tElr: \tLastKnownElr: ",
         described[1],
     )
     assert len(described) == 3

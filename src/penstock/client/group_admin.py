@@ -15,10 +15,11 @@ from kio.static.primitive import i32
 
 from penstock.client.admin_results import GroupListing, Outcomes, StreamsGroupDescription, read_streams_group
 from penstock.client.broker_errors import raise_for, refusal
+from penstock.client.deadline import Backoff, Deadline
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError
 from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode, is_retriable
 
 __all__ = ["delete_groups", "delete_offsets", "describe_streams_groups", "list_groups", "plain_name"]
 
@@ -37,7 +38,7 @@ def list_groups(
     request = m.list_groups_request.ListGroupsRequest(states_filter=(), types_filter=tuple(types))
     brokers = client.metadata((), refresh=True).brokers
     listed: dict[str, GroupListing] = {}
-    for response in client.call_all([(node, request) for node in sorted(brokers)]):
+    for response in _answers_when_loaded(client, [(node, request) for node in sorted(brokers)]):
         raise_for(response.error_code, "to list groups", api="ListGroups")
         for group in response.groups:
             listed[str(group.group_id)] = GroupListing(
@@ -52,6 +53,16 @@ def list_groups(
         if (not wanted_states or plain_name(group.state) in wanted_states)
         and (not wanted_protocols or group.protocol_type in wanted_protocols)
     )
+
+
+def _answers_when_loaded(client: NetworkClient, requests: list[tuple[int | None, Any]]) -> list[Any]:
+    """A broker that has just started is asked again until its coordinators have read their logs."""
+    deadline, backoff = Deadline.after_ms(client.api_timeout_ms), Backoff()
+    while True:
+        responses = client.call_all(requests, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
+        if deadline.passed or not any(is_retriable(response.error_code) for response in responses):
+            return responses
+        backoff.pause(deadline)
 
 
 def plain_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from penstock.client.near_names import topic_missing
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.cluster_metadata import TopicMetadata
+    from penstock.client.topic_partitions import EligibleReplicas
 
 __all__ = ["command"]
 
@@ -164,24 +166,37 @@ def _describe(admin: Admin, topics: dict[str, TopicMetadata], as_json: bool) -> 
     if as_json:
         print_json([_document(topic, configs.get(name, {})) for name, topic in sorted(topics.items())])
         return
+    from penstock.client.topic_partitions import eligible_replicas
+
+    eligible = eligible_replicas(admin.client, topics)
     for name, topic in sorted(topics.items()):
-        for line in _described(topic, configs.get(name, {})):
+        for line in _described(topic, configs.get(name, {}), eligible):
             data(line)
 
 
-def _described(topic: TopicMetadata, configs: dict[str, str | None]) -> list[str]:
+def _described(
+    topic: TopicMetadata,
+    configs: dict[str, str | None],
+    eligible: Mapping[tuple[str, int], EligibleReplicas] | None,
+) -> list[str]:
     """kafka-topics' own lines: one for the topic, one for each partition, fields behind tabs."""
     shown = ",".join(f"{name}={value}" for name, value in sorted(configs.items()))
     factor = len(next(iter(topic.replicas.values()), ()))
     head = f"Topic: {topic.name}\tTopicId: {_topic_id(topic)}\tPartitionCount: {len(topic.partitions)}"
     lines = [f"{head}\tReplicationFactor: {factor}\tConfigs: {shown}"]
     for partition, leader in sorted(topic.partitions.items()):
-        replicas = ",".join(str(node) for node in topic.replicas.get(partition, ()))
+        also = None if eligible is None else eligible.get((topic.name, partition))
         lines.append(
             f"\tTopic: {topic.name}\tPartition: {partition}\tLeader: {'none' if leader < 0 else leader}"
-            f"\tReplicas: {replicas}\tIsr: {replicas}\tElr: N/A\tLastKnownElr: N/A"
+            f"\tReplicas: {_nodes(topic.replicas.get(partition, ()))}\tIsr: {_nodes(topic.in_sync.get(partition, ()))}"
+            f"\tElr: {'N/A' if also is None else _nodes(also.eligible)}"
+            f"\tLastKnownElr: {'N/A' if also is None else _nodes(also.last_known)}"
         )
     return lines
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return ",".join(str(node) for node in nodes)
 
 
 def _topic_id(topic: TopicMetadata) -> str:
