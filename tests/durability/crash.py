@@ -1,0 +1,435 @@
+"""kill -9 of a real broker under load, again and again, with clients that know what was acknowledged.
+
+`python -m tests.durability.crash --cycles 5000`. A cycle is one life of the broker: it is started on the data of the
+one before, works for a moment and is killed: under load, or while it starts and recovers, or in the middle of a
+graceful stop. Segments are small, so that many rolls, flushes, compactions and checkpoints are under way.
+
+The clients live through all of it. Each of our own is the only writer of its partition and sends a batch again, with
+its sequence, until it is acknowledged, so every acknowledged offset must be the next one: a record that was lost or
+written twice shows with the next answer. confluent-kafka's idempotent and transactional producers are held against
+what the topics contain at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.durability import requests as r
+from tests.durability.forked_broker import ForkedBroker
+from tests.durability.wire import WireClient
+
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+
+OWN, FOREIGN, TABLE, TRANSACTIONS = "own", "foreign", "table", "transactions"
+PARTITIONS = 2
+SETTINGS: dict[str, object] = {
+    "log.segment.bytes": 60_000,
+    "log.index.interval.bytes": 500,
+    "offsets.topic.segment.bytes": 20_000,
+    "offsets.topic.num.partitions": 2,
+    "log.cleaner.backoff.ms": 40,
+    "log.cleaner.min.cleanable.ratio": 0.05,
+}
+PATIENCE_SECONDS = 60
+
+
+class Violation(AssertionError):
+    """The promise was broken."""
+
+
+class Client:
+    """A thread that goes on until told to stop; connects again when the broker is gone."""
+
+    def __init__(self, crash: Crash, name: str, work: Callable[[WireClient], None]) -> None:
+        self._crash, self._name, self._work = crash, name, work
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        wire: WireClient | None = None
+        while not self._crash.stopping.is_set():
+            try:
+                wire = wire or WireClient(self._crash.broker.port)
+                self._work(wire)
+                time.sleep(0.002)
+            except (OSError, EOFError):
+                wire = None
+                time.sleep(0.01)
+            except Exception:
+                self._crash.failures.append(f"{self._name}: {traceback.format_exc()}")
+                return
+
+
+class Crash:
+    """One run. `failures` says what was broken."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.chance = Random(seed)
+        self.broker = ForkedBroker(directory / "data", SETTINGS)
+        self.failures: list[str] = []
+        self.stopping = threading.Event()
+        self.acknowledged = 0
+        self.committed = 0
+        self.asked_commit = 0
+        self.own: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+        self.table: dict[str, tuple[int, bytes]] = {}
+        self.foreign: dict[tuple[int, int], bytes] = {}
+        self.transactions: dict[str, set[int]] = {"committed": set(), "aborted": set(), "doubtful": set()}
+        self.starts: list[float] = []
+        self._topic_ids: dict[str, Any] = {}
+        self._producers: list[Any] = []
+        self._threads: list[threading.Thread] = []
+
+    # -- the broker's lives --------------------------------------------------------------------------------------
+
+    def run(self, cycles: int) -> None:
+        self.broker.begin()
+        self.starts.append(self.broker.await_ready())
+        self._prepare()
+        for thread in self._threads:
+            thread.start()
+        for _ in range(cycles):
+            self.cycle()
+            if self.failures:
+                break
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_SECONDS)
+            if thread.is_alive():
+                self.failures.append(f"{thread.name} does not come to an end")
+        for producer in self._producers:
+            if left := producer.flush(PATIENCE_SECONDS):
+                self.failures.append(f"{left} records are neither acknowledged nor refused")
+        if not self.failures:
+            self.verify()
+
+    def cycle(self) -> None:
+        chance = self.chance.random()
+        time.sleep(self.chance.uniform(0.02, 0.22))
+        if chance < 0.1:
+            self.broker.stop(kill_after_seconds=self.chance.uniform(0, 0.05))
+        elif chance < 0.12:
+            self.broker.stop()
+        else:
+            self.broker.kill()
+        self.broker.begin()
+        while self.chance.random() < 0.2:  # killed while it starts, recovers, loads its groups
+            time.sleep(self.chance.uniform(0, 0.03))
+            self.broker.kill()
+            self.broker.begin()
+        self.starts.append(self.broker.await_ready())
+
+    # -- the clients ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        wire = WireClient(self.broker.port)
+        for name, configs in ((OWN, {}), (FOREIGN, {}), (TABLE, {"cleanup.policy": "compact"}), (TRANSACTIONS, {})):
+            answer = wire.call(ApiKey.CREATE_TOPICS, r.create_topic(name, PARTITIONS, configs)).topics[0]
+            if answer.error_code is not ErrorCode.none:
+                raise Violation(f"{name} was not created: {answer.error_message}")
+            self._topic_ids[name] = answer.topic_id
+        works = [self._own_producer(wire, partition) for partition in range(PARTITIONS)]
+        works += [self._committer(), self._table_writer()]
+        self._threads = [Client(self, f"client {n}", work).thread for n, work in enumerate(works)]
+        foreign = [self._foreign_producer(idempotent=True), self._foreign_producer(idempotent=False)]
+        transactional = self._transactional_producer()
+        foreign += [transactional] if transactional is not None else []
+        self._threads += [threading.Thread(target=self._guarded, args=(each,), daemon=True) for each in foreign]
+        wire.close()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        while not self.stopping.is_set():
+            try:
+                work()
+            except Exception:
+                self.failures.append(traceback.format_exc())
+                return
+
+    def _own_producer(self, wire: WireClient, partition: int) -> Callable[[WireClient], None]:
+        producer_id = wire.call(ApiKey.INIT_PRODUCER_ID, r.init_producer()).producer_id
+        chance, done = Random(partition), self.own[partition]
+
+        def work(wire: WireClient) -> None:
+            values = [b"%d/%d " % (partition, len(done) + i) + b"x" * chance.randint(0, 300) for i in range(3)]
+            state = chance.getstate()
+            how = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": len(done)}
+            records = encode_batch([PlainRecord(value=v, timestamp_ms=int(time.time() * 1000)) for v in values], **how)
+            request = r.produce(OWN, self._topic_ids[OWN], partition, records)
+            while True:
+                try:
+                    answer = wire.call(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
+                except (OSError, EOFError):
+                    if self.stopping.is_set():
+                        chance.setstate(state)
+                        raise
+                    time.sleep(0.005)
+                    wire = self._connected()
+                    continue
+                if answer.error_code is not ErrorCode.none:
+                    raise Violation(f"{OWN}-{partition} answered {answer.error_code.name}: {answer.error_message}")
+                if answer.base_offset != len(done):
+                    raise Violation(f"{OWN}-{partition} answered offset {answer.base_offset}, {len(done)} was next")
+                done.extend(values)
+                self.acknowledged += len(values)
+                return
+
+        return work
+
+    def _connected(self) -> WireClient:
+        while True:
+            try:
+                return WireClient(self.broker.port)
+            except OSError:
+                if self.stopping.is_set():
+                    raise
+                time.sleep(0.005)
+
+    def _committer(self) -> Callable[[WireClient], None]:
+        """Never two at a time, so what is fetched lies between the last that was acknowledged and the last asked."""
+
+        def work(wire: WireClient) -> None:
+            request = r.fetch_offsets("committer", OWN, self._topic_ids[OWN], (0,))
+            group = wire.call(ApiKey.OFFSET_FETCH, request).groups[0]
+            found = group.topics[0].partitions[0].committed_offset
+            if group.error_code is ErrorCode.none and not self.committed <= max(found, 0) <= self.asked_commit:
+                raise Violation(f"offset {found} where {self.committed} was acknowledged, {self.asked_commit} asked")
+            self.asked_commit += 1
+            request = r.commit("committer", OWN, self._topic_ids[OWN], 0, self.asked_commit)
+            answer = wire.call(ApiKey.OFFSET_COMMIT, request).topics[0].partitions[0]
+            if answer.error_code is ErrorCode.none:
+                self.committed = self.asked_commit
+                self.acknowledged += 1
+
+        return work
+
+    def _table_writer(self) -> Callable[[WireClient], None]:
+        counter, chance = [0], Random(7)
+
+        def work(wire: WireClient) -> None:
+            counter[0] += 1
+            key, value = f"key-{chance.randrange(20)}", b"%d" % counter[0]
+            record = PlainRecord(key=key.encode(), value=value, timestamp_ms=int(time.time() * 1000))
+            request = r.produce(TABLE, self._topic_ids[TABLE], 0, encode_batch([record]))
+            answer = wire.call(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
+            if answer.error_code is ErrorCode.none:
+                self.table[key] = answer.base_offset, value
+                self.acknowledged += 1
+
+        return work
+
+    def _foreign_producer(self, *, idempotent: bool) -> Callable[[], None]:
+        from confluent_kafka import Producer
+
+        settings = {"enable.idempotence": True} if idempotent else {"acks": 1, "compression.type": "gzip"}
+        producer = Producer(self._foreign_settings() | {"linger.ms": 1} | settings)
+        self._producers.append(producer)
+        counter = [0]
+        name = b"idempotent" if idempotent else b"plain"
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                self.foreign[message.partition(), message.offset()] = message.value()
+                self.acknowledged += 1
+
+        def work() -> None:
+            counter[0] += 1
+            if len(producer) < 2000:
+                producer.produce(
+                    FOREIGN, b"%s %d" % (name, counter[0]), partition=counter[0] % 2, on_delivery=delivered
+                )
+            producer.poll(0.002)
+
+        return work
+
+    def _foreign_settings(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.broker.port}",
+            "message.timeout.ms": 300_000,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 10,
+            "log_level": 0,
+        }
+
+    def _transactional_producer(self) -> Callable[[], None] | None:
+        """Each transaction writes its number to both partitions. None where the broker has no transactions."""
+        from confluent_kafka import KafkaException, Producer
+
+        def begun() -> Any:
+            producer = Producer(self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000})
+            producer.init_transactions(PATIENCE_SECONDS)
+            return producer
+
+        try:
+            producer = [begun()]
+        except KafkaException as error:
+            print(f"without transactions: {error}", flush=True)
+            return None
+        number, chance = [0], Random(11)
+
+        def work() -> None:
+            number[0] += 1
+            ending = "committed" if chance.random() < 0.7 else "aborted"
+            try:
+                producer[0].begin_transaction()
+                for partition in range(PARTITIONS):
+                    producer[0].produce(TRANSACTIONS, b"%d" % number[0], partition=partition)
+                if ending == "committed":
+                    producer[0].commit_transaction(PATIENCE_SECONDS)
+                else:
+                    producer[0].abort_transaction(PATIENCE_SECONDS)
+                self.transactions[ending].add(number[0])
+                self.acknowledged += 1
+            except KafkaException as error:
+                self.transactions["doubtful"].add(number[0])
+                if error.args[0].txn_requires_abort():
+                    producer[0].abort_transaction(PATIENCE_SECONDS)
+                elif error.args[0].fatal() or not error.args[0].retriable():
+                    producer[0] = begun()
+
+        return work
+
+    # -- what is there at the end --------------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        wire = WireClient(self.broker.port)
+        for partition, values in self.own.items():
+            found = [record.value for record in self._read(wire, OWN, partition)]
+            if found[: len(values)] != values or len(found) > len(values) + 3:
+                self.failures.append(f"{OWN}-{partition} holds {len(found)} records, {len(values)} were acknowledged")
+        found_foreign = {
+            (partition, record.offset): record.value
+            for partition in range(PARTITIONS)
+            for record in self._read(wire, FOREIGN, partition)
+        }
+        lost = [place for place, value in self.foreign.items() if found_foreign.get(place) != value]
+        if lost:
+            self.failures.append(f"{len(lost)} of {len(self.foreign)} acknowledged records are lost: {lost[:5]}")
+        idempotent = [value for value in found_foreign.values() if value.startswith(b"idempotent")]
+        if len(idempotent) != len(set(idempotent)):
+            self.failures.append("records of an idempotent producer are there twice")
+        self._verify_order(wire)
+        self._verify_table(wire)
+        self._verify_transactions(wire)
+        wire.close()
+
+    def _verify_order(self, wire: WireClient) -> None:
+        for partition in range(PARTITIONS):
+            values = [record.value for record in self._read(wire, FOREIGN, partition)]
+            numbers = [int(value.split()[1]) for value in values if value.startswith(b"idempotent")]
+            if numbers != sorted(numbers):
+                self.failures.append(f"the idempotent producer's records in partition {partition} are out of order")
+
+    def _verify_table(self, wire: WireClient) -> None:
+        latest = {record.key.decode(): (record.offset, record.value) for record in self._read(wire, TABLE, 0)}
+        for key, (offset, value) in self.table.items():
+            if latest.get(key, (-1, b""))[0] < offset or (latest[key][0] == offset and latest[key][1] != value):
+                self.failures.append(f"{key} is {latest.get(key)}, {(offset, value)} was acknowledged")
+
+    def _verify_transactions(self, wire: WireClient) -> None:
+        outcome = {name: set(numbers) for name, numbers in self.transactions.items()}
+        seen = []
+        for partition in range(PARTITIONS):
+            numbers = [int(record.value) for record in self._read(wire, TRANSACTIONS, partition, committed=True)]
+            if len(numbers) != len(set(numbers)):
+                self.failures.append(f"a transaction's record is twice in partition {partition}")
+            seen.append(set(numbers))
+            if missing := outcome["committed"] - seen[-1]:
+                self.failures.append(f"committed, but not there: {sorted(missing)[:5]}")
+            if wrong := outcome["aborted"] & seen[-1]:
+                self.failures.append(f"aborted, but visible: {sorted(wrong)[:5]}")
+        if halves := seen[0] ^ seen[1]:
+            self.failures.append(f"half of a transaction is visible: {sorted(halves)[:5]}")
+
+    def _read(self, wire: WireClient, topic: str, partition: int, *, committed: bool = False) -> list[Any]:
+        f = m.fetch_request
+        found: list[Any] = []
+        offset = 0
+        while True:
+            part = f.FetchPartition(
+                partition=partition, fetch_offset=offset, partition_max_bytes=1 << 22, current_leader_epoch=-1
+            )
+            request = f.FetchRequest(
+                topics=(f.FetchTopic(topic=topic, topic_id=self._topic_ids[topic], partitions=(part,)),),
+                max_wait=r.from_ms(0),
+                min_bytes=1,
+                isolation_level=1 if committed else 0,
+            )
+            answer = wire.call(ApiKey.FETCH, request).responses[0].partitions[0]
+            end = answer.last_stable_offset if committed else answer.high_watermark
+            data = answer.records or b""
+            if answer.error_code is not ErrorCode.none:
+                raise Violation(f"{topic}-{partition} cannot be read at {offset}: {answer.error_code.name}")
+            headers = list(iter_batch_headers(data))
+            if not headers:
+                if offset < end:
+                    raise Violation(f"{topic}-{partition} ends at {offset}, not at {end}")
+                return found
+            found += _visible(data, offset, answer.aborted_transactions if committed else None)
+            offset = headers[-1].next_offset
+
+
+def _visible(data: bytes, offset: int, aborted: Any) -> list[Any]:
+    """The records a consumer shows: none of control batches, none of aborted transactions."""
+    starts = sorted((each.first_offset, each.producer_id) for each in aborted or ())
+    hidden: set[int] = set()
+    found: list[Any] = []
+    for header in iter_batch_headers(data):
+        while starts and starts[0][0] <= header.last_offset:
+            hidden.add(starts.pop(0)[1])
+        batch = data[header.position : header.position + header.size_bytes]
+        if header.attributes & 0x20:
+            hidden.discard(header.producer_id)
+        elif not (header.attributes & 0x10 and header.producer_id in hidden):
+            found += decode_records(batch, start_offset=offset)
+    return found
+
+
+def crash(cycles: int, *, seed: int, directory: Path) -> Crash:
+    run = Crash(directory, seed)
+    try:
+        run.run(cycles)
+    finally:
+        run.stopping.set()
+        run.broker.close()
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    began = time.monotonic()
+    try:
+        run = crash(arguments.cycles, seed=arguments.seed, directory=directory)
+        starts = sorted(run.starts)
+        print(
+            f"{arguments.cycles} cycles, {len(run.starts)} starts, {time.monotonic() - began:.0f} s; "
+            f"{run.acknowledged} acknowledgements; transactions: "
+            f"{ {name: len(numbers) for name, numbers in run.transactions.items()} }; start: median "
+            f"{starts[len(starts) // 2] * 1000:.0f} ms, longest {starts[-1] * 1000:.0f} ms"
+        )
+        print("passed" if not run.failures else "FAILED:\n" + "\n".join(run.failures))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
