@@ -144,7 +144,7 @@ def test_api_versions_names_what_is_served_and_nothing_else(
     for api in answer.api_keys:
         assert (api.min_version, api.max_version) == tuple(advertised_range(ApiKey(api.api_key)))
     # KAFKA-17011: clients of version 3 choke on a feature whose minimum is 0.
-    zero_based = ["group.version", "streams.version"] if version >= 4 else []
+    zero_based = ["group.version", "streams.version", "transaction.version"] if version >= 4 else []
     supported = sorted(feature.name for feature in answer.supported_features)
     assert supported == sorted([*zero_based, *(["metadata.version"] if version >= 3 else [])])
     finalized = [(feature.name, feature.max_version_level) for feature in answer.finalized_features]
