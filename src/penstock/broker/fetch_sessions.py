@@ -260,10 +260,13 @@ class FetchSessions:
         return True
 
 
-def _asked_for(request: Request) -> list[AskedPartition]:
-    return [
-        AskedPartition(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
-    ]
+def _asked_for(request: Request) -> Iterable[AskedPartition]:
+    """A partition that is named twice is read once, as it was named last."""
+    return {
+        _key(topic.topic, topic.topic_id, asked.partition): AskedPartition(topic.topic, topic.topic_id, asked)
+        for topic in request.topics
+        for asked in topic.partitions
+    }.values()
 
 
 def _incremental(session: _Session, expected_epoch: int, answered: Answered) -> Response:

@@ -64,9 +64,9 @@ def _unknown(partition: i32) -> m.describe_quorum_response.PartitionData:
         partition_index=partition,
         error_code=ErrorCode.unknown_topic_or_partition,
         error_message=None,
-        leader_id=BrokerId(-1),
-        leader_epoch=i32(-1),
-        high_watermark=i64(-1),
+        leader_id=BrokerId(0),
+        leader_epoch=i32(0),
+        high_watermark=i64(0),
         current_voters=(),
         observers=(),
     )

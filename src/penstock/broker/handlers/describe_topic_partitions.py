@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from penstock.broker.authorized_operations import ON_TOPIC
+from penstock.broker.authorized_operations import ON_TOPIC, UNKNOWN
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
 from penstock.broker.services import NO_THROTTLE, Services
@@ -29,7 +29,7 @@ def handle(
     if cursor is not None and (
         first_partition < 0 or (request.topics and first not in {asked.name for asked in request.topics})
     ):
-        refused = (_missing(asked.name, ErrorCode.invalid_request) for asked in request.topics)
+        refused = (_missing(asked.name, ErrorCode.invalid_request, UNKNOWN) for asked in request.topics)
         return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(refused))
     asked_for = {asked.name for asked in request.topics} or {TopicName(t.name) for t in broker.metadata.topics()}
     names = [name for name in sorted(asked_for) if name >= first]
@@ -97,7 +97,7 @@ def _found(
 
 
 def _missing(
-    name: TopicName, code: ErrorCode
+    name: TopicName, code: ErrorCode, operations: i32 = ON_TOPIC
 ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic:
     return m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic(
         error_code=code,
@@ -105,5 +105,5 @@ def _missing(
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,
         partitions=(),
-        topic_authorized_operations=ON_TOPIC,
+        topic_authorized_operations=operations,
     )

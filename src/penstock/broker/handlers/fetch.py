@@ -77,12 +77,10 @@ class _Reading:
         metadata, part = self.broker.metadata, partition.asked
         topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
         if topic is None:
-            return self._refuse(
-                part, ErrorCode.unknown_topic_id if self.by_id else ErrorCode.unknown_topic_or_partition
-            )
+            return self._refuse(part, self._missing(partition))
         if not 0 <= part.partition < topic.partitions:
             return self._refuse(part, ErrorCode.unknown_topic_or_partition)
-        if (code := leader_epoch_error(part.current_leader_epoch, self.broker)) is not None:
+        if (code := leader_epoch_error(max(part.current_leader_epoch, -1), self.broker)) is not None:
             return self._refuse(part, code)
         return self._records(topic, partition)
 
@@ -131,6 +129,14 @@ class _Reading:
             aborted_transactions=self._aborted,
             records=Records(b""),
         )
+
+    def _missing(self, partition: AskedPartition) -> ErrorCode:
+        """A session remembers the name of an id, and so sees that a topic was made anew."""
+        name = partition.parked_as[0]
+        if self.by_id and not name:
+            return ErrorCode.unknown_topic_id
+        made_anew = self.by_id and self.broker.metadata.topic(name) is not None
+        return ErrorCode.inconsistent_topic_id if made_anew else ErrorCode.unknown_topic_or_partition
 
     def _refuse(self, part: m.fetch_request.FetchPartition, code: ErrorCode) -> m.fetch_response.PartitionData:
         self.refused = True
