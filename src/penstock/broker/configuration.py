@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
 
+from penstock.broker.listener_configuration import ListenerConfiguration, listeners_of
+from penstock.broker.security.settings import SECURITY_SETTINGS, prefixed_setting
 from penstock.coordinator.group_configuration import check_bounds
 from penstock.coordinator.settings import COORDINATOR_SETTINGS
 from penstock.errors import ConfigError
@@ -120,6 +122,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3600000, 1),
             _changeable("transaction.partition.verification.enable", "boolean", True),
             _row("transaction.two.phase.commit.enable", "boolean", False),
+            *SECURITY_SETTINGS.items(),
             *COORDINATOR_SETTINGS.items(),
             _row(
                 "penstock.flush.policy",
@@ -128,6 +131,14 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 choices=("never", "interval", "always"),
                 doc="When records are forced to the disk: never (the operating system decides, as Kafka does), "
                 "every log.flush.interval.ms (1000), or always before an acks=all or acks=1 answer.",
+            ),
+            _row(
+                "penstock.shutdown.drain.ms",
+                "int",
+                2000,
+                0,
+                doc="How long a graceful stop waits for requests that are being answered; what is left is cut off. "
+                "Writing the logs to the disk is not part of it, and takes as long as it takes.",
             ),
             _row(
                 "penstock.request.log.slow.ms",

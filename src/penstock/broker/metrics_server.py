@@ -1,4 +1,4 @@
-"""`--metrics-port`: GET /metrics over HTTP/1.1, for Prometheus. Nothing else is served here.
+"""`--metrics-port`: GET /metrics over HTTP/1.1 for Prometheus, and /health/live and /health/ready. Nothing else.
 
 One answer per connection. Whoever sends more than a few kilobytes, or takes longer than a few seconds, is cut off; more
 than a few at once are turned away.
@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.broker.listener import bind
 
-__all__ = ["MetricsServer"]
+__all__ = ["JSON", "TEXT", "MetricsServer", "Page"]
 
 MOST_BYTES = 8192
 MOST_CONNECTIONS = 16
 PATIENCE_SECONDS = 5.0
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+JSON = "application/json"
+
+
+Page = tuple[bool, str, str]
+"""Whether all is well (200, else 503), the body, its content type."""
 
 
 class MetricsServer:
     """Mutable: the listener. Belongs to the event loop it was started on."""
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        self._text = text
+    def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
+        """`pages`: path → what is answered there, made when somebody asks."""
+        self._pages = pages
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.StreamWriter, None] = {}
 
@@ -68,15 +74,20 @@ class MetricsServer:
         method, path = parts[0], parts[1].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "Only GET and HEAD are answered here.\n", "Allow: GET, HEAD\r\n")
-        if path != b"/metrics":
-            return _response("404 Not Found", "Only /metrics is here.\n", with_body=method == b"GET")
-        return _response("200 OK", self._text(), with_body=method == b"GET")
+        page = self._pages.get(path.decode(errors="replace"))
+        with_body = method == b"GET"
+        if page is None:
+            known = ", ".join(self._pages)
+            return _response("404 Not Found", f"Here are {known}.\n", with_body=with_body)
+        fine, text, kind = page()
+        status = "200 OK" if fine else "503 Service Unavailable"
+        return _response(status, text, kind=kind, with_body=with_body)
 
 
-def _response(status: str, text: str, more_headers: str = "", *, with_body: bool = True) -> bytes:
+def _response(status: str, text: str, more_headers: str = "", *, kind: str = TEXT, with_body: bool = True) -> bytes:
     body = text.encode()
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n{more_headers}"
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more_headers}"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

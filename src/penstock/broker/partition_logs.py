@@ -21,7 +21,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import iter_batch_headers
 from penstock.settings import render_value
 from penstock.storage.batch_validation import Origin
-from penstock.storage.errors import OffsetOutOfRange, StorageError
+from penstock.storage.errors import OffsetOutOfRange, StorageError, StorageFull
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_directory import LogDirectory
 from penstock.storage.partition_log import AppendResult, PartitionLog
@@ -99,6 +99,7 @@ class PartitionLogs:
         self._delayed_fetches = delayed_fetches
         self._noted: dict[tuple[str, int], tuple[int, int]] = {}
         self.now_ms = clock_ms
+        self.no_room: str | None = None  # what the disk had no room for, until an append succeeds again
 
     def topic_removed(self, topic: TopicDescription) -> None:
         """Whoever waits for its records need not wait any longer."""
@@ -128,9 +129,12 @@ class PartitionLogs:
             log = self._directory.log(topic.name, partition)
             result = log.append(batches, leader_epoch=self._directory.leader_epoch, origin=origin, flush_now=False)
         except StorageError as error:
+            if isinstance(error, StorageFull):
+                self.no_room = str(error)
             raise AppendRefused(
                 ErrorCode(error.error_code), str(error), record_errors=error.facts.get("record_errors", ())
             ) from error
+        self.no_room = None
         if log.config.fsync == "never":
             self._delayed_fetches.appended(topic.name, partition, len(batches))
         else:

@@ -8,15 +8,10 @@ of that: it is what kill -9 leaves behind, for tests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import resource
-import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -33,14 +28,16 @@ from penstock.broker.features import Features
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
-from penstock.broker.listener import bind, is_loopback
+from penstock.broker.health import Health, LoopLag
+from penstock.broker.listener import bind
 from penstock.broker.log_cleaner import LogCleaner
+from penstock.broker.looked_up import LISTENER, LookedUp
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.metrics_server import MetricsServer
+from penstock.broker.metrics_server import JSON, TEXT, MetricsServer
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
+from penstock.broker.process import banner, event_loop, serve
 from penstock.broker.prometheus_text import Family, prometheus_text
 from penstock.broker.request_log import RequestLog
-from penstock.broker.server_metrics import LogSize
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -53,15 +50,13 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.request_codec import RequestHeader, encode_response
 from penstock.storage.log_directory import LogDirectory
 
-__all__ = ["Server", "event_loop", "run_broker"]
+__all__ = ["Server", "banner", "event_loop", "run_broker"]
 
 logger = logging.getLogger("penstock.broker")
 
-LISTENER = "PLAINTEXT"
-GOODBYE_SECONDS = 2.0
+LAG_BEAT_SECONDS = 0.5
 CHECKPOINT_INTERVAL_MS = 5_000
 IDLE_CHECK_INTERVAL_MS = 30_000
-MOST_FILES = 100_000
 
 
 class Server:
@@ -82,7 +77,15 @@ class Server:
         )
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
-        self._metrics_server = MetricsServer(self.metrics_text)
+        self._health = Health(LookedUp(self))
+        self._metrics_server = MetricsServer(
+            {
+                "/metrics": lambda: (True, self.metrics_text(), TEXT),
+                "/health/live": lambda: (*self._health.live(), JSON),
+                "/health/ready": lambda: (*self._health.ready(), JSON),
+            }
+        )
+        self.loop_lag = LoopLag(LAG_BEAT_SECONDS)
         self.services: Services | None = None
         self.port = configuration.port
         self.door_rules = DoorRules()
@@ -101,11 +104,11 @@ class Server:
         bound = bind(self.configuration.host, self.configuration.port)
         self.port = bound.getsockname()[1]
         try:
-            self.services = self._open_services()
-            self._apis = ApiTable(self.services)
             loop = asyncio.get_running_loop()
             if self.metrics_port is not None:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
+            self.services = self._open_services(await self._open_directory())
+            self._apis = ApiTable(self.services)
             self._listener = await loop.create_server(lambda: ClientConnection(self), sock=bound)
         except BaseException:
             bound.close()
@@ -167,7 +170,7 @@ class Server:
 
     def metric_families(self) -> tuple[Family, ...]:
         """All metrics, now."""
-        return tuple(self.metrics.families(_Sizes(self)))
+        return tuple(self.metrics.families(LookedUp(self)))
 
     def metrics_text(self) -> str:
         return prometheus_text(self.metric_families())
@@ -206,12 +209,19 @@ class Server:
 
         return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
 
-    def _open_services(self) -> Services:
+    async def _open_directory(self) -> LogDirectory:
+        """In a thread: recovery may take a while, and who asks for health is told that it is going on."""
+        configuration = self.configuration
+        return await asyncio.to_thread(
+            LogDirectory,
+            configuration.data_dir,
+            defaults=default_log_config(configuration),
+            clock_ms=self.clock.wall_clock_ms,
+        )
+
+    def _open_services(self, directory: LogDirectory) -> Services:
         configuration = self.configuration
         flusher, delayed_fetches = Flusher(self.metrics.server.flushed), DelayedFetches()
-        directory = LogDirectory(
-            configuration.data_dir, defaults=default_log_config(configuration), clock_ms=self.clock.wall_clock_ms
-        )
         try:
             settings = ChangedSettings(directory, configuration, self._settings_changed)
             features = Features(directory, configuration.integer("node.id"), self.door_rules.changed)
@@ -302,7 +312,8 @@ class Server:
         for connection in tuple(self._connections):
             connection.close_when_answered()
         try:
-            await asyncio.wait_for(self._everybody_left.wait(), GOODBYE_SECONDS)
+            patience_ms = self.configuration.integer("penstock.shutdown.drain.ms")
+            await asyncio.wait_for(self._everybody_left.wait(), patience_ms / 1000)
         except TimeoutError:
             for connection in tuple(self._connections):
                 connection.abort()
@@ -323,11 +334,17 @@ class Server:
         if configuration.flag("log.cleaner.enable"):
             cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
             self._chore(self.clock.every(cleaning_ms, _told(services.logs.compact)))
+        self._chore(self._measure_lag())
         steady = SteadyClock()
         self._chore(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
         self._chore(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
         if configuration.flush_policy == "interval":
             self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
+
+    async def _measure_lag(self) -> None:
+        while True:
+            self.metrics.server.loop_was_late(self.loop_lag.beat(self.loop_time()))
+            await asyncio.sleep(LAG_BEAT_SECONDS)
 
     def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._chores.append(asyncio.get_running_loop().create_task(coroutine))
@@ -338,54 +355,6 @@ class Server:
             if connection.idle and connection.last_active < oldest:
                 connection.close_reason = "idle"
                 connection.close()
-
-
-class _Sizes:
-    """What metrics look up when somebody asks for them."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._coordinator = server.services.coordinator if server.services is not None else None
-
-    def group_counts(self) -> dict[tuple[str, str], int]:
-        counts: dict[tuple[str, str], int] = {}
-        for shard in self._coordinator.shards() if self._coordinator is not None else ():
-            for group in shard.list_groups():
-                kind = group.group_type.lower(), group.group_state
-                counts[kind] = counts.get(kind, 0) + 1
-        return counts
-
-    def partition_counts(self) -> dict[str, int]:
-        return self._coordinator.partition_counts() if self._coordinator is not None else {}
-
-    def events_waiting(self) -> int:
-        return self._coordinator.events_waiting() if self._coordinator is not None else 0
-
-    @property
-    def is_loading(self) -> bool:
-        return self._server.services is None and not self.is_stopping
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._server.is_stopping
-
-    def connections_by_listener(self) -> dict[str, int]:
-        return {LISTENER: self._server.connection_count}
-
-    def log_sizes(self) -> list[LogSize]:
-        services = self._server.services
-        return services.logs.log_sizes() if services is not None else []
-
-    def parked_fetches(self) -> int:
-        services = self._server.services
-        return services.delayed_fetches.parked_count if services is not None else 0
-
-    def data_directory(self) -> Path:
-        return self._server.configuration.data_dir
-
-    def failed_logs(self) -> list[str]:
-        services = self._server.services
-        return services.logs.failed_logs() if services is not None else []
 
 
 def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
@@ -402,16 +371,6 @@ def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable
     return done
 
 
-def event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 def run_broker(
     configuration: BrokerConfiguration,
     ready_callback: Callable[[Server], None] | None = None,
@@ -422,53 +381,4 @@ def run_broker(
     """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
     server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_run(server, ready_callback))
-
-
-async def _run(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
-    _allow_many_files()
-    loop = asyncio.get_running_loop()
-    asked_to_stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop.set)
-    await server.start()
-    print(banner(server), file=sys.stderr, flush=True)
-    if ready_callback is not None:
-        ready_callback(server)
-    try:
-        await asked_to_stop.wait()
-    finally:
-        await server.stop()
-
-
-def _allow_many_files() -> None:
-    """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def banner(server: Server) -> str:
-    """What an operator should know before trusting us with data."""
-    configuration = server.configuration
-    promise = {
-        "never": "acknowledged records survive kill -9, not a power loss",
-        "interval": "acknowledged records survive kill -9, and a power loss but for the last "
-        f"{configuration.flush_interval_ms()} ms",
-        "always": "acknowledged records survive kill -9 and a power loss",
-    }[configuration.flush_policy]
-    lines = [
-        f"Penstock broker on {configuration.host}:{server.port}, data in {configuration.data_dir.resolve()}",
-        f"one process, one machine, not replicated; fsync policy {configuration.flush_policy}: {promise}",
-    ]
-    if server.metrics_port is not None:
-        lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics")
-    if not is_loopback(configuration.host):
-        lines.append(
-            f"warning: {configuration.host} is reachable from outside. There is no TLS and no authentication here, and "
-            "this is one process on one machine: nothing is replicated."
-        )
-    return "\n".join(lines)
+        runner.run(serve(server, ready_callback))
