@@ -148,7 +148,7 @@ def test_api_versions_names_what_is_served_and_nothing_else(
     supported = sorted(feature.name for feature in answer.supported_features)
     assert supported == sorted([*zero_based, *(["metadata.version"] if version >= 3 else [])])
     finalized = [(feature.name, feature.max_version_level) for feature in answer.finalized_features]
-    levels = [("group.version", 1), ("metadata.version", 30), ("streams.version", 1)]
+    levels = [("group.version", 1), ("metadata.version", 30), ("streams.version", 1), ("transaction.version", 2)]
     assert finalized == (levels if version >= 3 else [])
 
 
