@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
 from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
+from penstock.storage.acl_catalog import load_acls, save_acls
 from penstock.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
@@ -38,10 +39,11 @@ from penstock.storage.errors import (
     StorageFull,
     UnknownTopic,
 )
-from penstock.storage.file_system import REAL, FileSystem
+from penstock.storage.file_system import REAL, FileSystem, room_in_words
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_segment import FULL_ERRNOS
 from penstock.storage.partition_log import PartitionLog
+from penstock.storage.quota_catalog import QuotaTable, load_quotas, save_quotas
 from penstock.storage.scram_credentials import ScramCatalog, load_scram_catalog, save_scram_catalog
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
@@ -104,6 +106,8 @@ class LogDirectory:
         self._topics = load_catalog(self._file_system, self.path)
         self._configurations = load_configurations(self._file_system, self.path)
         self._scram_credentials = load_scram_catalog(self._file_system, self.path)
+        self._acls = load_acls(self._file_system, self.path)
+        self._quotas = load_quotas(self._file_system, self.path)
         self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
@@ -221,6 +225,26 @@ class LogDirectory:
         """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
         self._durably(lambda: save_scram_catalog(self._file_system, self.path, catalog))
         self._scram_credentials = catalog
+
+    @property
+    def acls(self) -> tuple[Mapping[str, str], ...]:
+        """Access rules, see `acl_catalog`."""
+        return self._acls
+
+    def replace_acls(self, acls: tuple[Mapping[str, str], ...]) -> None:
+        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
+        self._durably(lambda: save_acls(self._file_system, self.path, acls))
+        self._acls = acls
+
+    @property
+    def quotas(self) -> QuotaTable:
+        """Client quotas, see `quota_catalog`."""
+        return self._quotas
+
+    def replace_quotas(self, quotas: QuotaTable) -> None:
+        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
+        self._durably(lambda: save_quotas(self._file_system, self.path, quotas))
+        self._quotas = quotas
 
     def change_defaults(self, defaults: LogConfig) -> None:
         """What topics get from now on that say nothing themselves."""
@@ -439,7 +463,7 @@ class LogDirectory:
                 raise
             raise StorageFull(
                 "disk-full",
-                f"There is no room in {self.path} ({error.strerror}).",
+                f"There is no room in {self.path} ({error.strerror}{room_in_words(self._file_system, self.path)}).",
                 "Free disk space and try again.",
                 path=str(self.path),
             ) from error
