@@ -15,6 +15,7 @@ __all__ = [
     "delete_records",
     "delete_topic",
     "describe_streams_group",
+    "fetch",
     "fetch_offsets",
     "init_producer",
     "produce",
@@ -81,6 +82,15 @@ def fetch_offsets(group: str, topic: str, topic_id: Any, partitions: Iterable[in
     r = m.offset_fetch_request
     asked = r.OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=tuple(partitions))
     return r.OffsetFetchRequest(groups=(r.OffsetFetchRequestGroup(group_id=group, topics=(asked,)),))
+
+
+def fetch(topic: str, topic_id: Any, partition: int, offset: int = 0) -> Any:
+    r = m.fetch_request
+    part = r.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
+    )
+    asked = r.FetchTopic(topic=topic, topic_id=topic_id, partitions=(part,))
+    return r.FetchRequest(topics=(asked,), max_wait=from_ms(0), min_bytes=1)
 
 
 def streams_heartbeat(group: str, member: str, epoch: int, topic: str) -> Any:

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import selectors
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +19,7 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from penstock.broker import flusher, log_cleaner, server
+from penstock.broker import server
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.protocol.api_keys import ApiKey
@@ -58,23 +57,17 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    async def create_server(self, *_args: Any, **_how: Any) -> Any:
-        return mock.Mock()
-
-
-class _AtOnce(Executor):
-    """A thread that is done before anybody looks."""
-
-    def __init__(self, *_args: object, **_how: object) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **how: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def run_in_executor(self, _executor: object, function: Callable[..., Any], *args: Any) -> Any:
+        """A thread that is done before anybody looks."""
+        future = self.create_future()
         try:
-            future.set_result(function(*args, **how))
+            future.set_result(function(*args))
         except Exception as error:
             future.set_exception(error)
         return future
+
+    async def create_server(self, *_args: Any, **_how: Any) -> Any:
+        return mock.Mock()
 
 
 class _BoundSocket:
@@ -186,8 +179,6 @@ class SimulatedBroker:
         with (
             mock.patch.object(server, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
             mock.patch.object(server, "bind", return_value=_BoundSocket()),
-            mock.patch.object(flusher, "ThreadPoolExecutor", _AtOnce),
-            mock.patch.object(log_cleaner, "ThreadPoolExecutor", _AtOnce),
         ):
             yield
 

@@ -16,7 +16,17 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["REAL", "Buffer", "File", "FileSystem", "Lock", "RealFile", "RealFileSystem", "raise_open_files_limit"]
+__all__ = [
+    "REAL",
+    "Buffer",
+    "File",
+    "FileSystem",
+    "Lock",
+    "RealFile",
+    "RealFileSystem",
+    "raise_open_files_limit",
+    "room_in_words",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,6 +62,7 @@ class FileSystem(Protocol):
     def read_bytes(self, path: Path) -> bytes: ...
     def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None: ...
     def sync_directory(self, path: Path) -> None: ...
+    def free_bytes(self, path: Path) -> int | None: ...
     def lock(self, path: Path) -> Lock: ...
 
 
@@ -178,12 +189,26 @@ class RealFileSystem:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return RealLock(fd)
 
+    def free_bytes(self, path: Path) -> int | None:
+        """Room for this process on the disk that holds `path`; None when it does not say. For words only."""
+        try:
+            room = os.statvfs(path)
+        except OSError:
+            return None
+        return room.f_bavail * room.f_frsize
+
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def room_in_words(file_system: FileSystem, path: Path) -> str:
+    """For the message of a full disk."""
+    free = file_system.free_bytes(path)
+    return "" if free is None else f", {free:,} bytes free"
 
 
 def raise_open_files_limit() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.storage.errors import LogFailed, OffsetOutOfRange, StorageFull
+from penstock.storage.file_system import FileSystem, room_in_words
 from penstock.storage.log_segment import FULL_ERRNOS
 
 __all__ = ["LogHealth"]
@@ -17,8 +18,9 @@ _log = logging.getLogger("penstock.storage")
 class LogHealth:
     """Mutable: good until `fail` or `end`. Words the errors of one partition's log."""
 
-    def __init__(self, directory: Path, topic: str, partition: int) -> None:
+    def __init__(self, directory: Path, topic: str, partition: int, file_system: FileSystem) -> None:
         self._directory = directory
+        self._file_system = file_system
         self._name = f"{topic}-{partition}"
         self._facts: dict[str, Any] = {"topic": topic, "partition": partition, "path": str(directory)}
         self._failure: str | None = None
@@ -46,7 +48,8 @@ class LogHealth:
             self.fail(error, what)
         raise StorageFull(
             "disk-full",
-            f"The log of partition {self._name} {what}: no room in {self._directory} ({error.strerror}).",
+            f"The log of partition {self._name} {what}: no room in {self._directory} ({error.strerror}"
+            f"{room_in_words(self._file_system, self._directory)}).",
             "Free disk space, or lower the topic's retention; the partition goes on by itself.",
             **self._facts,
         ) from error

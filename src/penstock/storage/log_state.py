@@ -46,7 +46,7 @@ class LogState:
         clock_ms: Callable[[], int],
         file_system: FileSystem,
     ) -> LogState:
-        health = LogHealth(directory, topic, partition)
+        health = LogHealth(directory, topic, partition, file_system)
         return cls(
             directory=directory,
             config=config,
