@@ -7,6 +7,7 @@ theirs.
 from __future__ import annotations
 
 import datetime as dt
+from typing import cast
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32
@@ -77,4 +78,4 @@ def _refused(transactional_id: str, code: ErrorCode) -> State:
 
 def _time(timestamp_ms: int) -> TZAware:
     """-1 is the time of a transactional id without a transaction."""
-    return TZAware.truncate(EPOCH + dt.timedelta(milliseconds=timestamp_ms))
+    return cast("TZAware", EPOCH + dt.timedelta(milliseconds=timestamp_ms))  # its parse refuses what is before 1970
