@@ -8,9 +8,13 @@ from pathlib import Path
 
 import click
 
+from penstock.broker.log_format import LEVELS, LogFormat, log_to
 from penstock.cli.options import key_value_pairs, read_properties
+from penstock.cli.terminal import data
 
 __all__ = ["command"]
+
+logger = logging.getLogger("penstock.broker")
 
 
 @click.command("broker")
@@ -27,18 +31,33 @@ __all__ = ["command"]
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="A server.properties; its names are Apache Kafka's.",
+    help="A server.properties; its names are Apache Kafka's. Options of this command come before it.",
 )
 @click.option("--override", multiple=True, metavar="NAME=VALUE", help="One setting, over the file's; may be repeated.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Serve metrics as Prometheus text on http://HOST:PORT/metrics; 0 takes a free port.  [default: not served]",
+    help="Serve /metrics (Prometheus), /health/live and /health/ready on http://HOST:PORT; 0 takes a free port.  "
+    "[default: not served]",
 )
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default="127.0.0.1, loopback only", help="Where --metrics-port listens."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log what the broker does.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log lines for people, or one JSON document per line.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="The least that is logged; debug has a line for every request.",
+)
+@click.option("--print-config", is_flag=True, help="Print all settings as they would be in force, and end.")
 def command(
     data_dir: Path | None,
     port: int | None,
@@ -47,7 +66,9 @@ def command(
     override: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
-    verbose: bool,
+    log_format: LogFormat,
+    log_level: str,
+    print_config: bool,
 ) -> None:
     """Run the broker: one process on one machine, speaks Kafka's protocol, keeps Kafka's files, not replicated.
 
@@ -56,15 +77,20 @@ def command(
     """
     from penstock.broker.configuration import BrokerConfiguration
     from penstock.broker.server import run_broker
+    from penstock.broker.server_properties import as_properties, read_server_properties
 
-    settings: dict[str, object] = dict(read_properties(config_file)) if config_file is not None else {}
+    log_to(sys.stderr, level=log_level, log_format=log_format)
+    settings: dict[str, object] = {}
+    if config_file is not None:
+        found = read_server_properties(read_properties(config_file))
+        settings.update(found.settings)
+        for notice in found.notices:
+            logger.warning("%s: %s", config_file, notice)
     settings.update(key_value_pairs(override, "--override"))
     if data_dir is None and "log.dirs" not in settings:
         raise click.UsageError("Give --data-dir DIR: where the broker keeps its logs.")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
     configuration = BrokerConfiguration.from_settings(data_dir, host=host, port=port, settings=settings)
+    if print_config:
+        data(as_properties(configuration).rstrip())
+        return
     run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
