@@ -19,7 +19,7 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from penstock.broker import server
+from penstock.broker import listener, server
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.protocol.api_keys import ApiKey
@@ -178,7 +178,7 @@ class SimulatedBroker:
     def _simulated(self) -> Iterator[None]:
         with (
             mock.patch.object(server, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
-            mock.patch.object(server, "bind", return_value=_BoundSocket()),
+            mock.patch.object(listener, "bind", return_value=_BoundSocket()),
         ):
             yield
 
