@@ -16,7 +16,7 @@ from penstock.near_names import nearest
 
 __all__ = ["Kind", "Setting", "Value", "list_of", "parse_value", "render_value", "unknown_setting"]
 
-Kind = Literal["boolean", "string", "int", "short", "long", "double", "list", "class"]
+Kind = Literal["boolean", "string", "int", "short", "long", "double", "list", "class", "password"]
 Value = bool | int | float | str
 Number = int | float
 
@@ -57,7 +57,7 @@ def parse_value(setting: Setting, given: object) -> Value:
             parts = [str(part).strip() for part in given] if isinstance(given, (list, tuple)) else list_of(text)
             _check_list(setting, given, parts)
             return ",".join(parts)
-        case "string" | "class":
+        case "string" | "class" | "password":
             _check_choice(setting, given, text)
             return text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.configuration import BROKER_SETTINGS, BrokerConfiguration, parse_listener
+from penstock.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
 from penstock.broker.partition_logs import default_log_config
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, effective_value
 from penstock.errors import ConfigError
@@ -70,10 +70,12 @@ def test_bad_value_names_setting_and_value(name: str, value: object) -> None:
     assert str(value).removeprefix("delete,") in raised.value.message
 
 
-@pytest.mark.parametrize("text", ["SSL://h:1", "PLAINTEXT://h", "h:9092", "PLAINTEXT://a:1,PLAINTEXT://b:2"])
-def test_other_listeners_than_one_plaintext_are_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["CLIENTS://h:1", "PLAINTEXT://h", "h:9092", "PLAINTEXT://a:1,PLAINTEXT://b:2", "PLAINTEXT://a:70000", ""]
+)
+def test_listeners_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse_listener("listeners", text)
+        configured(listeners=text)
 
 
 def test_a_topic_falls_back_to_the_broker_and_then_to_kafka() -> None:

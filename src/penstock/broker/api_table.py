@@ -2,7 +2,7 @@
 handler; the versions are `protocol.supported_versions`'s.
 
 Not served yet, therefore not advertised: transactions (AddPartitionsToTxn, EndTxn, TxnOffsetCommit, …), classic and
-consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), ACLs, SASL, quotas.
+consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), quotas.
 Handlers are imported when first called: all of them with their message classes would cost half a second of every start.
 """
 
@@ -36,6 +36,7 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.FIND_COORDINATOR,
             ApiKey.DESCRIBE_GROUPS,
             ApiKey.LIST_GROUPS,
+            ApiKey.SASL_HANDSHAKE,
             ApiKey.API_VERSIONS,
             ApiKey.CREATE_TOPICS,
             ApiKey.DELETE_TOPICS,
@@ -45,10 +46,14 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.ADD_PARTITIONS_TO_TXN,
             ApiKey.ADD_OFFSETS_TO_TXN,
             ApiKey.END_TXN,
+            ApiKey.DESCRIBE_ACLS,
+            ApiKey.CREATE_ACLS,
+            ApiKey.DELETE_ACLS,
             ApiKey.DESCRIBE_CONFIGS,
             ApiKey.ALTER_CONFIGS,
             ApiKey.ALTER_REPLICA_LOG_DIRS,
             ApiKey.DESCRIBE_LOG_DIRS,
+            ApiKey.SASL_AUTHENTICATE,
             ApiKey.CREATE_PARTITIONS,
             ApiKey.DELETE_GROUPS,
             ApiKey.ELECT_LEADERS,
@@ -57,6 +62,8 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.OFFSET_DELETE,
             ApiKey.DESCRIBE_QUORUM,
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
             ApiKey.UPDATE_FEATURES,
             ApiKey.DESCRIBE_CLUSTER,
             ApiKey.DESCRIBE_TRANSACTIONS,
@@ -93,5 +100,13 @@ class ApiTable:
             handler: Handler = partial(module.handle, served=tuple(SERVED), features=self._services.features)
         else:
             handler = partial(module.handle, broker=self._services)
+            if self._services.authorizer.enabled:
+                handler = self._guarded(key, handler)
         self._bound[key] = handler
         return handler
+
+    def _guarded(self, key: ApiKey, handler: Handler) -> Handler:
+        """Imported here only: without an authorizer nobody needs it."""
+        from penstock.broker.security.access_checks import guarded
+
+        return guarded(key, handler, self._services)

@@ -24,6 +24,7 @@ __all__ = ["BROKER_SETTINGS", "BrokerConfiguration", "ChangedValues", "FlushPoli
 FlushPolicy = Literal["never", "interval", "always"]
 
 _DAY_MS = 24 * 60 * 60 * 1000
+_DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"  # loopback only, unless told otherwise
 
 
 def _row(
@@ -54,7 +55,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     dict(
         (
             _row("node.id", "int", 1, 0),
-            _row("listeners", "string", "PLAINTEXT://127.0.0.1:9092"),
+            _row("listeners", "string", _DEFAULT_LISTENERS),
             _row("advertised.listeners", "string", None),
             _row("log.dirs", "string", None),
             _row("num.partitions", "int", 1, 1),
@@ -65,6 +66,15 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("socket.request.max.bytes", "int", 104857600, 1),
             _row("connections.max.idle.ms", "long", 600000, 1),
             _changeable("max.connections", "int", 2147483647, 0),
+            _row(
+                "authorizer.class.name",
+                "string",
+                "",
+                choices=("", "off", "on", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+                doc="Access rules are asked when this names Kafka's StandardAuthorizer, or says on.",
+            ),
+            _row("super.users", "string", "", doc="Who may do everything: User:alice;User:bob"),
+            _row("allow.everyone.if.no.acl.found", "boolean", False),
             _row("fetch.max.bytes", "int", 57671680, 1024),
             _row("max.incremental.fetch.session.cache.slots", "int", 1000, 0),
             _row("max.request.partition.size.limit", "int", 2000, 1),
@@ -196,14 +206,12 @@ class BrokerConfiguration:
         """
         values: dict[str, Value] = {}
         for name, given in (settings or {}).items():
-            if name not in BROKER_SETTINGS:
+            setting = BROKER_SETTINGS.get(name) or prefixed_setting(name)
+            if setting is None:
                 raise unknown_setting(name, BROKER_SETTINGS)
             if given is not None:
-                values[name] = parse_value(BROKER_SETTINGS[name], given)
+                values[name] = parse_value(setting, given)
         check_bounds({name: value for name, value in values.items() if name in COORDINATOR_SETTINGS})
-        listener = parse_listener("listeners", str(values.get("listeners", BROKER_SETTINGS["listeners"].default)))
-        if "advertised.listeners" in values:
-            parse_listener("advertised.listeners", str(values["advertised.listeners"]))
         directory = data_dir if data_dir is not None else values.get("log.dirs")
         if directory is None:
             raise ConfigError(
@@ -211,12 +219,12 @@ class BrokerConfiguration:
                 "The broker was given no directory for its data.",
                 "Name one: --data-dir DIR, or `log.dirs`.",
             )
-        chosen_host, chosen_port = host or listener[0], listener[1] if port is None else port
-        if not 0 <= chosen_port <= 65535:
+        if port is not None and not 0 <= port <= 65535:
             raise ConfigError(
-                "bad-value", f"{chosen_port} is not a port.", "Choose a port from 1 to 65535, or 0 for a free one."
+                "bad-value", f"{port} is not a port.", "Choose a port from 1 to 65535, or 0 for a free one."
             )
-        return cls(data_dir=Path(str(directory)), host=chosen_host, port=chosen_port, values=MappingProxyType(values))
+        first = listeners_of(values, _DEFAULT_LISTENERS, host=host, port=port)[0]
+        return cls(data_dir=Path(str(directory)), host=first.host, port=first.port, values=MappingProxyType(values))
 
     def get(self, name: str) -> Value | None:
         """The value in force: what was changed, what was given, else Kafka's default."""
@@ -239,11 +247,9 @@ class BrokerConfiguration:
     def flush_policy(self) -> FlushPolicy:
         return cast("FlushPolicy", self.get("penstock.flush.policy"))
 
-    @property
-    def advertised(self) -> tuple[str, int] | None:
-        """What clients are told to connect to, where that was set."""
-        given = self.get("advertised.listeners")
-        return parse_listener("advertised.listeners", str(given)) if given is not None else None
+    def listeners(self) -> tuple[ListenerConfiguration, ...]:
+        """All of them; `host` and `port` are the first one's."""
+        return listeners_of(self.values, _DEFAULT_LISTENERS, host=self.host, port=self.port)
 
     def retention_ms(self) -> int:
         """`log.retention.ms`, else minutes, else hours; -1 keeps for ever."""
@@ -264,17 +270,3 @@ class BrokerConfiguration:
     def roll_ms(self) -> int:
         value = self.get("log.roll.ms")
         return int(value) if value is not None else self.integer("log.roll.hours") * 3_600_000
-
-
-def parse_listener(setting: str, text: str) -> tuple[str, int]:
-    """`PLAINTEXT://host:port` → (host, port). One listener, no TLS yet: anything else says so."""
-    name, separator, address = text.partition("://")
-    host, colon, port = address.rpartition(":")
-    if "," in text or not separator or not colon or not port.isdigit() or name.upper() != "PLAINTEXT":
-        raise ConfigError(
-            "bad-value",
-            f"`{setting}={text}` is not understood: this broker has one listener, without TLS.",
-            f"Write it as `{setting}=PLAINTEXT://127.0.0.1:9092`.",
-            setting=setting,
-        )
-    return host.strip("[]") or "0.0.0.0", int(port)

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
+from penstock.broker.security.authentication import Authentication
+from penstock.broker.security.listener_security import principal_of
+from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
@@ -31,6 +34,7 @@ from penstock.protocol.request_codec import (
 from penstock.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
+    from penstock.broker.listener import Listener
     from penstock.broker.server import Server
 
 __all__ = ["ClientConnection"]
@@ -41,13 +45,20 @@ CloseReason = Literal[
     "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected", "not-authenticated"
 ]
 _API = struct.Struct(">hh")
+_TLS_HELLO = b"\x16\x03"
+_TLS_HERE = "it speaks TLS, and this listener does not"
 
 
 class ClientConnection(asyncio.Protocol):
     """Mutable: the state of one socket."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: Listener | None = None) -> None:
+        """`listener` None: one without TLS and SASL."""
         self._server = server
+        self._listener_name = listener.name if listener is not None else "PLAINTEXT"
+        self._security = listener.security if listener is not None else None
+        self._authentication: Authentication | None = None
+        self._principal = ANONYMOUS
         self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._steady_answers = SteadyAnswers(server.door_rules)
@@ -56,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._writable = True
         self._reading = True
         self._leaving = False
-        self._peer = ("", 0)
+        self.peer = ("", 0)
         self._local_address = ("", 0)
         self._client_host = ""
         self._began = 0.0
@@ -66,23 +77,52 @@ class ClientConnection(asyncio.Protocol):
         self.close_reason: CloseReason = "client"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        if self.arrived(cast("asyncio.Transport", transport)):
+            self._begin()
+
+    def arrived(self, transport: asyncio.Transport) -> bool:
+        """Whether it may stay. With TLS `secured` follows when the handshake is over."""
+        self._transport = transport
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if peer is None or local is None or not self._server.accept(self):
             # The peer left before it was looked at, or the house is full.
             self._transport.abort()
             self._transport = None
-            return
-        self._peer, self._local_address = peer[:2], local[:2]
+            return False
+        self.peer, self._local_address = peer[:2], local[:2]
         self._client_host = f"/{peer[0]}"
+        self.last_active = time.monotonic()
+        return True
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """The TLS handshake is over: what comes is a client's requests."""
+        self._transport = transport
+        assert self._security is not None
+        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        principal = principal_of(self._security, certificate)
+        if principal is None:
+            self.refuse("no rule of ssl.principal.mapping.rules fits the name of its certificate")
+            return
+        self._principal = principal
+        self._begin()
+
+    def _begin(self) -> None:
+        assert self._transport is not None
         self._transport.set_write_buffer_limits(
             self._server.configuration.integer("penstock.connection.write.buffer.bytes")
         )
+        if self._server.services is None:  # stopped during the handshake
+            self._transport.abort()
+        elif self._security is not None and self._security.mechanisms:
+            self._authentication = Authentication(self, self._server, self._security)
+            self._frames.max_frame_bytes = self._security.receive_bytes
         self.last_active = time.monotonic()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
         self._waiting.clear()
+        if self._authentication is not None:
+            self._authentication.over()
         if self._at_work is not None:
             self._at_work.cancel()
         self._server.forget(self)
@@ -99,7 +139,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._waiting.extend((self.last_active, frame) for frame in self._frames.frames())
         except FrameTooLarge as error:
-            self._close_because(str(error))
+            self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
             return
         self._advance()
 
@@ -127,6 +167,32 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # What the SASL gate asks of the connection.
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def authenticated_as(self, principal: Principal) -> None:
+        """The client has shown who it is; from now on everything is asked under that name."""
+        self._principal = principal
+        self._frames.max_frame_bytes = self._server.configuration.integer("socket.request.max.bytes")
+
+    def forget_answers(self) -> None:
+        """None of the answers so far is repeated: they were given to who the client was."""
+        self._steady_answers = SteadyAnswers(self._server.door_rules)
+
+    def stop_listening(self) -> None:
+        """What else it says does not count."""
+        self._leaving = True
+        self._waiting.clear()
+
+    def refuse(self, reason: str) -> None:
+        """Closes the connection of somebody who is not who he says, or says nothing."""
+        self.close_reason = "not-authenticated"
+        self._leaving = True
+        self._close_because(reason)
+
     @property
     def idle(self) -> bool:
         return self._at_work is None and not self._waiting
@@ -148,6 +214,8 @@ class ClientConnection(asyncio.Protocol):
         faults = self._server.faults
         if faults is not None and faults.active:
             return data
+        if self._authentication is not None and self._authentication.expired():
+            return data
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self._transport.write(b"".join(pieces))
@@ -160,6 +228,8 @@ class ClientConnection(asyncio.Protocol):
         return data[position:]
 
     def _answer(self, arrived: float, frame: bytes) -> None:
+        if self._authentication is not None and self._authentication.take(frame):
+            return
         if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
@@ -172,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
             if handler is None:
                 self._close_because(f"API key {header.api_key} is not one of this broker's")
                 return
-            call = self._call(header)
+            call = self.call(header)
             faults = self._server.faults
             taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
             if taken:
@@ -232,20 +302,23 @@ class ClientConnection(asyncio.Protocol):
         self._server.request_log.answered(
             header,
             response,
-            self._peer,
+            self.peer,
             seconds=self.last_active - self._began,
             queue_seconds=self._queued_seconds,
             remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
         )
         return encoded
 
-    def _call(self, header: RequestHeader) -> Call:
+    def call(self, header: RequestHeader) -> Call:
         return Call(
             token=self._server.next_token(),
             client_id=header.client_id or "",
             client_host=self._client_host,
             api_version=header.api_version,
             local_address=self._local_address,
+            principal=self._principal,
+            listener_name=self._listener_name,
+            secure=self._security is not None and self._security.tls is not None,
         )
 
     def _refuse_version(self, error: UnsupportedVersion) -> None:
@@ -256,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(answer)
 
     def _close_because(self, reason: str) -> None:
-        logger.warning("Closed the connection of %s:%s: %s.", *self._peer, reason.rstrip("."))
+        logger.warning("Closed the connection of %s:%s: %s.", *self.peer, reason.rstrip("."))
         self.close_reason = "malformed-request"
         self._waiting.clear()
         self.close()
@@ -264,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
     def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
         """A fault of ours: the whole story goes to the log, and the client may come again."""
         name = self._server.api_name(header.api_key) if header is not None else "a request"
-        logger.error("Closed the connection of %s:%s: %s failed here.", *self._peer, name, exc_info=error)
+        logger.error("Closed the connection of %s:%s: %s failed here.", *self.peer, name, exc_info=error)
         self.close_reason = "request-failed"
         self._waiting.clear()
         self.close()

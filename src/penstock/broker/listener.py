@@ -1,16 +1,96 @@
-"""The listening socket: bound before anything on the disk is touched, so a taken port costs nothing."""
+"""The listening sockets: bound before anything on the disk is touched, so a taken port costs nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from penstock.broker.call import Call
+from penstock.broker.listener_configuration import ListenerConfiguration
+from penstock.broker.security.listener_security import ListenerSecurity, listener_security
 from penstock.errors import ConfigError
 
-__all__ = ["bind", "is_loopback"]
+__all__ = ["Listener", "Listeners", "bind", "is_loopback"]
+
+EVERYWHERE = ("0.0.0.0", "::")
 
 BACKLOG = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One listener that is bound; `port` is the one in fact taken."""
+
+    configuration: ListenerConfiguration
+    security: ListenerSecurity
+    port: int
+
+    @property
+    def name(self) -> str:
+        return self.configuration.name
+
+
+class Listeners:
+    """Mutable: all listeners of one broker, from `bind` to `close`."""
+
+    def __init__(self, configurations: tuple[ListenerConfiguration, ...]) -> None:
+        self._configurations = configurations
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self.listeners: dict[str, Listener] = {}
+
+    def bind(self) -> int:
+        """Takes the ports and makes TLS and SASL ready; the first listener's port. Raises ConfigError."""
+        try:
+            for each in self._configurations:
+                security = listener_security(each)
+                bound = bind(each.host, each.port)
+                self._sockets.append(bound)
+                port = int(bound.getsockname()[1])
+                self.listeners[each.name] = Listener(configuration=each, security=security, port=port)
+        except BaseException:
+            self.close()
+            raise
+        return next(iter(self.listeners.values())).port
+
+    async def open(self, protocol: Callable[[Listener], asyncio.BaseProtocol]) -> None:
+        """From now on clients are taken in."""
+        loop = asyncio.get_running_loop()
+        for listener, bound in zip(self.listeners.values(), tuple(self._sockets), strict=True):
+            self._servers.append(await loop.create_server(lambda it=listener: protocol(it), sock=bound))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Nobody else comes in; who is in stays."""
+        for server in self._servers:
+            server.close()
+        if not self._servers:
+            for bound in self._sockets:
+                bound.close()
+        self._servers.clear()
+        self._sockets.clear()
+
+    def address(self, call: Call) -> tuple[str, int]:
+        """What a client is told to connect to: its listener's advertised address, or the one it has reached us at."""
+        listener = self.listeners.get(call.listener_name)
+        if listener is None:
+            return call.local_address
+        configuration = listener.configuration
+        if configuration.advertised is not None:
+            host, port = configuration.advertised
+            return host, port or listener.port
+        if configuration.host in EVERYWHERE:
+            return call.local_address[0], listener.port
+        return configuration.host, listener.port
+
+    def open_to_the_world(self) -> tuple[ListenerConfiguration, ...]:
+        """Those that are reachable from outside and neither encrypt nor ask who comes."""
+        return tuple(
+            each for each in self._configurations if each.protocol == "PLAINTEXT" and not is_loopback(each.host)
+        )
 
 
 def bind(host: str, port: int) -> socket.socket:

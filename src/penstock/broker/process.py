@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.broker.listener import is_loopback
 from penstock.broker.log_format import say
 from penstock.broker.service_notice import notify_service, watchdog_seconds
 from penstock.version import __version__
@@ -111,15 +110,19 @@ def banner(server: Server) -> str:
         f"{configuration.flush_interval_ms()} ms",
         "always": "acknowledged records survive kill -9 and a power loss",
     }[configuration.flush_policy]
+    others = "".join(
+        f", {each.name} on {each.configuration.host}:{each.port}"
+        for each in tuple(server.listeners.listeners.values())[1:]
+    )
     lines = [
-        f"Penstock broker on {configuration.host}:{server.port}, data in {configuration.data_dir.resolve()}",
+        f"Penstock broker on {configuration.host}:{server.port}{others}, data in {configuration.data_dir.resolve()}",
         f"one process, one machine, not replicated; fsync policy {configuration.flush_policy}: {promise}",
     ]
     if server.metrics_port is not None:
         lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics, /health/ready beside it")
-    if not is_loopback(configuration.host):
-        lines.append(
-            f"warning: {configuration.host} is reachable from outside. There is no TLS and no authentication here, and "
-            "this is one process on one machine: nothing is replicated."
-        )
+    lines += [
+        f"warning: {each.host} ({each.name}) is reachable from outside, without TLS and "
+        "without authentication: whoever reaches it may read and write everything (docs/security.md)."
+        for each in server.listeners.open_to_the_world()
+    ]
     return "\n".join(lines)

@@ -29,7 +29,7 @@ from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.health import Health, LoopLag
-from penstock.broker.listener import bind
+from penstock.broker.listener import Listener, Listeners
 from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.looked_up import LISTENER, LookedUp
 from penstock.broker.metrics import BrokerMetrics
@@ -38,6 +38,9 @@ from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.process import banner, event_loop, serve
 from penstock.broker.prometheus_text import Family, prometheus_text
 from penstock.broker.request_log import RequestLog
+from penstock.broker.security.scram_credentials import ScramCredentials
+from penstock.broker.security.tls_door import TlsDoor
+from penstock.broker.security.authorizer import Authorizer
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -91,7 +94,7 @@ class Server:
         self.door_rules = DoorRules()
         self.faults: Faults | None = None
         self._apis: ApiTable | None = None
-        self._listener: asyncio.Server | None = None
+        self.listeners = Listeners(configuration.listeners())
         self._connections: dict[ClientConnection, None] = {}
         self._tokens = itertools.count(1)
         self.clock: Clock = clock or SteadyClock()
@@ -101,17 +104,15 @@ class Server:
 
     async def start(self) -> None:
         """Returns when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
-        bound = bind(self.configuration.host, self.configuration.port)
-        self.port = bound.getsockname()[1]
+        self.port = self.listeners.bind()
         try:
-            loop = asyncio.get_running_loop()
             if self.metrics_port is not None:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
             self.services = self._open_services(await self._open_directory())
             self._apis = ApiTable(self.services)
-            self._listener = await loop.create_server(lambda: ClientConnection(self), sock=bound)
+            await self.listeners.open(self._newcomer)
         except BaseException:
-            bound.close()
+            self.listeners.close()
             self._metrics_server.close()
             self._abandon_services()
             raise
@@ -144,6 +145,12 @@ class Server:
 
     def handler(self, api_key: int) -> Handler | None:
         return self._apis.handler(api_key) if self._apis is not None else None
+
+    def _newcomer(self, listener: Listener) -> asyncio.BaseProtocol:
+        connection, context = ClientConnection(self, listener), listener.security.tls
+        if context is None:
+            return connection
+        return TlsDoor(connection, context, self.configuration.integer("penstock.authentication.timeout.ms"))
 
     def accept(self, connection: ClientConnection) -> bool:
         """Whether this connection may stay."""
@@ -224,6 +231,7 @@ class Server:
         flusher, delayed_fetches = Flusher(self.metrics.server.flushed), DelayedFetches()
         try:
             settings = ChangedSettings(directory, configuration, self._settings_changed)
+            authorizer = Authorizer(configuration, directory, self.door_rules.changed)
             features = Features(directory, configuration.integer("node.id"), self.door_rules.changed)
             metadata = ClusterMetadata(directory)
             group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
@@ -275,7 +283,9 @@ class Server:
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
             flusher=flusher,
             clock=self.clock,
-            port=self.port,
+            authorizer=authorizer,
+            listeners=self.listeners,
+            scram_credentials=ScramCredentials(directory),
         )
 
     def _add_group_metadata_topic(self, metadata: ClusterMetadata) -> TopicDescription:
@@ -299,9 +309,7 @@ class Server:
 
     def _stop_listening(self) -> None:
         self._metrics_server.close()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        self.listeners.close()
         for chore in self._chores:
             chore.cancel()
 

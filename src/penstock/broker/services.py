@@ -16,7 +16,10 @@ from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.features import Features
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
+from penstock.broker.listener import Listeners
 from penstock.broker.partition_logs import PartitionLogs
+from penstock.broker.security.authorizer import Authorizer
+from penstock.broker.security.scram_credentials import ScramCredentials
 from penstock.broker.topic_administration import TopicAdministration
 from penstock.broker.transaction_markers import TransactionMarkers
 from penstock.broker.transaction_runtime import TransactionRuntime
@@ -37,7 +40,7 @@ ALL_OPERATIONS_UNKNOWN = -(2**31)
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """`coordinator` is there once the broker has started; `port` is the one in fact bound.
+    """`coordinator` is there once the broker has started.
 
     `clock`: whatever becomes due by itself is asked of it, so that tests can move the time.
     """
@@ -55,7 +58,9 @@ class Services:
     fetch_sessions: FetchSessions
     flusher: Flusher
     clock: Clock
-    port: int
+    authorizer: Authorizer
+    listeners: Listeners
+    scram_credentials: ScramCredentials
 
     @property
     def node_id(self) -> BrokerId:
@@ -68,10 +73,5 @@ class Services:
         return "streams" in protocols and self.features.level("streams.version") > 0
 
     def address(self, call: Call) -> tuple[str, int]:
-        """Where this client shall connect to: the advertised address, or the very one it has reached us at."""
-        advertised = self.configuration.advertised
-        if advertised is not None:
-            return advertised
-        if self.configuration.host in ("0.0.0.0", "::"):
-            return call.local_address[0], self.port
-        return self.configuration.host, self.port
+        """Where this client shall connect to: its own listener's address, see `Listeners.address`."""
+        return self.listeners.address(call)

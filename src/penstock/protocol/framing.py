@@ -18,11 +18,11 @@ class FrameBuffer:
     raises FrameTooLarge as soon as its length is known: nothing of it is collected.
     """
 
-    __slots__ = ("_buffer", "_max_frame_bytes")
+    __slots__ = ("_buffer", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._buffer = bytearray()
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         self._buffer += data
@@ -39,8 +39,8 @@ class FrameBuffer:
             while len(buffer) - position >= _LENGTH_BYTES:
                 start = position + _LENGTH_BYTES
                 length = int.from_bytes(buffer[position:start], "big", signed=True)
-                if not 0 <= length <= self._max_frame_bytes:
-                    raise FrameTooLarge(f"a frame of {length} bytes; at most {self._max_frame_bytes} are allowed")
+                if not 0 <= length <= self.max_frame_bytes:
+                    raise FrameTooLarge(f"a frame of {length} bytes; at most {self.max_frame_bytes} are allowed")
                 if len(buffer) - start < length:
                     return
                 position = start + length

@@ -27,7 +27,8 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.settings import render_value
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-CONFIG_TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8}
+_TYPES = ("boolean", "string", "int", "short", "long", "double", "list", "class", "password")
+CONFIG_TYPES = {name: number for number, name in enumerate(_TYPES, 1)}
 
 
 def handle(
@@ -119,14 +120,17 @@ def _entry(
 ) -> m.describe_configs_response.DescribeConfigsResourceResult:
     r = m.describe_configs_response
     setting = described.setting
+    secret = setting.kind == "password"  # its value is nobody's business, as in Kafka
     return r.DescribeConfigsResourceResult(
         name=setting.name,
-        value=render_value(described.value),
+        value=None if secret else render_value(described.value),
         read_only=described.read_only,
         config_source=i8(described.source),
-        is_sensitive=False,
+        is_sensitive=secret,
         synonyms=tuple(
-            r.DescribeConfigsSynonym(name=each.name, value=render_value(each.value), source=i8(each.source))
+            r.DescribeConfigsSynonym(
+                name=each.name, value=None if secret else render_value(each.value), source=i8(each.source)
+            )
             for each in described.synonyms
         )
         if request.include_synonyms
