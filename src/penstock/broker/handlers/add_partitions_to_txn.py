@@ -1,8 +1,7 @@
 """AddPartitionsToTxn (API 24): partitions become part of an open transaction, or are looked up in it.
 
 Version notes: v0-3 come from producers, one transaction each; v2 knows PRODUCER_FENCED; v3 flexible. v4 and v5 come
-from brokers: several transactions, `verify_only`; v5 says that the producer leaves it to the broker to add partitions
-(transaction version 2). A partition that does not exist refuses the whole transaction.
+from brokers that do it for a producer of transaction version 2: several transactions, `verify_only`. A partition that does not exist refuses the whole transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Response = m.add_partitions_to_txn_response.AddPartitionsToTxnResponse
 Partition = tuple[str, int]
 
 FENCED_SINCE = 2
-LAST_WITHOUT_EPOCH_BUMP = 4
+LAST_WITHOUT_EPOCH_BUMP = 3
 
 
 def handle(

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from penstock.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, TransactionLogValue
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import (
-    EPOCH_BUMP_VERSION,
     Answer,
     ProducerIdentity,
     Step,
@@ -20,6 +19,7 @@ from penstock.coordinator.transactions.transitions import (
     fenced,
     incremented,
     is_exhausted,
+    last_epoch_of_fenced,
     refusal,
     rotated,
     state_of,
@@ -53,7 +53,7 @@ def init_producer_id(
         return Step(
             answer=Answer(code=ErrorCode.concurrent_transactions),
             value=fenced(value, transaction_version=transaction_version, now_ms=now_ms),
-            last_producer_epoch=value.producer_epoch if transaction_version >= EPOCH_BUMP_VERSION else -1,
+            last_producer_epoch=last_epoch_of_fenced(value, transaction_version=transaction_version),
         )
     if is_exhausted(value.producer_epoch) and (expected is None or expected.producer_epoch == value.producer_epoch):
         new = rotated(value, producer_id=new_producer_id(), timeout_ms=timeout_ms, now_ms=now_ms)

@@ -12,11 +12,12 @@ it was noted with, so a failed append cannot make it lie; after a restart such a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.coordinator.errors import CorruptRecord
 from penstock.coordinator.records.transaction_log import (
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     TransactionLogKey,
     TransactionLogValue,
     value_version,
@@ -41,6 +42,7 @@ from penstock.coordinator.transactions.transitions import (
     Step,
     completed,
     fenced,
+    last_epoch_of_fenced,
     state_of,
 )
 from penstock.protocol.error_codes import ErrorCode
@@ -227,27 +229,17 @@ class TransactionCoordinatorShard:
     def _result(self, transactional_id: str, step: Step) -> CoordinatorResult:
         if step.value is None:
             return _reply(step.answer)
-        value = self._as_written(step.value)
+        value = step.value
+        if value_version(self._transaction_version()) < 1:
+            if value.client_transaction_version > 0:
+                return _reply(Answer(code=ErrorCode.unsupported_version))  # its record could not be written
+            value = _as_version_0(value)
         self._last[transactional_id] = (value.producer_id, value.producer_epoch, step.last_producer_epoch)
         key = TransactionLogKey(transactional_id=transactional_id)
         return CoordinatorResult(
             records=(CoordinatorRecord(key=key, value=value),),
             replies=(Reply(token=0, response=step.answer),),
             timers=self._timers_after(transactional_id, value),
-        )
-
-    def _as_written(self, value: TransactionLogValue) -> TransactionLogValue:
-        """Without what the record's version has no field for, so that memory is what a restart will find."""
-        if value_version(self._transaction_version()) >= 1:
-            return value
-        return TransactionLogValue(
-            producer_id=value.producer_id,
-            producer_epoch=value.producer_epoch,
-            transaction_timeout_ms=value.transaction_timeout_ms,
-            transaction_status=value.transaction_status,
-            transaction_partitions=value.transaction_partitions,
-            transaction_last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
-            transaction_start_timestamp_ms=value.transaction_start_timestamp_ms,
         )
 
     def _timers_after(self, transactional_id: str, value: TransactionLogValue) -> tuple[SetTimer | CancelTimer, ...]:
@@ -263,8 +255,12 @@ class TransactionCoordinatorShard:
         return noted[2]
 
     def _abort_overdue(self, transactional_id: str, value: TransactionLogValue, now_ms: int) -> CoordinatorResult:
-        aborted = fenced(value, transaction_version=self._transaction_version(), now_ms=now_ms)
-        step = Step(answer=Answer(code=ErrorCode.none), value=aborted, last_producer_epoch=value.producer_epoch)
+        version = self._transaction_version()
+        step = Step(
+            answer=Answer(code=ErrorCode.none),
+            value=fenced(value, transaction_version=version, now_ms=now_ms),
+            last_producer_epoch=last_epoch_of_fenced(value, transaction_version=version),
+        )
         return self._result(transactional_id, step)
 
     def _expire(self, now_ms: int) -> Iterator[CoordinatorResult]:
@@ -292,3 +288,8 @@ def _timeout(transactional_id: str) -> TimerKey:
 def _deadline_ms(value: TransactionLogValue) -> int:
     """The first moment at which it has lasted too long."""
     return value.transaction_start_timestamp_ms + value.transaction_timeout_ms + 1
+
+
+def _as_version_0(value: TransactionLogValue) -> TransactionLogValue:
+    """Without what the record's version has no field for, so that memory is what a restart will find."""
+    return replace(value, previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)

@@ -27,6 +27,7 @@ __all__ = [
     "fenced",
     "incremented",
     "is_exhausted",
+    "last_epoch_of_fenced",
     "refusal",
     "rotated",
     "state_of",
@@ -161,6 +162,11 @@ def fenced(value: TransactionLogValue, *, transaction_version: int, now_ms: int)
         producer_epoch=min(value.producer_epoch + 1, MAX_EPOCH),
         client_transaction_version=transaction_version if bumped else 0,
     )
+
+
+def last_epoch_of_fenced(value: TransactionLogValue, *, transaction_version: int) -> int:
+    """At version 2 the producer that was shut out may still learn how its transaction ended, and go on."""
+    return value.producer_epoch if transaction_version >= EPOCH_BUMP_VERSION else NO_PRODUCER_EPOCH
 
 
 def completed(value: TransactionLogValue, *, now_ms: int) -> TransactionLogValue:
