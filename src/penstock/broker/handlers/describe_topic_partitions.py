@@ -14,6 +14,7 @@ from kio.static.primitive import i32
 from penstock.broker.authorized_operations import ON_TOPIC, UNKNOWN
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
+from penstock.broker.security.acls import Operation
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.topic_administration import illegal_topic_name
 from penstock.protocol import messages as m
@@ -21,7 +22,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.describe_topic_partitions_request.DescribeTopicPartitionsRequest, _call: Call, broker: Services
+    request: m.describe_topic_partitions_request.DescribeTopicPartitionsRequest, call: Call, broker: Services
 ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponse:
     r = m.describe_topic_partitions_response
     cursor = request.cursor
@@ -31,13 +32,19 @@ def handle(
     ):
         refused = (_missing(asked.name, ErrorCode.invalid_request, UNKNOWN) for asked in request.topics)
         return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(refused))
-    asked_for = {asked.name for asked in request.topics} or {TopicName(t.name) for t in broker.metadata.topics()}
+    asked_for = {asked.name for asked in request.topics} or _listed(call, broker)
     names = [name for name in sorted(asked_for) if name >= first]
     limit = max(
         1, min(request.response_partition_limit, broker.configuration.integer("max.request.partition.size.limit"))
     )
     topics, cursor_after = _page(names, first if cursor is not None else None, first_partition, limit, broker)
     return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=topics, next_cursor=cursor_after)
+
+
+def _listed(call: Call, broker: Services) -> set[TopicName]:
+    """What this client may see."""
+    may_see = broker.authorizer.on_topic
+    return {TopicName(t.name) for t in broker.metadata.topics() if may_see(call, Operation.DESCRIBE, t.name)}
 
 
 def _page(

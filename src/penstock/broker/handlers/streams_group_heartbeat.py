@@ -16,6 +16,7 @@ from kio.static.primitive import i32
 from penstock.broker import group_calls
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS
+from penstock.broker.security.acls import Operation
 from penstock.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
 from penstock.broker.topic_administration import TopicAdministration, illegal_topic_name
 from penstock.coordinator.result import CoordinatorResult, Reply
@@ -34,28 +35,31 @@ if TYPE_CHECKING:
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
     if not broker.serves_streams_groups:
-        return _refuse(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
+        return refuse(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
         names = tuple(dict.fromkeys(_topic_names(request.topology)))
         internal = ",".join(name for name in names if name in INTERNAL_TOPICS)
         if internal:
-            return _refuse(
+            return refuse(
                 ErrorCode.streams_invalid_topology,
                 f"Use of Kafka internal topics {internal} in a Kafka Streams topology is prohibited.",
             )
         illegal = [name for name in names if illegal_topic_name(name) is not None]
         if illegal:
-            return _refuse(
+            return refuse(
                 ErrorCode.streams_invalid_topology, f"Topic names {','.join(illegal)} are not valid topic names."
             )
+        if not all(broker.authorizer.on_topic(call, Operation.DESCRIBE, name) for name in names):
+            return refuse(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
     return group_calls.write(
         broker,
         request.group_id,
         call,
         lambda shard, now_ms: _with_failures(
-            shard.streams_group_heartbeat(request, call.context, now_ms=now_ms), broker.topics
+            _if_authorized(shard.streams_group_heartbeat(request, call.context, now_ms=now_ms), call, broker),
+            broker.topics,
         ),
-        _refuse,
+        refuse,
     )
 
 
@@ -65,6 +69,19 @@ def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterat
         yield from subtopology.repartition_sink_topics
         yield from (topic.name for topic in subtopology.repartition_source_topics)
         yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+def _if_authorized(result: CoordinatorResult, call: Call, broker: Services) -> CoordinatorResult:
+    """Without CREATE of the cluster or of each missing topic, none is created, and the status says so, as in Kafka."""
+    allow = broker.authorizer
+    if not result.topics_to_create or allow.on_cluster(call, Operation.CREATE):
+        return result
+    missing = [t.name for t in result.topics_to_create if not allow.on_topic(call, Operation.CREATE, t.name)]
+    if not missing:
+        return result
+    reason = f"; Unauthorized to CREATE on topics {', '.join(missing)}."
+    replies = tuple(dataclasses.replace(reply, response=_explained(reply.response, reason)) for reply in result.replies)
+    return dataclasses.replace(result, topics_to_create=(), replies=replies)
 
 
 def _with_failures(result: CoordinatorResult, topics: TopicAdministration) -> CoordinatorResult:
@@ -103,7 +120,7 @@ def _explained(response: Any, reason: str) -> Any:
     return dataclasses.replace(response, status=statuses)
 
 
-def _refuse(code: ErrorCode, message: str) -> Response:
+def refuse(code: ErrorCode, message: str) -> Response:
     """An error's answer carries the code and the message only."""
     return m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
