@@ -50,7 +50,7 @@ def handle(
         current_voters=(voter,),
         observers=(),
     )
-    listener = r.Listener(name="PLAINTEXT", host=host, port=u16(port))
+    listener = r.Listener(name=call.listener_name, host=host, port=u16(port))
     return r.DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,
