@@ -18,6 +18,7 @@ from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.fetch_sessions import AskedPartition, FetchContext
 from penstock.broker.leader_epochs import end_of_epoch, leader_epoch_error
 from penstock.broker.partition_logs import LogView, ReadRefused
+from penstock.broker.security.acls import Operation
 from penstock.broker.services import Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
     by_id = call.api_version >= 13
     context = broker.fetch_sessions.context(request, by_id=by_id, now_ms=broker.logs.now_ms())
-    reading = _Reading(context, request, by_id, broker)
+    reading = _Reading(context, request, call, by_id, broker)
     read = reading.read()
     max_wait_ms = to_ms(request.max_wait)
     if reading.bytes >= request.min_bytes or reading.refused or max_wait_ms <= 0 or not reading.partitions:
@@ -45,16 +46,17 @@ async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
     missing = reading.request.min_bytes - reading.bytes
     broker = reading.broker
     await broker.delayed_fetches.wait(reading.partitions, missing_bytes=missing, timeout_ms=max_wait_ms)
-    again = _Reading(reading.context, reading.request, reading.by_id, broker)
+    again = _Reading(reading.context, reading.request, reading.call, reading.by_id, broker)
     return again.context.answer(again.read())
 
 
 class _Reading:
     """One pass over the partitions of a fetch, with the bytes that are left to give out."""
 
-    def __init__(self, context: FetchContext, request: Request, by_id: bool, broker: Services) -> None:
+    def __init__(self, context: FetchContext, request: Request, call: Call, by_id: bool, broker: Services) -> None:
         self.context = context
         self.request = request
+        self.call = call
         self.by_id = by_id
         self.broker = broker
         self._left = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
@@ -76,6 +78,9 @@ class _Reading:
     def _partition(self, partition: AskedPartition) -> m.fetch_response.PartitionData:
         metadata, part = self.broker.metadata, partition.asked
         topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
+        name = topic.name if topic is not None else partition.topic
+        if name and not self.broker.authorizer.on_topic(self.call, Operation.READ, name):
+            return self._refuse(part, ErrorCode.topic_authorization_failed)
         if topic is None:
             return self._refuse(part, self._missing(partition))
         if not 0 <= part.partition < topic.partitions:

@@ -1,4 +1,4 @@
-"""Checks of the APIs about topics and the cluster that answer more than a refusal: hidden topics, bits of operations."""
+"""Checks of the APIs about topics and the cluster: what is refused, hidden, and told of the caller's own rights."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def init_producer_id(checked: Checked) -> Any:
 
 
 def add_partitions_to_txn(checked: Checked) -> Any:
-    """From producers: WRITE of the id and of each topic; one topic refused refuses the others' being added. From brokers
-    (v4): CLUSTER_ACTION."""
+    """From producers: WRITE of the id and of each topic; one topic refused keeps the others from being added. From
+    brokers (v4): CLUSTER_ACTION."""
     allow, call = checked.allow, checked.call
     if call.api_version >= _FIRST_OF_BROKERS:
         if allow.on_cluster(call, Operation.CLUSTER_ACTION):

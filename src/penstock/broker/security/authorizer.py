@@ -1,8 +1,8 @@
 """Whether a client may do what it asks: super users, access rules (`acls`), and what holds where there are none.
 
 Switched on by `authorizer.class.name` (Kafka's StandardAuthorizer, or plainly `on`); switched off, everything is
-allowed, and nobody asks. Rules are on the disk before they count, and count at once: a change makes a new index, empties
-the memory of earlier decisions, and takes answers out of use that could be repeated without asking (`DoorRules`).
+allowed, and nobody asks. Rules are on the disk before they count, and count at once: a change makes a new index,
+empties the memory of earlier decisions, and takes answers out of use that could be repeated unasked (`DoorRules`).
 """
 
 from __future__ import annotations
