@@ -11,7 +11,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate fuzz bench pause requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz bench pause requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -53,6 +53,15 @@ fast: $(STAMP)  ## the tests without Spark and without Apache Kafka
 
 interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
 	$(PYTEST) tests/interop -m interop $(TEST)
+
+crash: $(STAMP)  ## kill -9 of a broker under load, again and again: make crash CYCLES=5000 SEED=1
+	@$(BIN)/python -m tests.durability.crash --cycles $(or $(CYCLES),200) --seed $(or $(SEED),1)
+
+disk: $(STAMP)   ## a broker on a disk that is full, refuses, forgets: make disk RUNS=5000 FIRST=0
+	@$(BIN)/python -m tests.durability.simulate --runs $(or $(RUNS),1000) --first $(or $(FIRST),0)
+
+soak: $(STAMP)   ## mixed load with memory, files and latency watched: make soak MINUTES=30
+	@$(BIN)/python -m tests.durability.soak --minutes $(or $(MINUTES),30)
 
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
 	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)

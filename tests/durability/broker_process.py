@@ -38,7 +38,7 @@ class StatedBroker:
         self.tasks = 0
         self.errors = ""
         self._process: subprocess.Popen[str] | None = None
-        self._listening: threading.Thread | None = None
+        self._listening: list[threading.Thread] = []
 
     @property
     def pid(self) -> int:
@@ -62,9 +62,11 @@ class StatedBroker:
             raise AssertionError(f"the broker did not start: {process.communicate()[1]}")
         self.port = int(line)
         self._process = process
-        self._listening = threading.Thread(target=self._listen, args=(process,), daemon=True)
-        self._listening.start()
-        threading.Thread(target=self._collect_errors, args=(process,), daemon=True).start()
+        self._listening = [
+            threading.Thread(target=each, args=(process,), daemon=True) for each in (self._listen, self._collect_errors)
+        ]
+        for listening in self._listening:
+            listening.start()
         return self
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
@@ -89,6 +91,9 @@ class StatedBroker:
         process, self._process = self._process, None
         process.send_signal(number)
         code = process.wait(timeout=PATIENCE_SECONDS)
-        if self._listening is not None:
-            self._listening.join(PATIENCE_SECONDS)
+        for listening in self._listening:
+            listening.join(PATIENCE_SECONDS)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
         return code

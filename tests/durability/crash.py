@@ -51,26 +51,51 @@ class Violation(AssertionError):
     """The promise was broken."""
 
 
-class Client:
-    """A thread that goes on until told to stop; connects again when the broker is gone."""
+class Stopped(Exception):
+    """The run is over."""
 
-    def __init__(self, crash: Crash, name: str, work: Callable[[WireClient], None]) -> None:
+
+class Client:
+    """A thread that does its work again and again until told to stop; it connects anew when the broker is gone."""
+
+    def __init__(self, crash: Crash, name: str, work: Callable[[Client], None]) -> None:
         self._crash, self._name, self._work = crash, name, work
+        self._wire: WireClient | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    def call(self, api_key: ApiKey, request: object) -> Any:
+        """None when the connection was lost before the answer came: what became of the request is not known."""
+        try:
+            self._wire = self._wire or WireClient(self._crash.broker.port)
+            return self._wire.call(api_key, request)
+        except (OSError, EOFError):
+            self.close()
+            time.sleep(0.005)
+            return None
+
+    def insist(self, api_key: ApiKey, request: object) -> Any:
+        """The same request until it is answered. Raises Stopped."""
+        while (answer := self.call(api_key, request)) is None:
+            if self._crash.stopping.is_set():
+                raise Stopped
+        return answer
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
     def _run(self) -> None:
-        wire: WireClient | None = None
-        while not self._crash.stopping.is_set():
-            try:
-                wire = wire or WireClient(self._crash.broker.port)
-                self._work(wire)
+        try:
+            while not self._crash.stopping.is_set():
+                self._work(self)
                 time.sleep(0.002)
-            except (OSError, EOFError):
-                wire = None
-                time.sleep(0.01)
-            except Exception:
-                self._crash.failures.append(f"{self._name}: {traceback.format_exc()}")
-                return
+        except Stopped:
+            pass
+        except Exception:
+            self._crash.failures.append(f"{self._name}: {traceback.format_exc()}")
+        finally:
+            self.close()
 
 
 class Crash:
@@ -158,74 +183,53 @@ class Crash:
                 self.failures.append(traceback.format_exc())
                 return
 
-    def _own_producer(self, wire: WireClient, partition: int) -> Callable[[WireClient], None]:
+    def _own_producer(self, wire: WireClient, partition: int) -> Callable[[Client], None]:
         producer_id = wire.call(ApiKey.INIT_PRODUCER_ID, r.init_producer()).producer_id
         chance, done = Random(partition), self.own[partition]
 
-        def work(wire: WireClient) -> None:
+        def work(client: Client) -> None:
             values = [b"%d/%d " % (partition, len(done) + i) + b"x" * chance.randint(0, 300) for i in range(3)]
-            state = chance.getstate()
             how = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": len(done)}
             records = encode_batch([PlainRecord(value=v, timestamp_ms=int(time.time() * 1000)) for v in values], **how)
             request = r.produce(OWN, self._topic_ids[OWN], partition, records)
-            while True:
-                try:
-                    answer = wire.call(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
-                except (OSError, EOFError):
-                    if self.stopping.is_set():
-                        chance.setstate(state)
-                        raise
-                    time.sleep(0.005)
-                    wire = self._connected()
-                    continue
-                if answer.error_code is not ErrorCode.none:
-                    raise Violation(f"{OWN}-{partition} answered {answer.error_code.name}: {answer.error_message}")
-                if answer.base_offset != len(done):
-                    raise Violation(f"{OWN}-{partition} answered offset {answer.base_offset}, {len(done)} was next")
-                done.extend(values)
-                self.acknowledged += len(values)
-                return
+            answer = client.insist(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
+            if answer.error_code is not ErrorCode.none:
+                raise Violation(f"{OWN}-{partition} answered {answer.error_code.name}: {answer.error_message}")
+            if answer.base_offset != len(done):
+                raise Violation(f"{OWN}-{partition} answered offset {answer.base_offset}, {len(done)} was next")
+            done.extend(values)
+            self.acknowledged += len(values)
 
         return work
 
-    def _connected(self) -> WireClient:
-        while True:
-            try:
-                return WireClient(self.broker.port)
-            except OSError:
-                if self.stopping.is_set():
-                    raise
-                time.sleep(0.005)
-
-    def _committer(self) -> Callable[[WireClient], None]:
+    def _committer(self) -> Callable[[Client], None]:
         """Never two at a time, so what is fetched lies between the last that was acknowledged and the last asked."""
 
-        def work(wire: WireClient) -> None:
+        def work(client: Client) -> None:
             request = r.fetch_offsets("committer", OWN, self._topic_ids[OWN], (0,))
-            group = wire.call(ApiKey.OFFSET_FETCH, request).groups[0]
-            found = group.topics[0].partitions[0].committed_offset
+            group = client.insist(ApiKey.OFFSET_FETCH, request).groups[0]
+            found = group.topics[0].partitions[0].committed_offset if group.topics else -1
             if group.error_code is ErrorCode.none and not self.committed <= max(found, 0) <= self.asked_commit:
                 raise Violation(f"offset {found} where {self.committed} was acknowledged, {self.asked_commit} asked")
             self.asked_commit += 1
             request = r.commit("committer", OWN, self._topic_ids[OWN], 0, self.asked_commit)
-            answer = wire.call(ApiKey.OFFSET_COMMIT, request).topics[0].partitions[0]
-            if answer.error_code is ErrorCode.none:
+            answer = client.call(ApiKey.OFFSET_COMMIT, request)
+            if answer is not None and answer.topics[0].partitions[0].error_code is ErrorCode.none:
                 self.committed = self.asked_commit
                 self.acknowledged += 1
 
         return work
 
-    def _table_writer(self) -> Callable[[WireClient], None]:
+    def _table_writer(self) -> Callable[[Client], None]:
         counter, chance = [0], Random(7)
 
-        def work(wire: WireClient) -> None:
+        def work(client: Client) -> None:
             counter[0] += 1
             key, value = f"key-{chance.randrange(20)}", b"%d" % counter[0]
             record = PlainRecord(key=key.encode(), value=value, timestamp_ms=int(time.time() * 1000))
-            request = r.produce(TABLE, self._topic_ids[TABLE], 0, encode_batch([record]))
-            answer = wire.call(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
-            if answer.error_code is ErrorCode.none:
-                self.table[key] = answer.base_offset, value
+            answer = client.call(ApiKey.PRODUCE, r.produce(TABLE, self._topic_ids[TABLE], 0, encode_batch([record])))
+            if answer is not None and answer.responses[0].partition_responses[0].error_code is ErrorCode.none:
+                self.table[key] = answer.responses[0].partition_responses[0].base_offset, value
                 self.acknowledged += 1
 
         return work

@@ -43,6 +43,7 @@ SETTINGS: dict[str, object] = {
     "log.cleaner.min.cleanable.ratio": 0.2,
     "offsets.topic.segment.bytes": 500_000,
     "offsets.topic.num.partitions": 5,
+    "auto.create.topics.enable": False,  # a producer that remembers a deleted topic would bring it back
     "penstock.flush.policy": "interval",
     "group.streams.initial.rebalance.delay.ms": 0,
     "group.streams.assignment.interval.ms": 0,
@@ -60,6 +61,7 @@ class Load:
         self.stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.produced: dict[int, int] = {}
+        self.closing: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def worker(self, name: str, work: Callable[[], None], *, pause_seconds: float) -> None:
@@ -84,6 +86,8 @@ class Load:
             thread.join(60)
             if thread.is_alive():
                 self.failures.append(f"{thread.name} does not come to an end")
+        for close in self.closing:
+            close()
 
     def take_latencies(self) -> list[float]:
         with self._lock:
@@ -142,6 +146,9 @@ def transactional(load: Load) -> Callable[[], None] | None:
     client = Producer({"bootstrap.servers": load.servers, "transactional.id": "soak", "log_level": 0})
     try:
         client.init_transactions(10)
+        client.begin_transaction()
+        client.produce(TOPIC, b"transaction 0", partition=0)
+        client.commit_transaction(30)
     except KafkaException as error:
         print(f"without transactions: {error}", flush=True)
         return None
@@ -168,6 +175,7 @@ def reader(load: Load) -> Callable[[], None]:
     client = Consumer(
         {"bootstrap.servers": load.servers, "group.id": "soak-reader", "enable.auto.commit": False, "log_level": 0}
     )
+    load.closing.append(client.close)
     client.assign([At(TOPIC, partition, 0) for partition in range(PARTITIONS)])
     seen: dict[tuple[int, bytes], int] = {}
     last: dict[int, int] = {}
@@ -196,6 +204,7 @@ def reader(load: Load) -> Callable[[], None]:
 def members(load: Load) -> Callable[[], None]:
     """Members of a streams group: three at most, each stays for a while."""
     client = WireClient(load.port)
+    load.closing.append(client.close)
     there: dict[str, int] = {}
     turn = [0]
 

@@ -1,4 +1,4 @@
-"""Random histories of a whole broker on a disk that is full, refuses, forgets; by hand: `make simulate-disk RUNS=5000`.
+"""Random histories of a whole broker on a disk that is full, refuses, forgets; by hand: `make disk RUNS=5000`.
 
 The seeds that broke the promise once are played in every run. (They tell the same story only as long as `history.py`
 is as it was; what they found has a test of its own where that could be said in a few lines.)

@@ -1,0 +1,19 @@
+"""200 times kill -9 of a real broker under load (by hand more: `make crash CYCLES=5000`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+from tests.durability.crash import crash
+
+
+@pytest.mark.foreign
+@pytest.mark.slow
+def test_kill_9_again_and_again_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    run = crash(200, seed=1, directory=tmp_path)
+    assert run.failures == []
+    assert len(run.starts) == 201
+    assert run.acknowledged > 200
