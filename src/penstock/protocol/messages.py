@@ -6,7 +6,7 @@
     m.list_offsets_request.ListOffsetsTopic(...)
 
 This is the one file that names versions; older ones are lifted and lowered at the door (`version_bridge`). Classes are
-kio's, and for versions that kio does not have, ours (`kafka_4_4`).
+kio's, and for versions that kio does not have, ours (`kafka_4_4`), as are those that kio reads wrongly (`mended`).
 
 *Topics by name or by id.* Produce, Fetch, OffsetCommit and OffsetFetch named topics until their last versions and carry
 topic ids since (Produce 13, Fetch 13, OffsetCommit 10, OffsetFetch 10). Their messages here are kio's newest classes
@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from kio.schema.describe_topic_partitions.v0 import request as describe_topic_partitions_request
     from kio.schema.describe_topic_partitions.v0 import response as describe_topic_partitions_response
     from kio.schema.describe_transactions.v0 import request as describe_transactions_request
-    from kio.schema.describe_transactions.v0 import response as describe_transactions_response
     from kio.schema.describe_user_scram_credentials.v0 import request as describe_user_scram_credentials_request
     from kio.schema.describe_user_scram_credentials.v0 import response as describe_user_scram_credentials_response
     from kio.schema.elect_leaders.v2 import request as elect_leaders_request
@@ -145,9 +144,11 @@ if TYPE_CHECKING:
         streams_group_heartbeat_request,
         streams_group_heartbeat_response,
     )
+    from penstock.protocol.mended import describe_transactions_response
 
 __all__ = [
     "BY_NAME_OR_ID",
+    "MENDED",
     "VERSIONS_OF_OUR_OWN",
     "add_offsets_to_txn_request",
     "add_offsets_to_txn_response",
@@ -272,6 +273,9 @@ BY_NAME_OR_ID = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, A
 # The versions that kio does not have: their classes stand in `kafka_4_4`.
 VERSIONS_OF_OUR_OWN = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
 
+# The messages of kio's that cannot carry all that Kafka sends: their classes stand in `mended`.
+MENDED = frozenset({(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")})
+
 _STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
 
 
@@ -286,6 +290,8 @@ def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
     """The module whose classes are what travels in one version."""
     if (api_key, api_version) in VERSIONS_OF_OUR_OWN:
         return import_module(f"penstock.protocol.kafka_4_4.{api_key.stem}_{kind}")
+    if (api_key, api_version, kind) in MENDED:
+        return import_module(f"penstock.protocol.mended.{api_key.stem}_{kind}")
     return import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
 
 

@@ -6,11 +6,8 @@ theirs.
 
 from __future__ import annotations
 
-import datetime as dt
-from typing import cast
-
 from kio.schema.types import ProducerId, TopicName, TransactionalId
-from kio.static.primitive import TZAware, i16, i32
+from kio.static.primitive import i16, i32
 
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
@@ -20,10 +17,9 @@ from penstock.coordinator.transactions.transaction_state import state_name
 from penstock.coordinator.transactions.transitions import state_of
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from penstock.protocol.units import from_ms, timestamp_from_ms
 
 State = m.describe_transactions_response.TransactionState
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def handle(
@@ -51,7 +47,7 @@ def _state(transactional_id: str, value: TransactionLogValue) -> State:
         transactional_id=TransactionalId(transactional_id),
         transaction_state=state_name(state_of(value)),
         transaction_timeout=from_ms(value.transaction_timeout_ms),
-        transaction_start_time=_time(value.transaction_start_timestamp_ms),
+        transaction_start_time=timestamp_from_ms(value.transaction_start_timestamp_ms),
         producer_id=ProducerId(value.producer_id),
         producer_epoch=i16(value.producer_epoch),
         topics=tuple(
@@ -69,13 +65,8 @@ def _refused(transactional_id: str, code: ErrorCode) -> State:
         transactional_id=TransactionalId(transactional_id),
         transaction_state="",
         transaction_timeout=from_ms(0),
-        transaction_start_time=_time(0),
+        transaction_start_time=timestamp_from_ms(0),
         producer_id=ProducerId(0),
         producer_epoch=i16(0),
         topics=(),
     )
-
-
-def _time(timestamp_ms: int) -> TZAware:
-    """-1 is the time of a transactional id without a transaction."""
-    return cast("TZAware", EPOCH + dt.timedelta(milliseconds=timestamp_ms))  # its parse refuses what is before 1970
