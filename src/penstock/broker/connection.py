@@ -77,28 +77,30 @@ class ClientConnection(asyncio.Protocol):
         self.close_reason: CloseReason = "client"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self.arrived(cast("asyncio.Transport", transport)):
-            self._begin()
-
-    def arrived(self, transport: asyncio.Transport) -> bool:
-        """Whether it may stay. With TLS `secured` follows when the handshake is over."""
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:  # `arrived` was asked before the handshake
+            self._take_certificate(secured.getpeercert(binary_form=True))
+            return
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if peer is None or local is None or not self._server.accept(self):
+        if peer is None or local is None or not self.arrived(peer, local):
             # The peer left before it was looked at, or the house is full.
             self._transport.abort()
             self._transport = None
+            return
+        self._begin()
+
+    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+        """Whether it may stay; `peer` and `local` are addresses."""
+        if not self._server.accept(self):
             return False
         self.peer, self._local_address = peer[:2], local[:2]
         self._client_host = f"/{peer[0]}"
         self.last_active = time.monotonic()
         return True
 
-    def secured(self, transport: asyncio.Transport) -> None:
-        """The TLS handshake is over: what comes is a client's requests."""
-        self._transport = transport
+    def _take_certificate(self, certificate: bytes | None) -> None:
         assert self._security is not None
-        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         principal = principal_of(self._security, certificate)
         if principal is None:
             self.refuse("no rule of ssl.principal.mapping.rules fits the name of its certificate")

@@ -8,11 +8,17 @@ import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.broker.call import Call
 from penstock.broker.listener_configuration import ListenerConfiguration
 from penstock.broker.security.listener_security import ListenerSecurity, listener_security
+from penstock.broker.security.tls_acceptor import TlsAcceptor
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.broker.connection import ClientConnection
 
 __all__ = ["Listener", "Listeners", "bind", "is_loopback"]
 
@@ -40,7 +46,7 @@ class Listeners:
     def __init__(self, configurations: tuple[ListenerConfiguration, ...]) -> None:
         self._configurations = configurations
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._open: list[asyncio.Server | TlsAcceptor] = []
         self.listeners: dict[str, Listener] = {}
 
     def bind(self) -> int:
@@ -57,20 +63,22 @@ class Listeners:
             raise
         return next(iter(self.listeners.values())).port
 
-    async def open(self, protocol: Callable[[Listener], asyncio.BaseProtocol]) -> None:
-        """From now on clients are taken in."""
+    async def open(self, newcomer: Callable[[Listener], ClientConnection], *, timeout_ms: int) -> None:
+        """From now on clients are taken in; a TLS handshake may take `timeout_ms`."""
         loop = asyncio.get_running_loop()
         for listener, bound in zip(self.listeners.values(), tuple(self._sockets), strict=True):
-            self._servers.append(await loop.create_server(lambda it=listener: protocol(it), sock=bound))  # type: ignore[misc]
+            new, context = partial(newcomer, listener), listener.security.tls
+            if context is None:
+                self._open.append(await loop.create_server(new, sock=bound))
+            else:
+                self._open.append(TlsAcceptor(bound, context, timeout_ms=timeout_ms, newcomer=new))
+            self._sockets.remove(bound)
 
     def close(self) -> None:
         """Nobody else comes in; who is in stays."""
-        for server in self._servers:
-            server.close()
-        if not self._servers:
-            for bound in self._sockets:
-                bound.close()
-        self._servers.clear()
+        for each in (*self._open, *self._sockets):
+            each.close()
+        self._open.clear()
         self._sockets.clear()
 
     def address(self, call: Call) -> tuple[str, int]:

@@ -12,6 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.health import Health, LoopLag
-from penstock.broker.listener import Listener, Listeners
+from penstock.broker.listener import Listeners
 from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.looked_up import LISTENER, LookedUp
 from penstock.broker.metrics import BrokerMetrics
@@ -37,10 +38,10 @@ from penstock.broker.metrics_server import JSON, TEXT, MetricsServer
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.process import banner, event_loop, serve
 from penstock.broker.prometheus_text import Family, prometheus_text
+from penstock.broker.quotas import Quotas
 from penstock.broker.request_log import RequestLog
-from penstock.broker.security.scram_credentials import ScramCredentials
-from penstock.broker.security.tls_door import TlsDoor
 from penstock.broker.security.authorizer import Authorizer
+from penstock.broker.security.scram_credentials import ScramCredentials
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -110,7 +111,10 @@ class Server:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
             self.services = self._open_services(await self._open_directory())
             self._apis = ApiTable(self.services)
-            await self.listeners.open(self._newcomer)
+            await self.listeners.open(
+                partial(ClientConnection, self),
+                timeout_ms=self.configuration.integer("penstock.authentication.timeout.ms"),
+            )
         except BaseException:
             self.listeners.close()
             self._metrics_server.close()
@@ -145,12 +149,6 @@ class Server:
 
     def handler(self, api_key: int) -> Handler | None:
         return self._apis.handler(api_key) if self._apis is not None else None
-
-    def _newcomer(self, listener: Listener) -> asyncio.BaseProtocol:
-        connection, context = ClientConnection(self, listener), listener.security.tls
-        if context is None:
-            return connection
-        return TlsDoor(connection, context, self.configuration.integer("penstock.authentication.timeout.ms"))
 
     def accept(self, connection: ClientConnection) -> bool:
         """Whether this connection may stay."""
@@ -232,6 +230,7 @@ class Server:
         try:
             settings = ChangedSettings(directory, configuration, self._settings_changed)
             authorizer = Authorizer(configuration, directory, self.door_rules.changed)
+            quotas = Quotas(configuration, directory, self.door_rules.changed)
             features = Features(directory, configuration.integer("node.id"), self.door_rules.changed)
             metadata = ClusterMetadata(directory)
             group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
@@ -284,6 +283,7 @@ class Server:
             flusher=flusher,
             clock=self.clock,
             authorizer=authorizer,
+            quotas=quotas,
             listeners=self.listeners,
             scram_credentials=ScramCredentials(directory),
         )
