@@ -40,6 +40,8 @@ RETRY_MS = 500
 # The marker is not needed: the partition is gone, or a later epoch has ended the transaction there.
 _SETTLED = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch)
 
+Partitions = dict[tuple[str, int], None]
+Unflushed = dict[tuple[str, int], TopicDescription]
 Rule = Callable[[TransactionCoordinatorShard, int], CoordinatorResult]
 
 
@@ -301,16 +303,18 @@ class TransactionRuntime:
             if value is None:
                 continue
             left = dict.fromkeys(sorted(value.transaction_partitions))
+            unflushed: Unflushed = {}
             if not self.wait_for_flush(transactional_id):
-                self._write_markers(value, left)
-                if not left and self._complete(transactional_id):
+                self._write_markers(value, left, unflushed)
+                if not left and not unflushed and self._complete(transactional_id):
                     continue
-            task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left))
+            task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left, unflushed))
             self._ending[transactional_id] = task
 
-    async def _end(self, transactional_id: str, value: TransactionLogValue, left: dict[tuple[str, int], None]) -> None:
+    async def _end(
+        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
+    ) -> None:
         """Until all markers are written: a disk that refuses is asked again."""
-        unflushed: dict[tuple[str, int], TopicDescription] = {}
         try:
             while True:
                 try:
@@ -323,27 +327,19 @@ class TransactionRuntime:
             self._ending.pop(transactional_id, None)
 
     async def _ended(
-        self,
-        transactional_id: str,
-        value: TransactionLogValue,
-        left: dict[tuple[str, int], None],
-        unflushed: dict[tuple[str, int], TopicDescription],
+        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
     ) -> bool:
-        durable = self.wait_for_flush(transactional_id)
-        if durable:
+        if self.wait_for_flush(transactional_id):
             await self.flushed(transactional_id)
-        written = self._write_markers(value, left)
-        if durable:
-            unflushed.update(written)
-            for (name, partition), topic in tuple(unflushed.items()):
+        self._write_markers(value, left, unflushed)
+        for (name, partition), topic in tuple(unflushed.items()):
+            if self._logs.exists(topic, partition) and self._logs.wait_for_flush(topic, partition):
                 await self._logs.flushed(topic, partition)
-                del unflushed[name, partition]
+            del unflushed[name, partition]
         return not left and self._complete(transactional_id)
 
-    def _write_markers(
-        self, value: TransactionLogValue, left: dict[tuple[str, int], None]
-    ) -> dict[tuple[str, int], TopicDescription]:
-        """Takes out of `left` what is settled; answers with the partitions that got a marker."""
+    def _write_markers(self, value: TransactionLogValue, left: Partitions, unflushed: Unflushed) -> None:
+        """Takes out of `left` what is settled; notes the partitions whose marker is not on the disk and has to be."""
         marker = TransactionMarker(
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,
@@ -351,7 +347,6 @@ class TransactionRuntime:
             coordinator_epoch=self._metadata.leader_epoch,
             transaction_version=value.client_transaction_version,
         )
-        written = {}
         for name, partition in tuple(left):
             topic = self._metadata.topic(name)
             if topic is None or partition >= topic.partitions:
@@ -362,9 +357,8 @@ class TransactionRuntime:
                 del left[name, partition]
             else:
                 logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
-            if code is ErrorCode.none:
-                written[name, partition] = topic
-        return written
+            if code is ErrorCode.none and self._logs.wait_for_flush(topic, partition):
+                unflushed[name, partition] = topic
 
     def _complete(self, transactional_id: str) -> bool:
         """Whether the end is written."""
