@@ -2,7 +2,7 @@
 handler; the versions are `protocol.supported_versions`'s.
 
 Not served yet, therefore not advertised: transactions (AddPartitionsToTxn, EndTxn, TxnOffsetCommit, …), classic and
-consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), quotas.
+consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), share groups.
 Handlers are imported when first called: all of them with their message classes would cost half a second of every start.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.broker.call import Call
 from penstock.broker.services import Services
+from penstock.broker.throttling import counted
 from penstock.protocol.api_keys import ApiKey
 
 __all__ = ["SERVED", "ApiTable"]
@@ -61,6 +62,8 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.OFFSET_DELETE,
+            ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            ApiKey.ALTER_CLIENT_QUOTAS,
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
@@ -100,6 +103,7 @@ class ApiTable:
             handler: Handler = partial(module.handle, served=tuple(SERVED), features=self._services.features)
         else:
             handler = partial(module.handle, broker=self._services)
+            handler = counted(key, handler, self._services)
             if self._services.authorizer.enabled:
                 handler = self._guarded(key, handler)
         self._bound[key] = handler

@@ -66,6 +66,39 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("socket.request.max.bytes", "int", 104857600, 1),
             _row("connections.max.idle.ms", "long", 600000, 1),
             _changeable("max.connections", "int", 2147483647, 0),
+            _changeable("max.connections.per.ip", "int", 2147483647, 0),
+            _changeable("max.connections.per.ip.overrides", "string", "", doc="Other numbers: 10.0.0.7:100,host:20"),
+            _changeable("max.connection.creation.rate", "int", 2147483647, 0),
+            _row(
+                "penstock.max.topics",
+                "int",
+                100000,
+                1,
+                doc="So many topics there may be; one more is refused (POLICY_VIOLATION).",
+            ),
+            _row(
+                "penstock.max.partitions",
+                "int",
+                200000,
+                1,
+                doc="So many partitions all topics together may have; more are refused (POLICY_VIOLATION).",
+            ),
+            _row(
+                "penstock.max.groups",
+                "int",
+                100000,
+                1,
+                doc="So many groups there may be; the first heartbeat or position of one more is refused "
+                "(POLICY_VIOLATION).",
+            ),
+            _row(
+                "penstock.receiving.max.bytes",
+                "long",
+                1073741824,
+                1048576,
+                doc="Requests that have come only in part may hold so much memory, all connections together; the "
+                "connection that would take more is closed.",
+            ),
             _row(
                 "authorizer.class.name",
                 "string",
@@ -73,6 +106,8 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 choices=("", "off", "on", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
                 doc="Access rules are asked when this names Kafka's StandardAuthorizer, or says on.",
             ),
+            _row("quota.window.num", "int", 11, 1),
+            _row("quota.window.size.seconds", "int", 1, 1),
             _row("super.users", "string", "", doc="Who may do everything: User:alice;User:bob"),
             _row("allow.everyone.if.no.acl.found", "boolean", False),
             _row("fetch.max.bytes", "int", 57671680, 1024),

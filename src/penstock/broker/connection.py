@@ -9,13 +9,15 @@ either. What cannot be understood closes this connection with one line in the lo
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime as dt
 import logging
 import struct
 import time
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
@@ -23,6 +25,7 @@ from penstock.broker.security.authentication import Authentication
 from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
+from penstock.broker.throttling import throttle_ms
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
     MalformedRequest,
@@ -31,6 +34,7 @@ from penstock.protocol.request_codec import (
     decode_request,
     encode_response,
 )
+from penstock.protocol.units import from_ms
 from penstock.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ logger = logging.getLogger("penstock.broker")
 CloseReason = Literal[
     "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected", "not-authenticated"
 ]
+NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
 _API = struct.Struct(">hh")
 _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
@@ -55,7 +60,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, server: Server, listener: Listener | None = None) -> None:
         """`listener` None: one without TLS and SASL."""
         self._server = server
-        self._listener_name = listener.name if listener is not None else "PLAINTEXT"
+        self.listener_name = listener.name if listener is not None else "PLAINTEXT"
         self._security = listener.security if listener is not None else None
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
@@ -64,6 +69,10 @@ class ClientConnection(asyncio.Protocol):
         self._steady_answers = SteadyAnswers(server.door_rules)
         self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
+        self._call: Call | None = None
+        self._request_bytes = 0
+        self._held_bytes = 0
+        self._muted: asyncio.TimerHandle | None = None
         self._writable = True
         self._reading = True
         self._leaving = False
@@ -92,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
 
     def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
         """Whether it may stay; `peer` and `local` are addresses."""
-        if not self._server.accept(self):
+        if not self._server.accept(self, peer[0]):
             return False
         self.peer, self._local_address = peer[:2], local[:2]
         self._client_host = f"/{peer[0]}"
@@ -127,6 +136,9 @@ class ClientConnection(asyncio.Protocol):
             self._authentication.over()
         if self._at_work is not None:
             self._at_work.cancel()
+        if self._muted is not None:
+            self._muted.cancel()
+        self._server.limits.receiving(-self._held_bytes)
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
@@ -143,6 +155,12 @@ class ClientConnection(asyncio.Protocol):
         except FrameTooLarge as error:
             self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
             return
+        held = self._frames.buffered_bytes
+        if held != self._held_bytes:
+            change, self._held_bytes = held - self._held_bytes, held
+            if not self._server.limits.receiving(change):
+                self._close_because("penstock.receiving.max.bytes is reached: too many half requests at once")
+                return
         self._advance()
 
     def pause_writing(self) -> None:
@@ -197,13 +215,18 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        return self._at_work is None and not self._waiting
+        return self._at_work is None and not self._waiting and self._muted is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next request may be looked at."""
+        return self._at_work is None and self._writable and self._muted is None
 
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
-        while self._waiting and self._at_work is None and self._writable and self._transport is not None:
+        while self._waiting and self.ready and self._transport is not None:
             self._answer(*self._waiting.popleft())
-        want_more = not self._waiting
+        want_more = not self._waiting and self._muted is None
         if self._transport is not None and want_more != self._reading and not self._transport.is_closing():
             self._reading = want_more
             if want_more:
@@ -217,6 +240,8 @@ class ClientConnection(asyncio.Protocol):
         if faults is not None and faults.active:
             return data
         if self._authentication is not None and self._authentication.expired():
+            return data
+        if self._server.meters_requests:
             return data
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
@@ -244,7 +269,8 @@ class ClientConnection(asyncio.Protocol):
             if handler is None:
                 self._close_because(f"API key {header.api_key} is not one of this broker's")
                 return
-            call = self.call(header)
+            self._call = call = self.call(header)
+            self._request_bytes = len(frame)
             faults = self._server.faults
             taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
             if taken:
@@ -292,10 +318,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _reply(self, header: RequestHeader, response: object | None) -> bytes | None:
         """The bytes written. A response of None: the request asked for no answer (acks=0)."""
-        if response is None or self._transport is None:
+        if self._transport is None:
+            return None
+        if response is None:
+            self._metered(header, None, b"")
             return None
         try:
             encoded = encode_response(header, response)
+            encoded = self._metered(header, response, encoded)
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
             return None
@@ -311,6 +341,38 @@ class ClientConnection(asyncio.Protocol):
         )
         return encoded
 
+    def _metered(self, header: RequestHeader, response: object, encoded: bytes) -> bytes:
+        """The answer with the time that quotas make the client wait; the connection is mute that long (KIP-219)."""
+        services, call = self._server.services, self._call
+        if services is None or call is None or not services.quotas.active:
+            return encoded
+        told_ms = round(getattr(response, "throttle_time", NO_THROTTLE) / MILLISECOND)
+        waiting_ms = throttle_ms(
+            services.quotas,
+            call,
+            header.api_key,
+            request_bytes=self._request_bytes,
+            answer_bytes=len(encoded),
+            seconds=(self._parked_at or time.monotonic()) - self._began,
+            now_ms=self._server.now_ms(),
+        )
+        if waiting_ms > told_ms and response is not None:
+            waiting = dataclasses.replace(cast("Any", response), throttle_time=from_ms(waiting_ms))
+            encoded = encode_response(header, waiting)
+        if max(waiting_ms, told_ms) > 0:
+            self._mute(max(waiting_ms, told_ms))
+        return encoded
+
+    def _mute(self, milliseconds: int) -> None:
+        self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
+        if self._transport is not None and self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._advance()
+
     def call(self, header: RequestHeader) -> Call:
         return Call(
             token=self._server.next_token(),
@@ -319,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
             api_version=header.api_version,
             local_address=self._local_address,
             principal=self._principal,
-            listener_name=self._listener_name,
+            listener_name=self.listener_name,
             secure=self._security is not None and self._security.tls is not None,
         )
 

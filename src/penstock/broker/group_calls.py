@@ -30,6 +30,10 @@ def write(
 ) -> Any | Awaitable[Any]:
     """The rule's answer, or `refuse(code, message)` when it raised CoordinatorError; awaitable where it has to wait."""
     try:
+        if not broker.coordinator.shard_of(group_id).has_group(group_id):
+            most = broker.configuration.integer("penstock.max.groups")
+            if sum(shard.group_count for shard in broker.coordinator.shards()) >= most:
+                return refuse(ErrorCode.policy_violation, f"There are {most} groups already: penstock.max.groups.")
         written = broker.coordinator.write(group_id, call.context, rule)
     except CoordinatorError as error:
         return refuse(error.code, str(error))

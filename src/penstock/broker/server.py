@@ -22,6 +22,7 @@ from penstock.broker.clock import Clock, SteadyClock
 from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
+from penstock.broker.connection_limits import ConnectionLimits
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.faults import Faults, topics_in
@@ -32,7 +33,7 @@ from penstock.broker.group_logs import GroupMetadataLogs
 from penstock.broker.health import Health, LoopLag
 from penstock.broker.listener import Listeners
 from penstock.broker.log_cleaner import LogCleaner
-from penstock.broker.looked_up import LISTENER, LookedUp
+from penstock.broker.looked_up import LookedUp
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.metrics_server import JSON, TEXT, MetricsServer
 from penstock.broker.partition_logs import PartitionLogs, default_log_config
@@ -93,6 +94,7 @@ class Server:
         self.services: Services | None = None
         self.port = configuration.port
         self.door_rules = DoorRules()
+        self.limits = ConnectionLimits(configuration)
         self.faults: Faults | None = None
         self._apis: ApiTable | None = None
         self.listeners = Listeners(configuration.listeners())
@@ -147,21 +149,29 @@ class Server:
             connection.abort()
         self._abandon_services()
 
+    @property
+    def meters_requests(self) -> bool:
+        """Whether a quota makes every request count, so that none is answered without being looked at."""
+        return self.services is not None and self.services.quotas.meters_requests
+
     def handler(self, api_key: int) -> Handler | None:
         return self._apis.handler(api_key) if self._apis is not None else None
 
-    def accept(self, connection: ClientConnection) -> bool:
-        """Whether this connection may stay."""
-        if self._stopping or len(self._connections) >= self.configuration.integer("max.connections"):
+    def accept(self, connection: ClientConnection, address: str) -> bool:
+        """Whether this connection from there may stay."""
+        quotas = self.services.quotas if self.services is not None else None
+        rate = quotas.connection_rate(address) if quotas is not None and quotas.meters_connections else None
+        if self._stopping or not self.limits.admit(address, self.clock.now_ms(), rate):
             return False
         self._connections[connection] = None
-        self.metrics.server.connection_opened(LISTENER)
+        self.metrics.server.connection_opened(connection.listener_name)
         return True
 
     def forget(self, connection: ClientConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self.metrics.server.connection_closed(LISTENER, connection.close_reason)
+            self.limits.left(connection.peer[0])
+            self.metrics.server.connection_closed(connection.listener_name, connection.close_reason)
         if not self._connections and self._everybody_left is not None:
             self._everybody_left.set()
 
@@ -172,6 +182,13 @@ class Server:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def connections_by_listener(self) -> dict[str, int]:
+        """Listener → clients connected now; every listener is there."""
+        counts = dict.fromkeys(self.listeners.listeners, 0)
+        for connection in self._connections:
+            counts[connection.listener_name] = counts.get(connection.listener_name, 0) + 1
+        return counts
 
     def metric_families(self) -> tuple[Family, ...]:
         """All metrics, now."""

@@ -18,6 +18,7 @@ from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.listener import Listeners
 from penstock.broker.partition_logs import PartitionLogs
+from penstock.broker.quotas import Quotas
 from penstock.broker.security.authorizer import Authorizer
 from penstock.broker.security.scram_credentials import ScramCredentials
 from penstock.broker.topic_administration import TopicAdministration
@@ -59,6 +60,7 @@ class Services:
     flusher: Flusher
     clock: Clock
     authorizer: Authorizer
+    quotas: Quotas
     listeners: Listeners
     scram_credentials: ScramCredentials
 

@@ -103,6 +103,7 @@ class TopicAdministration:
         self._check_name(name)
         count = self._partition_count(partitions, replication_factor, assignments or {})
         kept = self._checked_configs(configs or {})
+        self._check_totals(1, count)
         if validate_only:
             return None, count
         try:
@@ -132,6 +133,7 @@ class TopicAdministration:
             try:
                 self._check_name(wanted.name, beside=added)
                 count = self._partition_count(wanted.partitions, wanted.replication_factor, {})
+                self._check_totals(len(added) + 1, count + sum(each[1] for each in added.values()))
                 added[wanted.name] = wanted.name, count, self._checked_configs(dict(wanted.configs))
             except TopicRefused as refusal:
                 self._note_failure(wanted.name, refusal)
@@ -187,6 +189,7 @@ class TopicAdministration:
                 f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} would not be an increase.",
             )
         self._check_partition_limit(count)
+        self._check_totals(0, count - topic.partitions)
         if assignments is not None and assignments != count - topic.partitions:
             raise TopicRefused(
                 ErrorCode.invalid_replica_assignment,
@@ -261,6 +264,16 @@ class TopicAdministration:
         count = self._configuration.integer("num.partitions") if partitions == -1 else partitions
         self._check_partition_limit(count)
         return count
+
+    def _check_totals(self, topics: int, partitions: int) -> None:
+        """Whether so many more may be made."""
+        there = [topic.partitions for topic in self._metadata.topics() if not topic.is_internal]
+        for name, wanted in (("topics", len(there) + topics), ("partitions", sum(there) + partitions)):
+            most = self._configuration.integer(f"penstock.max.{name}")
+            if wanted > most:
+                raise TopicRefused(
+                    ErrorCode.policy_violation, f"There would be {wanted} {name}; penstock.max.{name} is {most}."
+                )
 
     def _check_partition_limit(self, count: int) -> None:
         if count > MOST_PARTITIONS:

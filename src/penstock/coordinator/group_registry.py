@@ -39,6 +39,9 @@ class GroupRegistry:
     def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def all(self) -> list[Group]:
         """In order of group ids."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]

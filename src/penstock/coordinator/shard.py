@@ -191,6 +191,13 @@ class GroupCoordinatorShard:
         """API 15."""
         return tuple(describe_group(self._registry.get(each), each, context.api_version) for each in group_ids)
 
+    def has_group(self, group_id: str) -> bool:
+        return self._registry.get(group_id) is not None
+
+    @property
+    def group_count(self) -> int:
+        return len(self._registry)
+
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> tuple[list_groups_response.ListedGroup, ...]:
