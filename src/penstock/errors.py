@@ -60,7 +60,7 @@ class TopologyError(PenstockError, ValueError):
 
 
 class CannotConnect(PenstockError, ConnectionError):
-    """broker-unreachable."""
+    """broker-unreachable, tls-failed, authentication-failed."""
 
 
 class BrokerError(PenstockError):

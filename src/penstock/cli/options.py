@@ -54,7 +54,7 @@ def command_config_option(function: Function) -> Function:
         "--command-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="A properties file with client settings, such as request.timeout.ms.",
+        help="A properties file with client settings, such as security.protocol or request.timeout.ms.",
     )(function)
 
 
@@ -88,6 +88,7 @@ def open_admin(
             "client_id": configuration["client.id"] if named else client_id,
             "request_timeout_ms": configuration["request.timeout.ms"],
             "api_timeout_ms": configuration["default.api.timeout.ms"],
+            "security": configuration.security,
         }
     if timeout_ms is not None:
         settings["api_timeout_ms"] = timeout_ms

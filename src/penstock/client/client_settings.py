@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from penstock.errors import ConfigError
 
-__all__ = ["CLIENT_SETTINGS", "ClientSetting", "parsed"]
+__all__ = ["CLIENT_SETTINGS", "SECURITY_SETTINGS", "ClientSetting", "parsed"]
 
 Kind = Literal["string", "int", "boolean", "list"]
 
@@ -106,7 +106,31 @@ _ROWS: Final = (
     _int("penstock.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
 )
 
-CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType({setting.name: setting for setting in _ROWS})
+_SECURITY_ROWS: Final = (
+    _text("security.protocol", "PLAINTEXT", meaning="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+    _text("ssl.truststore.type", ""),
+    _text("ssl.truststore.location", "", meaning="a PEM file of the authorities that brokers' certificates come from"),
+    _text("ssl.truststore.password", "", secret=True),
+    _text("ssl.truststore.certificates", "", meaning="the same as text", secret=True),
+    _text("ssl.keystore.type", ""),
+    _text("ssl.keystore.location", "", meaning="a PEM file with the own key and certificate (mutual TLS)"),
+    _text("ssl.keystore.password", "", secret=True),
+    _text("ssl.keystore.certificate.chain", "", meaning="the own certificate as text", secret=True),
+    _text("ssl.keystore.key", "", meaning="the own key as text", secret=True),
+    _text("ssl.key.password", "", secret=True),
+    _text("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
+    _text("ssl.endpoint.identification.algorithm", "https", meaning="empty: any certificate will do for any host"),
+    _text("sasl.mechanism", "", meaning="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+    _text("sasl.jaas.config", "", meaning="user name and password as Kafka's Java clients have them", secret=True),
+    _text("sasl.username", "", meaning="instead of sasl.jaas.config, as librdkafka has it"),
+    _text("sasl.password", "", meaning="instead of sasl.jaas.config, as librdkafka has it", secret=True),
+)
+SECURITY_SETTINGS: Final = frozenset(row.name for row in _SECURITY_ROWS)
+"""How a client reaches its brokers; `penstock.client.security` reads them."""
+
+CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
+    {setting.name: setting for setting in (*_ROWS, *_SECURITY_ROWS)}
+)
 
 
 def parsed(setting: ClientSetting, value: object) -> Any:

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from penstock.client.client_settings import CLIENT_SETTINGS, ClientSetting, parsed
+from penstock.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
 from penstock.client.ignored_settings import warn_if_ignored
 from penstock.client.network_client import NetworkClient
 from penstock.client.properties_file import read_properties
+from penstock.client.security import ClientSecurity
 from penstock.errors import ConfigError
 from penstock.near_names import nearest
 
@@ -113,7 +114,13 @@ class ClientConfiguration(Mapping[str, Any]):
             client_id=self["client.id"],
             request_timeout_ms=self["request.timeout.ms"],
             api_timeout_ms=self["default.api.timeout.ms"],
+            security=self.security,
         )
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How brokers are reached. Raises ConfigError `bad-value`."""
+        return ClientSecurity.from_settings({name: self[name] for name in self if name in SECURITY_SETTINGS})
 
     def source(self, key: str) -> Source:
         """Where the value of a key comes from."""

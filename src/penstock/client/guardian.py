@@ -82,6 +82,7 @@ class Guardian:
             client_id=settings.client_id,
             request_timeout_ms=settings.request_timeout_ms,
             api_timeout_ms=settings.api_timeout_ms,
+            security=settings.security,
         )
         self._runner = MemberRunner(
             client,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +44,7 @@ class GuardianSettings:
     instance_id: str | None = None
     endpoint: str | None = None
     early_look: bool = False
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)  # client settings by Kafka's name
 
 
 def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
@@ -82,15 +83,15 @@ _EVENTS: Mapping[str, type[Any]] = {
 def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
     """One line, without its end."""
     body: dict[str, Any] = {}
-    for field in fields(event):
-        value = getattr(event, field.name)
+    for each in fields(event):
+        value = getattr(event, each.name)
         if isinstance(value, PenstockError):
             value = _error_to_json(value)
         elif isinstance(value, AssignmentSnapshot | TargetAssignment):
             value = asdict(value)
-        elif field.name == "endpoints":
+        elif each.name == "endpoints":
             value = [[point.host, point.port, asdict(partitions)] for point, partitions in value.items()]
-        body[field.name] = value
+        body[each.name] = value
     return json.dumps({"event": type(event).__name__, "body": body, "assignment": asdict(snapshot)}, default=str)
 
 

@@ -25,6 +25,7 @@ from penstock.client.broker_errors import COORDINATOR_MOVED, missing_topic, refu
 from penstock.client.cluster_metadata import ClusterMetadata, TopicMetadata, read_metadata
 from penstock.client.connection import BrokerAddress, Connection, ConnectionLost, NotKafka, PendingReply
 from penstock.client.deadline import Backoff, Deadline
+from penstock.client.security import PLAINTEXT, ClientSecurity
 from penstock.errors import CannotConnect
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
@@ -49,13 +50,17 @@ class NetworkClient:
         request_timeout_ms: int = 30_000,
         api_timeout_ms: int = 60_000,
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        security: ClientSecurity | Mapping[str, object] = PLAINTEXT,
     ) -> None:
+        """`security`: how brokers are reached; or client settings (`security.protocol`, `ssl.*`, `sasl.*`)."""
+        self._security = security if isinstance(security, ClientSecurity) else ClientSecurity.from_settings(security)
         self._settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
             "client_id": client_id,
             "request_timeout_ms": request_timeout_ms,
             "api_timeout_ms": api_timeout_ms,
             "bootstrap_timeout_ms": bootstrap_timeout_ms,
+            "security": self._security,
         }
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self.client_id = client_id
@@ -349,7 +354,7 @@ class NetworkClient:
     def _open(self, address: BrokerAddress, deadline: Deadline) -> Connection:
         connection = self._connections.get(address)
         if connection is None or connection.closed:
-            connection = Connection(address, client_id=self.client_id, deadline=deadline)
+            connection = Connection(address, client_id=self.client_id, deadline=deadline, security=self._security)
             self._connections[address] = connection
             self._ever_connected = True
         return connection
