@@ -11,9 +11,7 @@ from penstock.broker.server_metrics import LogSize
 if TYPE_CHECKING:
     from penstock.broker.server import Server
 
-__all__ = ["LISTENER", "LookedUp"]
-
-LISTENER = "PLAINTEXT"
+__all__ = ["LookedUp"]
 
 
 class LookedUp:
@@ -49,7 +47,7 @@ class LookedUp:
         return self._server.is_stopping
 
     def connections_by_listener(self) -> dict[str, int]:
-        return {LISTENER: self._server.connection_count}
+        return self._server.connections_by_listener()
 
     def log_sizes(self) -> list[LogSize]:
         services = self._server.services
