@@ -92,19 +92,18 @@ def created(client: Any, tag: str) -> dict[str, Any]:
     made = client.call(ApiKey.CREATE_TOPICS, request).topics
     assert {topic.error_code for topic in made} == {ErrorCode.none}
     deadline = time.monotonic() + 20
-    while any(metadata_of(client, topic.name).error_code is not ErrorCode.none for topic in made):
-        assert time.monotonic() < deadline  # the broker follows its controller
+    while any(leads(client, topic.name) is not ErrorCode.none for topic in made):
+        assert time.monotonic() < deadline, "the broker does not follow its controller"
         time.sleep(0.05)
     return {topic.name: topic.topic_id for topic in made}
 
 
-def metadata_of(client: Any, name: str) -> Any:
-    asked = m.metadata_request.MetadataRequestTopic(topic_id=None, name=name)
-    request = m.metadata_request.MetadataRequest(
-        topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
-    topic = client.call(ApiKey.METADATA, request).topics[0]
-    return topic.partitions[0] if topic.partitions else topic
+def leads(client: Any, name: str) -> ErrorCode:
+    o = m.list_offsets_request
+    asked = o.ListOffsetsTopic(name=name, partitions=(o.ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    request = o.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(asked,), timeout=from_ms(20_000))
+    code: ErrorCode = client.call(ApiKey.LIST_OFFSETS, request).topics[0].partitions[0].error_code
+    return code
 
 
 @pytest.fixture(scope="module")
