@@ -303,7 +303,7 @@ class FaultyFileSystem:
         self.check("read", path)
         return bytes(self._file(path).content)
 
-    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None:  # noqa: ARG002
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
         """Step by step, as the real one does it."""
         parent, beside = self.directory(path.parent), path.with_name(path.name + ".tmp")
         self.check("write", path)

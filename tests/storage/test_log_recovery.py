@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
 
 from penstock.storage.errors import OutOfOrderSequence
+from penstock.storage.log_directory import LogDirectory
 
 SMALL = {"index_interval_bytes": 100, "segment_bytes": 2000}
 
@@ -201,3 +203,30 @@ def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
     log = opened(tmp_path, log_start_offset=5)
     assert (log.log_start_offset, log.log_end_offset, log.segment_base_offsets) == (5, 5, (5,))
     assert append(log, "next") == 5
+
+
+def test_large_logs_are_recovered_at_the_start_and_small_ones_when_they_are_asked_for(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path)
+    directory.create_topic("flights", uuid.UUID(int=1), 2)
+    append(directory.log("flights", 0), "x" * 5000)
+    append(directory.log("flights", 1), "small")
+    directory.abandon()
+    directory = LogDirectory(tmp_path)
+    assert directory.recover_large_logs(least_bytes=4000) == 1
+    assert list(directory.open_logs()) == [("flights", 0)]
+    directory.close()
+    directory = LogDirectory(tmp_path)
+    assert directory.recover_large_logs(least_bytes=4000) == 0, "it was closed in good order"
+    directory.close()
+
+
+def test_a_log_that_was_recovered_and_closed_is_not_read_again(tmp_path: Path) -> None:
+    """Its producers are in a snapshot then, although nothing was written since."""
+    log = opened(tmp_path / "flights-0")
+    append(log, "record")
+    log.abandon()
+    log = opened(tmp_path / "flights-0")
+    assert log.recovered
+    clean = log.close()
+    assert (tmp_path / "flights-0" / f"{1:020d}.snapshot").exists()
+    assert not opened(tmp_path / "flights-0", clean=clean, recovery_point=1).recovered

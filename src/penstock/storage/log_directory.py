@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
-from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
 from penstock.storage.acl_catalog import load_acls, save_acls
+from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
 from penstock.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
@@ -36,6 +36,7 @@ from penstock.storage.errors import (
     DirectoryUnusable,
     InvalidTopic,
     LogFailed,
+    StorageError,
     StorageFull,
     UnknownTopic,
 )
@@ -48,6 +49,8 @@ from penstock.storage.scram_credentials import ScramCatalog, load_scram_catalog,
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
 __all__ = ["LogDirectory"]
+
+RECOVERED_AT_START_BYTES = 32 * 1024**2
 
 _log = logging.getLogger("penstock.storage")
 _T = TypeVar("_T")
@@ -361,6 +364,32 @@ class LogDirectory:
         # A file name has 255 bytes at most; the id keeps shortened names apart.
         aside = f"{name[: 255 - 34 - len(suffix)]}.{uuid.uuid4().hex}-{suffix}"
         self._durably(lambda: self._file_system.rename(self.path / name, self.path / aside))
+
+    def recover_large_logs(self, least_bytes: int = RECOVERED_AT_START_BYTES) -> int:
+        """After a crash: open the logs of which so much has to be checked that who asks for one first would wait for
+        it; how many. May take seconds, so it is for a thread, before anybody asks. A log that cannot be opened is left
+        to whoever asks."""
+        count = 0
+        for key in self.partitions_on_disk():
+            if key not in self._checkpoints.ended and self._unchecked_bytes(key) >= least_bytes:
+                try:
+                    self.log(*key)
+                    count += 1
+                except StorageError as error:
+                    _log.error("%s", error)
+        return count
+
+    def _unchecked_bytes(self, key: TopicPartition) -> int:
+        """What a recovery of this log would read."""
+        directory = self.path / f"{key[0]}-{key[1]}"
+        try:
+            names = self._file_system.names(directory)
+            bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+            flushed = self._checkpoints.recovery_points.get(key, 0)
+            first = max((i for i, base in enumerate(bases) if base <= flushed), default=0)
+            return sum(self._file_system.size(directory / f"{base:020d}.log") for base in bases[first:])
+        except OSError:
+            return 0
 
     # -- housekeeping ----------------------------------------------------------------------------------------
 

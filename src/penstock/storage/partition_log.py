@@ -354,7 +354,7 @@ class PartitionLog:
         clean = None
         active = self._state.row.active
         if self._state.health.is_good:
-            if self._written_since_open:
+            if self._written_since_open or self.recovered:  # else the next opening reads all that this one has
                 active.close_time_index()
                 self._state.save_producers()
             if flush:
