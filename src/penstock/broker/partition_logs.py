@@ -74,7 +74,11 @@ class LogView(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
-    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> bytes: ...
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
     def max_timestamp_offset(self) -> tuple[int, int] | None: ...
     def leader_epoch_for(self, offset: int) -> int: ...
@@ -242,6 +246,7 @@ class _OpenLog:
         "_log",
         "end_offset_for_epoch",
         "high_watermark",
+        "last_stable_offset",
         "leader_epoch_for",
         "log_start_offset",
         "max_timestamp_offset",
@@ -252,14 +257,15 @@ class _OpenLog:
         self._log = log
         self.log_start_offset = log.log_start_offset
         self.high_watermark = log.high_watermark
+        self.last_stable_offset = log.last_stable_offset
         self.offset_for_timestamp = log.offset_for_timestamp
         self.max_timestamp_offset = log.max_timestamp_offset
         self.leader_epoch_for = log.leader_epoch_for
         self.end_offset_for_epoch = log.end_offset_for_epoch
 
-    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:
         try:
-            return self._log.read(offset, max_bytes, min_one_batch=min_one_batch)
+            return self._log.read(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
         except OffsetOutOfRange as error:
             raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
         except StorageError as error:
@@ -271,8 +277,9 @@ class _NoLog:
 
     log_start_offset = 0
     high_watermark = 0
+    last_stable_offset = 0
 
-    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:  # noqa: ARG002 - LogView's
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:  # noqa: ARG002 - LogView's
         if offset != 0:
             raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
         return b""

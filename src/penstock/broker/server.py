@@ -11,11 +11,12 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from penstock.broker.aborted_transactions import AbortedTransactions
 from penstock.broker.api_table import SERVED, ApiTable, Handler
 from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import Clock, SteadyClock
@@ -42,7 +43,7 @@ from penstock.broker.prometheus_text import Family, prometheus_text
 from penstock.broker.quotas import Quotas
 from penstock.broker.request_log import RequestLog
 from penstock.broker.security.authorizer import Authorizer
-from penstock.broker.security.scram_credentials import ScramCredentials
+from penstock.broker.security.scram_credentials import AddedUser, ScramCredentials
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.broker.topic_administration import TopicAdministration
@@ -92,6 +93,7 @@ class Server:
         )
         self.loop_lag = LoopLag(LAG_BEAT_SECONDS)
         self.services: Services | None = None
+        self.scram_users: Sequence[AddedUser] = ()  # stored before the first client is let in
         self.port = configuration.port
         self.door_rules = DoorRules()
         self.limits = ConnectionLimits(configuration)
@@ -112,6 +114,8 @@ class Server:
             if self.metrics_port is not None:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
             self.services = self._open_services(await self._open_directory())
+            if self.scram_users:
+                self.services.scram_credentials.replace(self.scram_users)
             self._apis = ApiTable(self.services)
             await self.listeners.open(
                 partial(ClientConnection, self),
@@ -234,12 +238,17 @@ class Server:
     async def _open_directory(self) -> LogDirectory:
         """In a thread: recovery may take a while, and who asks for health is told that it is going on."""
         configuration = self.configuration
-        return await asyncio.to_thread(
-            LogDirectory,
-            configuration.data_dir,
-            defaults=default_log_config(configuration),
-            clock_ms=self.clock.wall_clock_ms,
-        )
+
+        def opened() -> LogDirectory:
+            directory = LogDirectory(
+                configuration.data_dir,
+                defaults=default_log_config(configuration),
+                clock_ms=self.clock.wall_clock_ms,
+            )
+            directory.recover_large_logs()
+            return directory
+
+        return await asyncio.to_thread(opened)
 
     def _open_services(self, directory: LogDirectory) -> Services:
         configuration = self.configuration
@@ -294,6 +303,7 @@ class Server:
             topics=topics,
             coordinator=coordinator,
             transactions=transactions,
+            aborted=AbortedTransactions(),
             markers=markers,
             delayed_fetches=delayed_fetches,
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
@@ -402,8 +412,10 @@ def run_broker(
     *,
     metrics_host: str = "127.0.0.1",
     metrics_port: int | None = None,
+    scram_users: Sequence[AddedUser] = (),
 ) -> None:
     """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
     server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
+    server.scram_users = scram_users
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(serve(server, ready_callback))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kio.schema.types import BrokerId
 
+from penstock.broker.aborted_transactions import AbortedTransactions
 from penstock.broker.call import Call
 from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import Clock
@@ -55,6 +56,7 @@ class Services:
     coordinator: CoordinatorRuntime
     transactions: TransactionRuntime
     markers: TransactionMarkers
+    aborted: AbortedTransactions
     delayed_fetches: DelayedFetches
     fetch_sessions: FetchSessions
     flusher: Flusher

@@ -3,7 +3,7 @@
 Version notes: v5 log start offset; v7 fetch sessions (KIP-227, `fetch_sessions`); v9 leader epochs; v12 flexible,
 diverging epochs; v13 topic ids; v15 replica state in a tagged field; v16 leader hints. Limits (KIP-74): `max_bytes` and
 `partition_max_bytes` bound the answer, but the first partition with data gets at least one batch, or the reader would
-stand still for ever. There are no transactions yet, so the last stable offset is the high watermark.
+stand still for ever. Readers of committed records get nothing at or behind the last stable offset.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from kio.schema.types import ProducerId
 from kio.static.primitive import Records, i32, i64
 
 from penstock.broker.call import Call
@@ -60,7 +61,8 @@ class _Reading:
         self.by_id = by_id
         self.broker = broker
         self._left = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
-        self._aborted = () if request.isolation_level == READ_COMMITTED else None
+        self._committed_only = request.isolation_level == READ_COMMITTED
+        self._aborted = () if self._committed_only else None
         self.bytes = 0
         self.refused = False
         self.partitions: list[tuple[str, int]] = []
@@ -96,7 +98,9 @@ class _Reading:
             if (diverging := self._diverging(log, part)) is not None:
                 return diverging
             limit = max(0, min(part.partition_max_bytes, self._left))
-            records = log.read(part.fetch_offset, limit, min_one_batch=self.bytes == 0)
+            end = log.last_stable_offset if self._committed_only else log.high_watermark
+            records = log.read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
+            aborted = self._aborted_in(topic, part.partition, log, records)
         except ReadRefused as refused:
             return self._refuse(part, refused.code)
         self.bytes += len(records)
@@ -108,10 +112,21 @@ class _Reading:
             partition_index=part.partition,
             error_code=ErrorCode.none,
             high_watermark=i64(log.high_watermark),
-            last_stable_offset=i64(log.high_watermark),
+            last_stable_offset=i64(log.last_stable_offset),
             log_start_offset=i64(log.log_start_offset),
-            aborted_transactions=self._aborted,
+            aborted_transactions=aborted,
             records=Records(records),
+        )
+
+    def _aborted_in(
+        self, topic: TopicDescription, partition: int, log: LogView, records: bytes
+    ) -> tuple[m.fetch_response.AbortedTransaction, ...] | None:
+        """None where the reader takes everything. Raises ReadRefused."""
+        if not self._committed_only:
+            return None
+        return tuple(
+            m.fetch_response.AbortedTransaction(producer_id=ProducerId(producer_id), first_offset=i64(first_offset))
+            for producer_id, first_offset in self.broker.aborted.within((topic.topic_id, partition), log, records)
         )
 
     def _diverging(self, log: LogView, part: m.fetch_request.FetchPartition) -> m.fetch_response.PartitionData | None:
@@ -128,7 +143,7 @@ class _Reading:
             partition_index=part.partition,
             error_code=ErrorCode.none,
             high_watermark=i64(log.high_watermark),
-            last_stable_offset=i64(log.high_watermark),
+            last_stable_offset=i64(log.last_stable_offset),
             log_start_offset=i64(log.log_start_offset),
             diverging_epoch=m.fetch_response.EpochEndOffset(epoch=i32(epoch), end_offset=i64(end_offset)),
             aborted_transactions=self._aborted,

@@ -20,19 +20,22 @@ from penstock.protocol.error_codes import ErrorCode
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _LOWEST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _UNKNOWN = (-1, -1)
+READ_COMMITTED = 1
 
 
 def handle(
     request: m.list_offsets_request.ListOffsetsRequest, call: Call, broker: Services
 ) -> m.list_offsets_response.ListOffsetsResponse:
     r = m.list_offsets_response
+    committed_only = request.isolation_level == READ_COMMITTED
     return r.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             r.ListOffsetsTopicResponse(
                 name=asked.name,
                 partitions=tuple(
-                    _partition(broker.metadata.topic(asked.name), part, call, broker) for part in asked.partitions
+                    _partition(broker.metadata.topic(asked.name), part, committed_only, call, broker)
+                    for part in asked.partitions
                 ),
             )
             for asked in request.topics
@@ -41,7 +44,11 @@ def handle(
 
 
 def _partition(
-    topic: TopicDescription | None, part: m.list_offsets_request.ListOffsetsPartition, call: Call, broker: Services
+    topic: TopicDescription | None,
+    part: m.list_offsets_request.ListOffsetsPartition,
+    committed_only: bool,
+    call: Call,
+    broker: Services,
 ) -> m.list_offsets_response.ListOffsetsPartitionResponse:
     if topic is None or not 0 <= part.partition_index < topic.partitions:
         return _refused(part, ErrorCode.unknown_topic_or_partition)
@@ -53,7 +60,7 @@ def _partition(
         return _refused(part, ErrorCode.unsupported_version)
     try:
         log = broker.logs.view(topic, part.partition_index)
-        offset, timestamp = _position(log, part.timestamp)
+        offset, timestamp = _position(log, part.timestamp, committed_only=committed_only)
     except (ReadRefused, OSError):
         return _refused(part, ErrorCode.kafka_storage_error)
     return m.list_offsets_response.ListOffsetsPartitionResponse(
@@ -65,17 +72,22 @@ def _partition(
     )
 
 
-def _position(log: LogView, timestamp: int) -> tuple[int, int]:
-    """(offset, timestamp); -1 where there is none."""
+def _position(log: LogView, timestamp: int, *, committed_only: bool) -> tuple[int, int]:
+    """(offset, timestamp); -1 where there is none. Who reads what is committed does not hear of what lies behind."""
+    end_offset = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == LATEST:
-        return log.high_watermark, -1
+        return end_offset, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1
     if timestamp == MAX_TIMESTAMP:
-        return log.max_timestamp_offset() or _UNKNOWN
+        return _up_to(end_offset, log.max_timestamp_offset())
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN
-    return log.offset_for_timestamp(timestamp) or _UNKNOWN
+    return _up_to(end_offset, log.offset_for_timestamp(timestamp))
+
+
+def _up_to(end_offset: int, found: tuple[int, int] | None) -> tuple[int, int]:
+    return found if found is not None and found[0] < end_offset else _UNKNOWN
 
 
 def _epoch(log: LogView, timestamp: int, offset: int, current: int) -> int:

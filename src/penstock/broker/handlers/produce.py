@@ -1,8 +1,9 @@
 """Produce (API 0): record batches are appended as they came.
 
 Version notes: v3 first with v2 batches; v8 error message and record errors; v9 flexible; v10 leader hints (there is no
-other leader); v13 topic ids (KIP-516). acks=0 gets no answer at all; acks=1 and acks=all are the same on one broker:
-appended, and on the disk too under `penstock.flush.policy=always`. A partition gets exactly one batch a request.
+other leader); v12 adds partitions to the transaction by itself (KIP-890); v13 topic ids (KIP-516). acks=0 gets no
+answer at all; acks=1 and acks=all are the same on one broker: appended, and on the disk too under
+`penstock.flush.policy=always`. A partition gets exactly one batch a request.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.broker.flusher import FlushFailed
 from penstock.broker.partition_logs import AppendRefused
 from penstock.broker.produced_records import sole_batch
 from penstock.broker.services import NO_THROTTLE, Services
+from penstock.broker.transactional_produce import check_transaction
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.units import timestamp_from_ms
@@ -85,7 +87,9 @@ def _partition(
     if refusal is not None:
         return _failed(part.index, *refusal)
     try:
-        result = broker.logs.append(topic, part.index, sole_batch(part.records, call.api_version))
+        batch = sole_batch(part.records, call.api_version)
+        check_transaction(batch, topic, part.index, request.transactional_id, call.api_version, broker.transactions)
+        result = broker.logs.append(topic, part.index, batch)
     except AppendRefused as refused:
         return _failed(part.index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
     appended.append((topic, part.index))
@@ -110,8 +114,6 @@ def _refusal(
         return ErrorCode.unknown_topic_or_partition, None
     if topic.is_internal:
         return ErrorCode.invalid_topic_exception, f"Clients cannot produce to the internal topic {topic.name}."
-    if request.transactional_id is not None:
-        return ErrorCode.invalid_txn_state, "Transactions are not supported by this broker."
     return None
 
 
