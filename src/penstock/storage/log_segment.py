@@ -249,10 +249,10 @@ class LogSegment:
         """The largest batch end in (start, limit], else `start`: what a read of limited size may return."""
         if limit >= self.size_bytes:
             return self.size_bytes
-        end = start
-        for span in walk(self.file, max(start, self.offset_index.position_before(limit)), limit):
+        end = max(start, self.offset_index.position_before(limit))  # an entry is the start of a batch: whole before it
+        for span in walk(self.file, end, limit):
             end = span.end
-        return max(end, start)
+        return end
 
     def next_offset(self) -> int:
         """The offset behind the last batch, by index and walk."""
