@@ -56,7 +56,15 @@ def free_ports(count: int) -> list[int]:
 class KafkaBroker:
     """Mutable: started by entering it, stopped by leaving it. `kill` and `start` in between simulate a crash."""
 
-    def __init__(self, version: str = "4.3.1", properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        version: str = "4.3.1",
+        properties: Mapping[str, object] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        scram_users: Sequence[str] = (),
+    ) -> None:
+        """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them."""
         self.version = version
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.log_directory = self.directory / "data"
@@ -64,7 +72,15 @@ class KafkaBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = kafka_jars(version)
         self._properties = self.directory / "server.properties"
+        self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
+        self._scram_users = tuple(scram_users)
         settings = {**_defaults(self.port, controller, self.log_directory), **(properties or {})}
+        for name, protocol in (listeners or {}).items():
+            for setting in ("listeners", "advertised.listeners"):
+                settings[setting] = f"{settings[setting]},{name}://127.0.0.1:{self.ports[name]}"
+            settings["listener.security.protocol.map"] = (
+                f"{settings['listener.security.protocol.map']},{name}:{protocol}"
+            )
         self._properties.write_text("".join(f"{name}={_spelled(value)}\n" for name, value in settings.items()))
         self.output = self.directory / "kafka.out"
 
@@ -91,6 +107,7 @@ class KafkaBroker:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         command = self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
         arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        arguments += [part for user in self._scram_users for part in ("--add-scram", user)]
         out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         assert out.returncode == 0, f"StorageTool format failed:\n{out.stdout}{out.stderr}"
 

@@ -171,6 +171,18 @@ class EmbeddedBroker:
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     @property
+    def ports(self) -> Mapping[str, int]:
+        """Listener name → the port in fact taken, while it runs."""
+        return self._call(lambda services: {name: each.port for name, each in services.listeners.listeners.items()})
+
+    def add_scram_users(self, users: Iterable[str]) -> None:
+        """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
+        from penstock.broker.security.scram_credentials import parse_added_user
+
+        added = [parse_added_user(user) for user in users]
+        self._call(lambda services: services.scram_credentials.replace(added))
+
+    @property
     def data_dir(self) -> Path:
         if self._directory is None:
             raise PenstockError(

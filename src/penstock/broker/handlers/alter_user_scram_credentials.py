@@ -2,10 +2,12 @@
 
 The client sends the salted password, never the password; StoredKey and ServerKey are made of it and kept. One answer
 for each user; users whose request is wrong change nothing, the others change together. As in Kafka, one request may
-not touch the same credential twice.
+not name the same user twice, not even with two mechanisms.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
@@ -31,11 +33,10 @@ def handle(request: Request, _call: Call, broker: Services) -> Response:
         refusal = _refusal(each, broker)
         if refusal is not None and each.name not in refused:
             refused[each.name] = refusal
-    seen: set[tuple[str, int]] = set()
-    for each in wanted:
-        if (each.name, int(each.mechanism)) in seen and each.name not in refused:
-            refused[each.name] = ErrorCode.duplicate_resource, _TWICE
-        seen.add((each.name, int(each.mechanism)))
+    times = Counter(each.name for each in wanted)
+    refused |= {
+        name: (ErrorCode.duplicate_resource, _TWICE) for name in times if times[name] > 1 and name not in refused
+    }
     changes = [_change(each) for each in wanted if each.name not in refused]
     names = tuple(dict.fromkeys(each.name for each in wanted))
     if changes:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from penstock.broker.error_answers import error_answer
 from penstock.broker.security.listener_security import Credentials, ListenerSecurity, Login
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.protocol import messages as m
@@ -67,6 +68,7 @@ class SaslGate:
         self._mechanism = ""
         self._bare_tokens = False
         self._again = False
+        self._changed_mechanism = False
         self.principal: Principal = ANONYMOUS
         self.session_lifetime_ms = 0
 
@@ -84,6 +86,8 @@ class SaslGate:
 
     def take(self, frame: bytes) -> GateAnswer:
         """The answer to the next frame, while the gate is not open."""
+        if self._state is _State.AUTHENTICATE and self._changed_mechanism:
+            return self._fail("it changed its mechanism at re-authentication")  # Kafka's moment, and its silence
         if self._state is _State.AUTHENTICATE and self._bare_tokens:
             return self._bare_token(frame)
         try:
@@ -109,8 +113,11 @@ class SaslGate:
             return GateAnswer(reply=self._answer_versions(header, None))
         return self._fail(f"API key {header.api_key} version {header.api_version} came during the SASL login")
 
-    def _unexpected(self, header: RequestHeader, _request: object) -> GateAnswer:
-        return self._fail(f"{ApiKey(header.api_key).kafka_name} came during the SASL login")
+    def _unexpected(self, header: RequestHeader, request: object) -> GateAnswer:
+        self._state = _State.FAILED
+        api = ApiKey(header.api_key)
+        reply = encode_response(header, error_answer(api, request, ErrorCode.illegal_sasl_state))
+        return GateAnswer(reply=reply, refused=f"{api.kafka_name} came during the SASL login")
 
     def _handshake(self, header: RequestHeader, request: object) -> GateAnswer:
         assert isinstance(request, m.sasl_handshake_request.SaslHandshakeRequest)
@@ -122,9 +129,7 @@ class SaslGate:
         if not known:
             self._state = _State.FAILED
             return GateAnswer(reply=reply, refused="the client asked for a mechanism that is not offered", late=False)
-        if self._again and request.mechanism != self._mechanism:
-            self._state = _State.FAILED
-            return GateAnswer(reply=reply, refused="the client changed its mechanism at re-authentication", late=False)
+        self._changed_mechanism = self._again and request.mechanism != self._mechanism
         self._state, self._mechanism = _State.AUTHENTICATE, request.mechanism
         self._bare_tokens = header.api_version == 0
         self._login = self._security.login(request.mechanism, self._credentials)
@@ -141,7 +146,7 @@ class SaslGate:
             )
         response = m.sasl_authenticate_response.SaslAuthenticateResponse(
             error_code=ErrorCode.none,
-            error_message=None,
+            error_message="",  # Kafka's way to say that there is none
             auth_bytes=token,
             session_lifetime=from_ms_i64(self.session_lifetime_ms if self.open else 0),
         )
@@ -161,8 +166,8 @@ class SaslGate:
             principal = Principal(name=self._login.username)
             if self._again and principal != self.principal:
                 raise SaslRefused(
-                    f"Cannot change principals during re-authentication from {_java(self.principal)} to "
-                    f"{_java(principal)}",
+                    f"Cannot change principals during re-authentication from {_dotted(self.principal)}: "
+                    f"{_dotted(principal)}",
                     told=True,
                 )
             self.principal, self.session_lifetime_ms = principal, self._security.reauth_ms
@@ -187,5 +192,5 @@ def _refusal(message: str) -> m.sasl_authenticate_response.SaslAuthenticateRespo
     )
 
 
-def _java(principal: Principal) -> str:
-    return f"KafkaPrincipal.{principal}"
+def _dotted(principal: Principal) -> str:
+    return f"{principal.type}.{principal.name}"

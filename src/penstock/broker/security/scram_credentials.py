@@ -16,7 +16,9 @@ from penstock.protocol.sasl.scram import (
 from penstock.storage.log_directory import LogDirectory
 from penstock.storage.scram_credentials import ScramCatalog
 
-__all__ = ["ScramCredentials", "parse_added_user"]
+__all__ = ["AddedUser", "ScramCredentials", "parse_added_user"]
+
+AddedUser = tuple[str, str, ScramCredential]
 
 _SALT_BYTES = 20
 
@@ -53,7 +55,7 @@ class ScramCredentials:
         self._directory.replace_scram_credentials(ScramCatalog(users=kept, secret=self._secret))
 
 
-def parse_added_user(text: str) -> tuple[str, str, ScramCredential]:
+def parse_added_user(text: str) -> AddedUser:
     """`SCRAM-SHA-512=[name=alice,password=secret,iterations=8192]`, as kafka-storage takes it: user, mechanism,
     credential. Raises ConfigError `bad-value`, which never repeats the text."""
     name, separator, rest = text.strip().partition("=")

@@ -57,6 +57,14 @@ logger = logging.getLogger("penstock.broker")
     show_default=True,
     help="The least that is logged; debug has a line for every request.",
 )
+@click.option(
+    "--add-scram",
+    "scram_users",
+    multiple=True,
+    metavar="USER",
+    help="A user who may log in by SCRAM, as kafka-storage takes it: SCRAM-SHA-512=[name=admin,password=…]; or @FILE "
+    "with one on each line, which ps does not show.",
+)
 @click.option("--print-config", is_flag=True, help="Print all settings as they would be in force, and end.")
 def command(
     data_dir: Path | None,
@@ -68,6 +76,7 @@ def command(
     metrics_host: str,
     log_format: LogFormat,
     log_level: str,
+    scram_users: tuple[str, ...],
     print_config: bool,
 ) -> None:
     """Run the broker: one process on one machine, speaks Kafka's protocol, keeps Kafka's files, not replicated.
@@ -76,6 +85,7 @@ def command(
       penstock broker --data-dir ./data --port 9092
     """
     from penstock.broker.configuration import BrokerConfiguration
+    from penstock.broker.security.scram_credentials import parse_added_user
     from penstock.broker.server import run_broker
     from penstock.broker.server_properties import as_properties, read_server_properties
 
@@ -93,4 +103,17 @@ def command(
     if print_config:
         data(as_properties(configuration).rstrip())
         return
-    run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
+    added = [parse_added_user(line) for text in scram_users for line in _users(text)]
+    run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port, scram_users=added)
+
+
+def _users(text: str) -> list[str]:
+    if not text.startswith("@"):
+        return [text]
+    path = Path(text[1:])
+    try:
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise click.UsageError(
+            f"--add-scram: {path} cannot be read: {(error.strerror or str(error)).lower()}."
+        ) from None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 KINDS = {"topics": "topic", "groups": "group", "brokers": "broker"}
+USERS = "users"
 _ALL_BROKERS = ""
 # As Kafka's tool: commas within square brackets belong to the value.
 _COMMA = re.compile(r",(?![^\[]*\])")
@@ -42,7 +43,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 @click.option("--alter", is_flag=True, help="Change settings: --add-config, --add-config-file, --delete-config.")
 @click.option("--all", "all_", is_flag=True, help="With --describe: defaults as well.")
 @click.option(
-    "--entity-type", "entity_types", multiple=True, type=click.Choice(tuple(KINDS)), help="What the settings are of."
+    "--entity-type", "entity_types", multiple=True, type=click.Choice((*KINDS, USERS)), help="What the settings are of."
 )
 @click.option("--entity-name", "entity_names", multiple=True, metavar="NAME", help="The topic, group id or broker id.")
 @click.option("--entity-default", is_flag=True, help="All brokers, instead of --entity-name.")
@@ -74,6 +75,9 @@ def command(**given: Any) -> None:
     action = exactly_one({"--describe": given["describe"], "--alter": given["alter"]})
     entity = _entity(given)
     changes = _changes(given)
+    if entity.entity_type == USERS:
+        _of_users(action, entity.name, changes, given)
+        return
     _check(action, entity, changes, all_=given["all_"])
     with open_admin(
         given["bootstrap_servers"],
@@ -85,6 +89,26 @@ def command(**given: Any) -> None:
             _alter(admin, entity, changes)
         else:
             _describe(admin, entity, all_=given["all_"], as_json=given["as_json"])
+
+
+def _of_users(action: str, name: str | None, changes: Mapping[str, str | None], given: Mapping[str, Any]) -> None:
+    """Users have SCRAM credentials: `--add-config 'SCRAM-SHA-512=[password=…]'`, `--delete-config SCRAM-SHA-512`."""
+    from penstock.cli.scram_users import alter_user, describe_users
+
+    if action == "--alter" and (not name or not changes):
+        raise click.UsageError("--alter needs --entity-name, and --add-config or --delete-config.")
+    if action == "--describe" and changes:
+        raise click.UsageError("--add-config, --add-config-file and --delete-config go with --alter.")
+    with open_admin(
+        given["bootstrap_servers"],
+        client_id="penstock-configs",
+        timeout_ms=given["timeout_ms"],
+        command_config=given["command_config"],
+    ) as admin:
+        if action == "--alter":
+            alter_user(admin, name or "", changes)
+        else:
+            describe_users(admin, name, as_json=given["as_json"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +151,7 @@ def _changes(given: Mapping[str, Any]) -> dict[str, str | None]:
         name, separator, value = (part.strip() for part in pair.partition("="))
         if not separator and not name:
             continue
-        if not separator or not name or "=" in value:
+        if not separator or not name or ("=" in value and not value.startswith("[")):
             raise click.UsageError(f"--add-config takes NAME=VALUE,… and NAME=[VALUE,VALUE], not {pair!r}.")
         added[name] = value.removeprefix("[").removesuffix("]")
     taken = [name.strip() for text in given["delete_configs"] for name in text.split(",") if name.strip()]

@@ -18,7 +18,7 @@ def read_plain_message(message: bytes) -> tuple[str, str, str]:
     except UnicodeDecodeError:
         raise SaslRefused("Invalid SASL/PLAIN response: it is not UTF-8") from None
     if len(parts) != 3:
-        raise SaslRefused(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        raise SaslRefused(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}", told=True)
     authorization_id, username, password = parts
     if not username:
         raise SaslRefused("Authentication failed: username not specified", told=True)
