@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -19,7 +19,7 @@ from google_crc32c import value as crc32c
 from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
 
-__all__ = ["ProducerState", "SnapshotCorrupt", "WrittenBatch"]
+__all__ = ["DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
 
 REMEMBERED_BATCHES = 5
 _MAX_SEQUENCE = 2**31 - 1
@@ -41,6 +41,17 @@ class WrittenBatch(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+class DescribedProducer(NamedTuple):
+    """A producer as it stands in the log. -1: nothing known, or no transaction open."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
 
 
 class _Producer:
@@ -139,6 +150,18 @@ class ProducerState:
         )
         if header.is_transactional and producer.transaction_start < 0:
             producer.transaction_start = header.base_offset
+
+    def described(self) -> Iterator[DescribedProducer]:
+        """All of them, for operators."""
+        for producer_id, producer in self._producers.items():
+            yield DescribedProducer(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp_ms=producer.timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                transaction_start_offset=producer.transaction_start,
+            )
 
     def next_sequence(self, producer_id: int) -> int:
         """What a batch of this producer would have to begin with; 0 for one that is not known."""
