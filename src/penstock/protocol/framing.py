@@ -9,6 +9,7 @@ from penstock.protocol.wire_errors import FrameTooLarge
 __all__ = ["FrameBuffer"]
 
 _LENGTH_BYTES = 4
+_SMALL_PIECE = 4096
 
 
 class FrameBuffer:
@@ -18,35 +19,46 @@ class FrameBuffer:
     raises FrameTooLarge as soon as its length is known: nothing of it is collected.
     """
 
-    __slots__ = ("_buffer", "max_frame_bytes")
+    __slots__ = ("_held", "_held_bytes", "_wanted_bytes", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._buffer = bytearray()
+        self._held: list[bytes | bytearray | memoryview] = []
+        self._held_bytes = 0
+        self._wanted_bytes = 0
         self.max_frame_bytes = max_frame_bytes
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        self._buffer += data
+        """What is fed is kept as it is until its frames are whole, so it must not change."""
+        held = self._held
+        if held and len(held[-1]) < _SMALL_PIECE:  # who sends byte by byte must not cost an object for each
+            held[-1] = b"".join((held[-1], data))
+        else:
+            held.append(data)
+        self._held_bytes += len(data)
 
     @property
     def buffered_bytes(self) -> int:
-        return len(self._buffer)
+        return self._held_bytes
 
     def frames(self) -> Iterator[bytes]:
         """Whole frames in order; what is left stays for the next `feed`."""
-        buffer = self._buffer
-        position = 0
+        if self._held_bytes < max(self._wanted_bytes, _LENGTH_BYTES):
+            return  # pieces of a large frame are put together once, when the last is here
+        data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        position, size = 0, len(data)
+        self._wanted_bytes = 0
         try:
-            while len(buffer) - position >= _LENGTH_BYTES:
+            while size - position >= _LENGTH_BYTES:
                 start = position + _LENGTH_BYTES
-                length = int.from_bytes(buffer[position:start], "big", signed=True)
+                length = int.from_bytes(data[position:start], "big", signed=True)
                 if not 0 <= length <= self.max_frame_bytes:
                     raise FrameTooLarge(f"a frame of {length} bytes; at most {self.max_frame_bytes} are allowed")
-                if len(buffer) - start < length:
+                if size - start < length:
+                    self._wanted_bytes = _LENGTH_BYTES + length
                     return
                 position = start + length
-                with memoryview(buffer) as view:
-                    frame = bytes(view[start:position])
-                yield frame
+                yield bytes(data[start:position])
         finally:
             # One cut for all frames taken: also when the reader stops between two of them.
-            del buffer[:position]
+            self._held = [data[position:]] if position < size else []
+            self._held_bytes = size - position

@@ -12,11 +12,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from kio.serial import entity_reader, entity_writer
 
-from penstock.protocol import array_bounds, version_bridge
+from penstock.protocol import array_bounds, hot_responses, version_bridge
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.supported_versions import SUPPORTED
 from penstock.protocol.unknown_tags import without_unknown_tags
@@ -108,6 +108,10 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
     api_version = header.api_version
     if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
         api_version = 0
+    if api_key is ApiKey.PRODUCE:
+        by_hand = hot_responses.produce_response(api_version, header.correlation_id, cast("Any", response))
+        if by_hand is not None:
+            return by_hand
     codec = _codec(api_key, api_version, "response")
     buffer = io.BytesIO()
     buffer.write(b"\x00\x00\x00\x00")
