@@ -32,8 +32,8 @@ def test_the_newest_value_of_each_key(kafka_session_broker, kafka_topic):
     assert newest == {b"tea": b'{"item":"tea","price":5}', b"coffee": b'{"item":"coffee","price":4}'}
 
 
+@pytest.mark.kafka_broker(topics={"orders": 1})
 def test_a_producer_is_told_that_it_may_not_write(kafka_broker):
-    kafka_broker.create_topics({"orders": 1})
     kafka_broker.faults.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic="orders")
     producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap_servers)
     try:
@@ -44,6 +44,7 @@ def test_a_producer_is_told_that_it_may_not_write(kafka_broker):
     assert kafka_broker.records("orders") == []
 
 
+@pytest.mark.kafka_broker(topics={"orders": 1})
 def test_records_outlive_a_broker_that_is_killed(kafka_broker):
     kafka_broker.produce("orders", ["one", "two"], key=b"k")
     kafka_broker.kill()

@@ -25,6 +25,7 @@ from penstock.broker.health import Health, LoopLag
 from penstock.broker.log_format import JsonFormatter, TextFormatter
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
+from penstock.storage.log_directory import LogDirectory
 
 PATIENCE_SECONDS = 60.0
 
@@ -192,6 +193,35 @@ def test_health_over_http_and_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatc
         assert (status, document["reasons"][0]["reason"]) == (503, "disk-full")
         broker.produce("t", ["an append that succeeds"])
         assert get(port, "/health/ready")[0] == 200
+
+
+def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def slowly(*arguments: Any, **settings: Any) -> LogDirectory:
+        assert go_on.wait(PATIENCE_SECONDS)
+        return LogDirectory(*arguments, **settings)
+
+    monkeypatch.setattr("penstock.broker.server.LogDirectory", slowly)
+    broker = EmbeddedBroker(metrics_port=0)
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (port := broker._running.server.metrics_port if broker._running is not None else 0):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        status, document = get(port, "/health/ready")
+        assert (status, [each["reason"] for each in document["reasons"]]) == (503, ["loading"])
+        assert get(port, "/health/live")[0] == 200
+        assert b'KafkaServer_Value{name="BrokerState"} 1.0' in get(port, "/metrics")[1]
+    finally:
+        go_on.set()
+        starting.join(PATIENCE_SECONDS)
+    try:
+        assert get(port, "/health/ready")[0] == 200
+    finally:
+        broker.stop()
 
 
 # --- log lines ---

@@ -139,10 +139,15 @@ def test_clock(kafka_broker): ...
 
 @pytest.mark.kafka_broker(config={"num.partitions": 2})
 def test_settings(kafka_broker): ...
+
+@pytest.mark.kafka_broker(topics={"somebodys": 1})
+def test_what_is_somebodys(kafka_broker): ...
 """
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(topics={"somebodys": 1}) as broker:
         done = run_pytest(tmp_path, program, f"--kafka={broker.bootstrap_servers}", "-rs")
-        outcomes(done, passed=2, skipped=4)
+        outcomes(done, passed=2, skipped=4, error=1)
+        assert "somebodys exists on" in done.stdout
+        assert broker.records("somebodys") == []
         assert "this test injects faults, which needs a broker of its own: run it without --kafka" in done.stdout
         assert "asks for a clock" in done.stdout
         with pytest.raises(BrokerError, match="no topic mine"):

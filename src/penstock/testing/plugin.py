@@ -56,17 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """A fresh broker for this test alone, on a free port. `@pytest.mark.kafka_broker(topics={"orders": 4})` sets it up.
 
-    With --kafka: that cluster, and the topics named are deleted behind the test.
+    With --kafka: that cluster; the topics named must not exist there yet, and are deleted behind the test.
     """
     wanted = _wanted(request)
+    topics = dict(wanted.get("topics") or {})
     with _broker(request.config, wanted) as broker:
-        topics = dict(wanted.get("topics") or {})
-        broker.create_topics(topics)
+        if not request.config.getoption("--kafka"):
+            broker.create_topics(topics)
+            yield broker
+            return
+        broker.create_new_topics(topics)
         try:
             yield broker
         finally:
-            if topics and request.config.getoption("--kafka"):
-                broker.delete_topics(topics)
+            broker.delete_topics(topics)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ test, with the reason.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -18,6 +19,8 @@ from penstock.client.plain_records import consume, produce
 from penstock.protocol.record_batches import NO_TIMESTAMP, PlainRecord
 
 __all__ = ["RealCluster"]
+
+PATIENCE_SECONDS = 20.0
 
 
 class RealCluster:
@@ -58,8 +61,24 @@ class RealCluster:
             self._admin.create_topics(topics, configs=given, exist_ok=True)
             self._admin.client.known_topics(list(topics))
 
+    def create_new_topics(self, topics: Mapping[str, int]) -> None:
+        """For a test that will delete them: fails it when one exists, since that is somebody's."""
+        there = sorted(self._admin.describe_topics(topics)) if topics else []
+        if there:
+            pytest.fail(
+                f"{', '.join(there)} exists on {self.bootstrap_servers} already, and a test must not use what is not "
+                "its own: take a name from kafka_topic().",
+                pytrace=False,
+            )
+        self.create_topics(topics)
+
     def delete_topics(self, names: Iterable[str]) -> None:
-        self._admin.delete_topics(list(names), missing_ok=True)
+        """Returns when they are gone, or after a while: Kafka's deletions take a moment."""
+        doomed = list(names)
+        self._admin.delete_topics(doomed, missing_ok=True)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._admin.describe_topics(doomed) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def produce(
         self,
