@@ -34,7 +34,7 @@ def handle(request: m.describe_acls_request.DescribeAclsRequest, _call: Call, br
     return Response(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="",
         resources=tuple(
             r.DescribeAclsResource(
                 resource_type=i8(kind),

@@ -44,7 +44,7 @@ def handle(
     return r.DescribeClientQuotasResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="",
         entries=tuple(
             r.EntryData(
                 entity=tuple(r.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),

@@ -35,9 +35,9 @@ def _described(transactional_id: str, broker: Services) -> State:
     try:
         value = broker.transactions.transaction(transactional_id)
     except CoordinatorError as error:
-        return _refused(transactional_id, error.code)
+        return refused_state(transactional_id, error.code)
     if value is None:
-        return _refused(transactional_id, ErrorCode.transactional_id_not_found)
+        return refused_state(transactional_id, ErrorCode.transactional_id_not_found)
     return _state(transactional_id, value)
 
 
@@ -59,7 +59,7 @@ def _state(transactional_id: str, value: TransactionLogValue) -> State:
     )
 
 
-def _refused(transactional_id: str, code: ErrorCode) -> State:
+def refused_state(transactional_id: str, code: ErrorCode) -> State:
     return State(
         error_code=code,
         transactional_id=TransactionalId(transactional_id),

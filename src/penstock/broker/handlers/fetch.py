@@ -8,6 +8,7 @@ stand still for ever. Readers of committed records get nothing at or behind the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,8 @@ class _Reading:
         topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
         name = topic.name if topic is not None else partition.topic
         if name and not self.broker.authorizer.on_topic(self.call, Operation.READ, name):
-            return self._refuse(part, ErrorCode.topic_authorization_failed)
+            refusal = self._refuse(part, ErrorCode.topic_authorization_failed)
+            return dataclasses.replace(refusal, aborted_transactions=())  # as Kafka's
         if topic is None:
             return self._refuse(part, self._missing(partition))
         if not 0 <= part.partition < topic.partitions:

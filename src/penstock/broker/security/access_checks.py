@@ -7,6 +7,7 @@ lists. docs/security.md has this as a table.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,15 +15,17 @@ from penstock.broker.call import Call
 from penstock.broker.security import access_to_groups as groups
 from penstock.broker.security import access_to_topics as topics
 from penstock.broker.security import access_to_transactions as transactions
-from penstock.broker.security.access_parts import Check, Checked
+from penstock.broker.security.access_parts import MESSAGES, Check, Checked
 from penstock.broker.security.acls import Operation
-from penstock.broker.services import Services
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["CHECKS", "guarded"]
 
 _TOPIC, _GROUP = 2, 32
+_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10  # of a record batch
 
 
 def guarded(key: ApiKey, handle: Callable[[Any, Call], Any], broker: Services) -> Callable[[Any, Call], Any]:
@@ -81,7 +84,8 @@ def _on_resources(operation: Operation, asked: str = "resources") -> Check:
         field = "results" if checked.key is ApiKey.DESCRIBE_CONFIGS else "responses"
 
         def refuse(item: Any) -> Any:
-            return getattr(checked.refused(code(item), **{asked: (item,)}), field)[0]
+            refused = getattr(checked.refused(code(item), **{asked: (item,)}), field)[0]
+            return dataclasses.replace(refused, error_message=MESSAGES[code(item)])
 
         return checked.split(
             asked, field, lambda item: permitted(checked, item), ErrorCode.topic_authorization_failed, refuse
@@ -90,10 +94,86 @@ def _on_resources(operation: Operation, asked: str = "resources") -> Check:
     return check
 
 
+def _in_transaction(request: Any) -> bool:
+    """Whether a batch says so; the id in the request alone means nothing to Kafka."""
+    return any(
+        part.records and len(part.records) > _ATTRIBUTES and part.records[_ATTRIBUTES] & _TRANSACTIONAL
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
+
+
+def _describe_scram(checked: Checked) -> Any:
+    if checked.allow.on_cluster(checked.call, Operation.DESCRIBE):
+        return checked.handled()
+    answer = checked.refused(ErrorCode.cluster_authorization_failed)
+    return dataclasses.replace(
+        answer,
+        error_message=None,
+        results=tuple(dataclasses.replace(each, user="") for each in answer.results),
+    )
+
+
+def _describe_quotas(checked: Checked) -> Any:
+    if checked.allow.on_cluster(checked.call, Operation.DESCRIBE_CONFIGS):
+        return checked.handled()
+    return dataclasses.replace(checked.refused(ErrorCode.cluster_authorization_failed), error_message=None)
+
+
+def _alter_quotas(checked: Checked) -> Any:
+    if checked.allow.on_cluster(checked.call, Operation.ALTER_CONFIGS):
+        return checked.handled()
+    r, code = m.alter_client_quotas_response, ErrorCode.cluster_authorization_failed
+    entries = tuple(
+        r.EntryData(
+            error_code=code,
+            error_message=MESSAGES[code],
+            entity=tuple(
+                r.EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity
+            ),
+        )
+        for entry in checked.request.entries
+    )
+    return r.AlterClientQuotasResponse(throttle_time=NO_THROTTLE, entries=entries)
+
+
+def _alter_replica_log_dirs(checked: Checked) -> Any:
+    if checked.allow.on_cluster(checked.call, Operation.ALTER):
+        return checked.handled()
+    r, code = m.alter_replica_log_dirs_response, ErrorCode.cluster_authorization_failed
+    results = tuple(
+        r.AlterReplicaLogDirTopicResult(
+            topic_name=topic.name,
+            partitions=tuple(
+                r.AlterReplicaLogDirPartitionResult(partition_index=each, error_code=code) for each in topic.partitions
+            ),
+        )
+        for directory in checked.request.dirs
+        for topic in directory.topics
+    )
+    return r.AlterReplicaLogDirsResponse(throttle_time=NO_THROTTLE, results=results)
+
+
+def _describe_producers(checked: Checked) -> Any:
+    code = ErrorCode.topic_authorization_failed
+
+    def refuse(item: Any) -> Any:
+        refused = checked.refused(code, topics=(item,)).topics[0]
+        told = tuple(dataclasses.replace(each, error_message=MESSAGES[code]) for each in refused.partitions)
+        return dataclasses.replace(refused, partitions=told)
+
+    def permitted(item: Any) -> bool:
+        return checked.allow.on_topic(checked.call, Operation.READ, item.name)
+
+    return checked.split("topics", "topics", permitted, code, refuse)
+
+
 def _write_topics_by_id(checked: Checked) -> Any:
     request, allow, call = checked.request, checked.allow, checked.call
     transactional_id = request.transactional_id
-    if transactional_id is not None and not allow.on_transactional_id(call, Operation.WRITE, transactional_id):
+    if _in_transaction(request) and not (
+        transactional_id is not None and allow.on_transactional_id(call, Operation.WRITE, transactional_id)
+    ):
         return checked.refused(ErrorCode.transactional_id_authorization_failed) if request.acks else None
 
     def permitted(item: Any) -> bool:
@@ -128,7 +208,7 @@ CHECKS: Mapping[ApiKey, Check] = {
     ApiKey.DELETE_ACLS: _on_cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CONFIGS: _on_resources(Operation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CONFIGS: _on_resources(Operation.ALTER_CONFIGS),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _on_cluster(Operation.ALTER),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: _on_cluster(Operation.DESCRIBE),
     ApiKey.CREATE_PARTITIONS: _on_topics(Operation.ALTER, answered="results"),
     ApiKey.DELETE_GROUPS: groups.delete_groups,
@@ -137,14 +217,14 @@ CHECKS: Mapping[ApiKey, Check] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _on_cluster(Operation.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _on_cluster(Operation.DESCRIBE),
     ApiKey.OFFSET_DELETE: groups.offset_delete,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _on_cluster(Operation.DESCRIBE_CONFIGS),
-    ApiKey.ALTER_CLIENT_QUOTAS: _on_cluster(Operation.ALTER_CONFIGS),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _on_cluster(Operation.DESCRIBE),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _on_cluster(Operation.ALTER),
     ApiKey.DESCRIBE_QUORUM: _on_cluster(Operation.DESCRIBE),
     ApiKey.UPDATE_FEATURES: _on_cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,
-    ApiKey.DESCRIBE_PRODUCERS: _on_topics(Operation.READ),
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: _on_cluster(Operation.DESCRIBE_CONFIGS),

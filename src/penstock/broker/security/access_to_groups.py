@@ -60,7 +60,7 @@ def find_coordinator(checked: Checked) -> Any:
 def _no_coordinator(key: str, code: ErrorCode) -> Any:
 
     return m.find_coordinator_response.Coordinator(
-        key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=code, error_message=MESSAGES[code]
+        key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=code, error_message=""
     )
 
 

@@ -126,7 +126,9 @@ def create_topics(checked: Checked) -> Any:
     r = m.create_topics_response
 
     def refuse(item: Any) -> Any:
-        return r.CreatableTopicResult(name=item.name, topic_id=None, error_code=_FAILED, error_message=None, configs=())
+        return r.CreatableTopicResult(
+            name=item.name, topic_id=None, error_code=_FAILED, error_message="Authorization failed.", configs=()
+        )
 
     def shown(topic: Any) -> Any:
         if topic.error_code is not ErrorCode.none or checked.allow.on_topic(
@@ -138,7 +140,7 @@ def create_topics(checked: Checked) -> Any:
             topic_config_error_code=i16(_FAILED.value),
             num_partitions=i32(-1),
             replication_factor=i16(-1),
-            configs=None,
+            configs=(),
         )
 
     return then(

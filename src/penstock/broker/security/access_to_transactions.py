@@ -117,7 +117,12 @@ def txn_offset_commit(checked: Checked) -> Any:
 
 def describe_transactions(checked: Checked) -> Any:
     """DESCRIBE of the id; topics that may not be seen are left out."""
+    from penstock.broker.handlers.describe_transactions import refused_state
+
     allow, call = checked.allow, checked.call
+
+    def refused(transactional_id: str) -> Any:
+        return refused_state(transactional_id, _ID_FAILED)
 
     def shown(state: Any) -> Any:
         topics = tuple(each for each in state.topics if allow.on_topic(call, Operation.DESCRIBE, each.topic))
@@ -129,6 +134,7 @@ def describe_transactions(checked: Checked) -> Any:
             "transaction_states",
             lambda each: allow.on_transactional_id(call, Operation.DESCRIBE, each),
             _ID_FAILED,
+            refused,
         ),
         lambda answer: dataclasses.replace(answer, transaction_states=tuple(map(shown, answer.transaction_states))),
     )

@@ -1,0 +1,186 @@
+"""Access rules: the index against a plain reading of all rules, filters, the store, and what a change does at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.call import Call
+from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.security.acls import (
+    Acl,
+    AclFilter,
+    AclIndex,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from penstock.broker.security.authorizer import Authorizer
+from penstock.broker.security.principal import Principal
+from penstock.storage.log_directory import LogDirectory
+
+NAMES = ("", "a", "ab", "abc", "abcd", "b", "*")
+PRINCIPALS = ("User:alice", "User:bob", "User:*")
+HOSTS = ("10.0.0.1", "10.0.0.2", "*")
+KINDS = (ResourceType.TOPIC, ResourceType.GROUP)
+OPERATIONS = tuple(each for each in Operation if each > Operation.ANY)
+INCLUDED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+
+def acl(
+    name: str = "abc",
+    operation: Operation = Operation.READ,
+    *,
+    permission: Permission = Permission.ALLOW,
+    pattern: PatternType = PatternType.LITERAL,
+    principal: str = "User:alice",
+    host: str = "*",
+    kind: ResourceType = ResourceType.TOPIC,
+) -> Acl:
+    return Acl(
+        resource_type=kind,
+        resource_name=name,
+        pattern_type=pattern,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission=permission,
+    )
+
+
+def some_acl(chance: random.Random) -> Acl:
+    return acl(
+        chance.choice(NAMES[1:]),
+        chance.choice(OPERATIONS),
+        permission=chance.choice((Permission.ALLOW, Permission.DENY)),
+        pattern=chance.choice((PatternType.LITERAL, PatternType.PREFIXED)),
+        principal=chance.choice(PRINCIPALS),
+        host=chance.choice(HOSTS),
+        kind=chance.choice(KINDS),
+    )
+
+
+def plainly(
+    acls: Iterable[Acl], principal: str, host: str, operation: Operation, kind: ResourceType, name: str, otherwise: bool
+) -> bool:
+    """The same, read off all rules one by one."""
+    of_resource = [
+        each
+        for each in acls
+        if each.resource_type is kind
+        and (
+            name.startswith(each.resource_name)
+            if each.pattern_type is PatternType.PREFIXED
+            else each.resource_name in (name, "*")
+        )
+    ]
+    if not of_resource:
+        return otherwise
+    mine = [each for each in of_resource if each.principal in (principal, "User:*") and each.host in (host, "*")]
+    denied = any(each.permission is Permission.DENY and each.operation in (operation, Operation.ALL) for each in mine)
+    allowed = any(
+        each.permission is Permission.ALLOW
+        and (each.operation in (operation, Operation.ALL) or each.operation in INCLUDED.get(operation, ()))
+        for each in mine
+    )
+    return allowed and not denied
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_index_decides_as_all_rules_read_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    acls = [some_acl(chance) for _ in range(chance.randint(0, 12))]
+    index = AclIndex(acls)
+    for _ in range(300):
+        asked = (
+            chance.choice(PRINCIPALS[:2]),
+            chance.choice(HOSTS[:2]),
+            chance.choice(OPERATIONS[1:]),
+            chance.choice(KINDS),
+            chance.choice(NAMES[1:6]),
+        )
+        otherwise = chance.random() < 0.5
+        assert index.decide(*asked, otherwise=otherwise) == plainly(acls, *asked, otherwise), (asked, acls)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_some_name_is_allowed_where_the_rules_leave_one(seed: int) -> None:
+    """Checked by trying names that are made of the rules' own, and longer ones. Included operations do not count."""
+    chance = random.Random(seed)
+    acls = [some_acl(chance) for _ in range(chance.randint(0, 8))]
+    index = AclIndex(acls)
+    names = {f"{each.resource_name}{more}" for each in acls for more in ("", "zz")} - {"*"} | {"zz"}
+    for operation in (Operation.WRITE, Operation.READ):
+        for kind in KINDS:
+            found = any(index.decide("User:bob", "10.0.0.1", operation, kind, name, otherwise=False) for name in names)
+            assert index.decide_any("User:bob", "10.0.0.1", operation, kind) == found, (operation, kind, acls)
+
+
+def test_match_finds_every_rule_that_speaks_of_a_name() -> None:
+    literal, everything, prefixed = acl("abc"), acl("*"), acl("ab", pattern=PatternType.PREFIXED)
+    other = acl("abd")
+    wanted = AclFilter(resource_name="abc", pattern_type=PatternType.MATCH)
+    assert [wanted.fits(each) for each in (literal, everything, prefixed, other)] == [True, True, True, False]
+    exact = AclFilter(resource_name="abc", pattern_type=PatternType.ANY)
+    assert [exact.fits(each) for each in (literal, everything, prefixed, other)] == [True, False, False, False]
+
+
+def call_of(name: str) -> Call:
+    return Call(
+        token=1,
+        client_id="",
+        client_host="/10.0.0.1",
+        api_version=0,
+        local_address=("", 0),
+        principal=Principal(name=name),
+    )
+
+
+def authorizer(directory: LogDirectory, changes: list[int], **settings: object) -> Authorizer:
+    given = {"authorizer.class.name": "on", "super.users": "User:root; User:CN=x", **settings}
+    configuration = BrokerConfiguration.from_settings("/nowhere", settings=given)
+    return Authorizer(configuration, directory, lambda: changes.append(1))
+
+
+def test_a_rule_counts_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    changes: list[int] = []
+    directory = LogDirectory(tmp_path)
+    found = authorizer(directory, changes)
+    alice, read = call_of("alice"), Operation.READ
+    assert not found.on_topic(alice, read, "abc")
+    assert found.on_topic(call_of("root"), read, "abc")
+    assert found.on_topic(call_of("CN=x"), read, "abc")
+    found.add([acl("abc")])
+    assert found.on_topic(alice, read, "abc")
+    assert found.on_topic(alice, Operation.DESCRIBE, "abc")
+    assert not found.on_topic(alice, Operation.WRITE, "abc")
+    assert len(changes) == 1
+    found.add([acl("abc")])  # nothing new
+    assert len(changes) == 1
+    directory.close()
+    again = LogDirectory(tmp_path)
+    kept = authorizer(again, changes)
+    assert kept.on_topic(alice, read, "abc")
+    kept.remove(kept.matching(AclFilter()))
+    assert not kept.on_topic(alice, read, "abc")
+    again.close()
+
+
+def test_without_rules_everyone_may_where_that_was_set(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path)
+    found = authorizer(directory, [], **{"allow.everyone.if.no.acl.found": True})
+    bob = call_of("bob")
+    assert found.on_topic(bob, Operation.READ, "abc")
+    found.add([acl("abc")])
+    assert not found.on_topic(bob, Operation.READ, "abc")
+    assert found.on_topic(bob, Operation.READ, "abd")
+    off = authorizer(directory, [], **{"authorizer.class.name": "off"})
+    assert off.on_topic(bob, Operation.ALTER, "abc")
+    directory.close()
