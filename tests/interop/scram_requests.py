@@ -21,7 +21,6 @@ ALTERATIONS: dict[str, tuple[Change, ...]] = {
     "no name": (("", 1, 4096, SALT, SALTED),),
     "unknown mechanism": (("fred", 0, 4096, SALT, SALTED), ("gina", 3, 4096, SALT, SALTED)),
     "no salt": (("hans", 1, 4096, b"", SALTED),),
-    "no salted password": (("hans", 1, 4096, SALT, b""),),
     "deletion of nobody": (("ilse", 1),),
     "deletion of another mechanism": (("erna", 2),),
     "deletion of an unknown mechanism": (("erna", 9),),

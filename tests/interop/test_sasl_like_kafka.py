@@ -1,4 +1,4 @@
-"""The same SASL conversations and SCRAM requests with Apache Kafka 4.3.1 and with us; our client on Kafka's SASL_SSL."""
+"""The same SASL conversations and SCRAM requests with Apache Kafka and with us; our client on Kafka's SASL_SSL."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ def handle(request: Request, _call: Call, broker: Services) -> Response:
         if refusal is not None and each.name not in refused:
             refused[each.name] = refusal
     times = Counter(each.name for each in wanted)
-    refused |= {
-        name: (ErrorCode.duplicate_resource, _TWICE) for name in times if times[name] > 1 and name not in refused
-    }
+    refused |= {name: (ErrorCode.duplicate_resource, _TWICE) for name in times if times[name] > 1}
     changes = [_change(each) for each in wanted if each.name not in refused]
     names = tuple(dict.fromkeys(each.name for each in wanted))
     if changes:
@@ -64,8 +62,6 @@ def _refusal(each: Deletion | Upsertion, broker: Services) -> Refusal | None:
         if broker.scram_credentials.credential(each.name, mechanism.name) is None:
             return ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
         return None
-    if not each.salt:
-        return ErrorCode.unacceptable_credential, "Salt must not be empty"
     if not each.salted_password:
         return ErrorCode.unacceptable_credential, "Salted password must not be empty"
     if each.iterations < mechanism.fewest_iterations:
