@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.kafka_tools import ToolServer
 from tests.interop.transaction_script import TransactionScript, steps
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.broker.services import Services
 from penstock.coordinator.records.transaction_log import TransactionLogValue, decode, encode_key, encode_value
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey as Api
+from penstock.protocol.batch_headers import assign_producer
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import decode_records
+from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
 from penstock.protocol.units import from_ms
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -146,3 +149,66 @@ def read_all(port: int, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
                 yield each.key, each.value
             position = found[-1].offset + 1
     client.close()
+
+
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+
+
+def test_kafkas_transaction_tool_and_java_producer(ours: EmbeddedBroker, kafka_tools: None) -> None:
+    """list, describe, describe-producers, forceTerminate, find-hanging, abort; and Java's transactional producer."""
+    at = ("--bootstrap-server", ours.bootstrap_servers)
+    script = TransactionScript(port_of(ours))
+    with ToolServer() as tools:
+        left = script.init("left")
+        script.add("left", left, 0, 1)
+        tid = script.name("left")
+        listed = tools.run(TRANSACTIONS, *at, "list")
+        assert listed.code == 0, listed
+        assert [line.split()[2:] for line in listed.out.splitlines() if line.startswith(tid)] == [
+            [str(left.id), "Ongoing"]
+        ]
+        described = tools.run(TRANSACTIONS, *at, "describe", "--transactional-id", tid)
+        assert described.code == 0, described
+        assert f"{script.topic}-0" in described.out
+        assert f"{script.topic}-1" in described.out
+        ended = tools.run(TRANSACTIONS, *at, "forceTerminateTransaction", "--transactionalId", tid)
+        assert ended.code == 0, ended
+        assert script.described("left")[0][1] in ("CompleteAbort", "Empty")
+
+        hanging_at = hang(ours, script.topic)
+        producers = tools.run(TRANSACTIONS, *at, "describe-producers", "--topic", script.topic, "--partition", "2")
+        assert producers.code == 0, producers
+        assert [line.split()[0] for line in producers.out.splitlines()[1:]] == ["4242"]
+        found = tools.run(TRANSACTIONS, *at, "find-hanging", "--max-transaction-timeout", "0", "--broker-id", "1")
+        assert (found.code, "4242" in found.out) == (0, True), found
+        where = ("--topic", script.topic, "--partition", "2", "--start-offset", str(hanging_at))
+        aborted = tools.run(TRANSACTIONS, *at, "abort", *where)
+        assert aborted.code == 0, aborted
+        again = tools.run(TRANSACTIONS, *at, "find-hanging", "--max-transaction-timeout", "0", "--broker-id", "1")
+        assert (again.code, "4242" in again.out) == (0, False), again
+        after = tools.run(TRANSACTIONS, *at, "describe-producers", "--topic", script.topic, "--partition", "2")
+        assert [line.split()[-1] for line in after.out.splitlines()[1:]] == ["None"], after  # nothing is open
+
+        many = ("--num-records", "3000", "--record-size", "100", "--throughput", "-1", "--topic", script.topic)
+        to = ("--producer-props", f"bootstrap.servers={ours.bootstrap_servers}")
+        ran = tools.run(
+            PERFORMANCE, *many, *to, "--transactional-id", script.name("java"), "--transaction-duration-ms", "20"
+        )
+        assert ran.code == 0, ran
+        assert "3000 records sent" in ran.out
+        assert script.described("java")[0][1] == "CompleteCommit"
+    script.close()
+
+
+def hang(broker: EmbeddedBroker, topic: str) -> int:
+    """A transactional batch that no coordinator knows of, as old clients could leave it. Its offset."""
+
+    def append(services: Services) -> int:
+        description = services.metadata.topic(topic)
+        assert description is not None
+        batch = bytearray(encode_batch([PlainRecord(value=b"lost", timestamp_ms=1)]))
+        assign_producer(batch, 4242, 0, 0, transactional=True)
+        return services.logs.append(description, 2, bytes(batch)).base_offset
+
+    return broker._call(append)
