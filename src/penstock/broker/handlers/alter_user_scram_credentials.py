@@ -28,13 +28,15 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 
 def handle(request: Request, _call: Call, broker: Services) -> Response:
     wanted: tuple[Deletion | Upsertion, ...] = (*request.deletions, *request.upsertions)
-    refused: dict[str, Refusal] = {}
-    for each in wanted:
-        refusal = _refusal(each, broker)
-        if refusal is not None and each.name not in refused:
-            refused[each.name] = refusal
     times = Counter(each.name for each in wanted)
-    refused |= {name: (ErrorCode.duplicate_resource, _TWICE) for name in times if times[name] > 1}
+    refused: dict[str, Refusal] = {}
+    # Kafka's order: deletions of what is not there, then users named twice, then what else is wrong.
+    for each in request.deletions:
+        _note(refused, each.name, _refusal(each, broker))
+    for name in times:
+        _note(refused, name, (ErrorCode.duplicate_resource, _TWICE) if times[name] > 1 else None)
+    for upsertion in request.upsertions:
+        _note(refused, upsertion.name, _refusal(upsertion, broker))
     changes = [_change(each) for each in wanted if each.name not in refused]
     names = tuple(dict.fromkeys(each.name for each in wanted))
     if changes:
@@ -50,6 +52,11 @@ def handle(request: Request, _call: Call, broker: Services) -> Response:
             for code, message in (refused.get(name, (ErrorCode.none, None)),)
         ),
     )
+
+
+def _note(refused: dict[str, Refusal], name: str, refusal: Refusal | None) -> None:
+    if refusal is not None:
+        refused.setdefault(name, refusal)
 
 
 def _refusal(each: Deletion | Upsertion, broker: Services) -> Refusal | None:
