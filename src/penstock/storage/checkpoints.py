@@ -93,6 +93,7 @@ class LeaderEpochs:
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         self._file_system = file_system
         self._table: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._saved: object = None
         self._durable: object = self._table  # an empty log needs no file
         self._writing = threading.Lock()
 
@@ -130,18 +131,27 @@ class LeaderEpochs:
 
     def save(self) -> None:
         """Raises OSError."""
-        self._write(sync=False)
+        with self._writing:
+            table = self._table
+            write_checkpoint(self._file_system, self._path, zip(*table, strict=True))
+            self._saved, self._durable = table, None
 
     def make_durable(self) -> None:
         """What was saved survives a power loss. May be called from another thread. Raises OSError."""
-        if self._durable is not self._table and (self._table[0] or self._durable is None):
-            self._write(sync=True)
-
-    def _write(self, *, sync: bool) -> None:
+        if self._durable is self._table or (not self._table[0] and self._durable is not None):
+            return
         with self._writing:
             table = self._table
-            write_checkpoint(self._file_system, self._path, zip(*table, strict=True), sync=sync)
-            self._durable = table if sync else None
+            if self._saved is table:  # synced as it is, so that a full disk has nothing to refuse
+                file = self._file_system.open(self._path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+                self._file_system.sync_directory(self._path.parent)
+            else:
+                write_checkpoint(self._file_system, self._path, zip(*table, strict=True), sync=True)
+            self._saved = self._durable = table
 
     def epoch_for(self, offset: int) -> int:
         """The epoch that wrote `offset`, -1 when unknown."""
