@@ -9,7 +9,7 @@ from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.partition_logs import AppendRefused
 from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import iter_batch_headers
+from penstock.protocol.record_batches import CorruptBatch, iter_batch_headers
 
 __all__ = ["check_transaction"]
 
@@ -29,8 +29,11 @@ def check_transaction(
     produce_version: int,
     transactions: TransactionRuntime,
 ) -> None:
-    """Raises AppendRefused."""
-    header = next(iter_batch_headers(batch), None)
+    """Raises AppendRefused. A batch that is no batch is left to the log, which says why."""
+    try:
+        header = next(iter_batch_headers(batch), None)
+    except CorruptBatch:
+        return
     if header is None or not header.is_transactional:
         return
     if not transactional_id:
