@@ -25,7 +25,7 @@ def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
         inner, many = _inner(hint)
         if inner is kind and only in (None, name):
             steps.append((name, many, None))
-        elif dataclasses.is_dataclass(inner):
+        elif _is_message(inner):
             steps.append((name, many, _getter(inner, kind, only)))
 
     def values(message: Any) -> Iterator[Any]:
@@ -38,6 +38,10 @@ def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
                     yield from getter(each)
 
     return values
+
+
+def _is_message(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def _inner(hint: Any) -> tuple[Any, bool]:
