@@ -82,7 +82,7 @@ def test_a_second_producer_fences_the_first() -> None:
         first.produce("t", b"lost")
         first.flush()
         second.init_transactions(PATIENCE_SECONDS)  # aborts what was open
-        with pytest.raises(confluent_kafka.KafkaException, match="INVALID_TXN_STATE|FENCED|EPOCH"):
+        with pytest.raises(confluent_kafka.KafkaException, match=r"INVALID_TXN_STATE|FENCED|EPOCH"):
             first.commit_transaction(PATIENCE_SECONDS)
         second.begin_transaction()
         second.produce("t", b"kept")
