@@ -55,7 +55,7 @@ class _Codec:
 
     schema: Any
     read: Callable[[bytes, int], tuple[Any, int]]
-    write: Callable[[io.BytesIO, Any], None]
+    write: Callable[[Any, Any], None]
     walk_arrays: array_bounds.Walk | None
     tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
 
@@ -113,13 +113,12 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
         if by_hand is not None:
             return by_hand
     codec = _codec(api_key, api_version, "response")
-    buffer = io.BytesIO()
-    buffer.write(b"\x00\x00\x00\x00")
+    buffer = _Parts()
     buffer.write(_CORRELATION_ID.pack(header.correlation_id))
     if codec.tagged_header:
         buffer.write(_NO_TAGGED_FIELDS)
     codec.write(buffer, version_bridge.lower_response(api_key, api_version, response))
-    return _with_length(buffer)
+    return buffer.frame()
 
 
 def encode_request(
@@ -205,6 +204,21 @@ def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise ValueError("a varint of more than five bytes in the header")
+
+
+class _Parts:
+    """What a writer writes to: joined once at the end, so that megabytes of records are copied once."""
+
+    __slots__ = ("_parts", "write")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = [b""]
+        self.write = self._parts.append
+
+    def frame(self) -> bytes:
+        """Everything, its length before it."""
+        self._parts[0] = sum(map(len, self._parts)).to_bytes(4, "big")
+        return b"".join(self._parts)
 
 
 def _with_length(buffer: io.BytesIO) -> bytes:
