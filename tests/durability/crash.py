@@ -27,12 +27,13 @@ from typing import Any
 
 from tests.durability import requests as r
 from tests.durability.forked_broker import ForkedBroker
+from tests.durability.transactions import visible_records
 from tests.durability.wire import WireClient
 
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from penstock.protocol.record_batches import PlainRecord, encode_batch, iter_batch_headers
 
 OWN, FOREIGN, TABLE, TRANSACTIONS = "own", "foreign", "table", "transactions"
 PARTITIONS = 2
@@ -299,9 +300,11 @@ class Crash:
                 self.acknowledged += 1
             except KafkaException as error:
                 self.transactions["doubtful"].add(number[0])
-                if error.args[0].txn_requires_abort():
+                try:
+                    if not error.args[0].txn_requires_abort():
+                        raise
                     producer[0].abort_transaction(PATIENCE_SECONDS)
-                elif error.args[0].fatal() or not error.args[0].retriable():
+                except KafkaException:  # its epoch was raised by a request whose answer was lost: begun anew
                     producer[0] = begun()
 
         return work
@@ -382,24 +385,8 @@ class Crash:
                 if offset < end:
                     raise Violation(f"{topic}-{partition} ends at {offset}, not at {end}")
                 return found
-            found += _visible(data, offset, answer.aborted_transactions if committed else None)
+            found += visible_records(data, offset, answer.aborted_transactions if committed else None)
             offset = headers[-1].next_offset
-
-
-def _visible(data: bytes, offset: int, aborted: Any) -> list[Any]:
-    """The records a consumer shows: none of control batches, none of aborted transactions."""
-    starts = sorted((each.first_offset, each.producer_id) for each in aborted or ())
-    hidden: set[int] = set()
-    found: list[Any] = []
-    for header in iter_batch_headers(data):
-        while starts and starts[0][0] <= header.last_offset:
-            hidden.add(starts.pop(0)[1])
-        batch = data[header.position : header.position + header.size_bytes]
-        if header.attributes & 0x20:
-            hidden.discard(header.producer_id)
-        elif not (header.attributes & 0x10 and header.producer_id in hidden):
-            found += decode_records(batch, start_offset=offset)
-    return found
 
 
 def crash(cycles: int, *, seed: int, directory: Path) -> Crash:

@@ -23,12 +23,13 @@ from typing import Any
 
 from tests.durability import requests as r
 from tests.durability.simulated_broker import SimulatedBroker, Wire
+from tests.durability.transactions import PARTITIONS, Transactions, visible_records
 from tests.storage.faulty_file_system import NOTHING_FAILS, error
 
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 
 __all__ = ["History", "Violation"]
 
@@ -109,6 +110,7 @@ class History:
         self.producers = [IdempotentProducer() for _ in range(2)]
         self.wires: list[Wire] = []
         self.lives = 0
+        self.transactions = Transactions(self.chance, 0)
         self.acknowledgements = 0
         self.begin_life()
 
@@ -120,6 +122,7 @@ class History:
             "log.index.interval.bytes": self.chance.choice((0, 200, 4096)),
             "offsets.topic.segment.bytes": self.chance.choice((1_000, 100_000)),
             "offsets.topic.num.partitions": 2,
+            "transaction.state.log.num.partitions": 2,
             "log.cleaner.backoff.ms": self.chance.choice((300, 15_000)),
             "log.cleaner.min.cleanable.ratio": 0.1,
             "group.streams.initial.rebalance.delay.ms": 0,
@@ -141,7 +144,7 @@ class History:
                 (
                     *(self.send, self.send, self.send, self.send_idempotent, self.send_idempotent),
                     *(self.commit, self.commit, self.change_topics, self.heartbeat, self.change_settings),
-                    *(self.new_producer, self.delete_records),
+                    *(self.new_producer, self.delete_records, self.transact, self.transact, self.transact),
                 )
             )()
         if choice < 0.70:
@@ -180,7 +183,11 @@ class History:
     # -- what clients do -----------------------------------------------------------------------------------------
 
     def partition(self) -> Partition:
-        names = sorted(name for name, count in self.topics.items() if count is not None and self.topic_id(name))
+        names = sorted(
+            name
+            for name, count in self.topics.items()
+            if count is not None and self.topic_id(name) and not name.startswith("transactions")
+        )
         name = self.chance.choice(names) if names else KEPT
         return name, self.chance.randrange(self.topics.get(name) or 1)
 
@@ -308,14 +315,15 @@ class History:
 
     def change_topics(self) -> None:
         self.counter += 1
-        deletable = [name for name, count in self.topics.items() if count is not None and name.startswith("t")]
+        deletable = [name for name, count in self.topics.items() if count is not None and name[1:].isdigit()]
         deletable = sorted(set(deletable) - {TABLE} - self.doubtful_topics)
         if deletable and self.chance.random() < 0.5:
             name = self.chance.choice(deletable)
             self.doubtful_topics.add(name)
             self.wire().ask(ApiKey.DELETE_TOPICS, r.delete_topic(name), lambda answer: self._deleted(name, answer))
             return
-        gone = sorted(name for name, count in self.topics.items() if count is None and name not in self.doubtful_topics)
+        gone = [name for name, count in self.topics.items() if count is None and name not in self.doubtful_topics]
+        gone = sorted(name for name in gone if not name.startswith("transactions"))
         name = self.chance.choice([f"t{self.counter}", *gone[:3]])  # names come again
         count = self.chance.randint(1, 3)
         self.doubtful_topics.add(name)
@@ -362,6 +370,10 @@ class History:
         request = r.delete_records(*partition, self.chance.choice(sorted(ends)))
         self.wire().ask(ApiKey.DELETE_RECORDS, request, lambda _answer: None)
 
+    def transact(self) -> None:
+        if (topic_id := self.topic_id(self.transactions.topic)) is not None:
+            self.transactions.step(self.wire().ask, topic_id, self.broker.now_ms())
+
     def fill_the_disk(self) -> None:
         disk = self.broker.disk
         disk.capacity_bytes = disk.used() + self.chance.choice((0, 50, 300, 2_000))
@@ -381,10 +393,13 @@ class History:
         power = how()
         loses = power and self.policy != "always"
         self.wires.clear()
+        self.transactions.lost_track()
         for producer in self.producers:
             producer.in_flight = False
             producer.in_doubt_since_loss |= loses
         self.lives += 1
+        if loses:
+            self.transactions = Transactions(self.chance, self.lives)
         self.begin_life()
         self.check(power=power, loses=loses)
 
@@ -425,7 +440,7 @@ class History:
                 continue
             self.broker.disk.failures = NOTHING_FAILS
             break
-        for name, count in ((KEPT, 2), (TABLE, 1)):
+        for name, count in ((KEPT, 2), (TABLE, 1), (self.transactions.topic, PARTITIONS)):
             self._make_sure(name, count)
 
     def _make_sure(self, name: str, count: int) -> None:
@@ -449,7 +464,7 @@ class History:
         self.broker.disk.failures = NOTHING_FAILS
         directory = self.broker.services.logs._directory
         for partition, log in directory.open_logs().items():
-            if partition[0].startswith("__"):
+            if partition[0].startswith(("__", "transactions")):
                 continue
             self.content[partition] = self._read(log)
             self.flushed[partition] = log.recovery_point
@@ -476,9 +491,10 @@ class History:
         """`power`: what nobody was told of may be lost. `loses`: what was acknowledged, too."""
         self._check_topics()
         for name, count in sorted(self.topics.items()):
-            for index in range(count or 0):
+            for index in range(0 if name.startswith("transactions") else count or 0):
                 self._check_log((name, index), power=power, loses=loses)
         self._check_commits(loses=loses)
+        self._check_transactions()
         self._check_group(loses=loses)
         topic = self.broker.services.metadata.topic(KEPT)
         value = int(topic.configs.get("retention.ms", 10**10)) - 10**10
@@ -569,6 +585,37 @@ class History:
                     raise Violation(f"{key} is at {part.committed_offset}, {acknowledged} was acknowledged")
                 if settled:
                     self.commits[key] = int(part.committed_offset)
+
+    def _check_transactions(self) -> None:
+        """Committed ones are seen by a reader of committed records, others are not; halves never."""
+        asked: list[Any] = []  # a shard that could not be read at the start is read when somebody asks
+        request = r.describe_transaction(self.transactions.topic)
+        self.broker.connect().ask(ApiKey.DESCRIBE_TRANSACTIONS, request, asked.append)
+        self.broker.run(60)
+        self.broker.pass_time(2)  # what was decided before the crash is completed, if need be with a second try
+        outcomes, topic = self.transactions, self.transactions.topic
+        seen = [self._committed_numbers(topic, partition) for partition in range(PARTITIONS)]
+        for number in range(1, max([0, *outcomes.outcomes]) + 1):
+            there = [numbers.count(number) for numbers in seen]
+            allowed = {"committed": ([1, 1],), "doubtful": ([1, 1], [0, 0])}.get(outcomes.expected(number), ([0, 0],))
+            if there not in allowed:
+                raise Violation(f"transaction {number} is {outcomes.expected(number)}, and seen {there} times")
+
+    def _committed_numbers(self, topic: str, partition: int) -> list[int]:
+        found: list[int] = []
+        offset = 0
+        while True:
+            answers: list[Any] = []
+            request = r.fetch(topic, self.topic_id(topic), partition, offset, committed=True)
+            self.broker.connect().ask(ApiKey.FETCH, request, answers.append)
+            self.broker.run(5)
+            part = answers[0].responses[0].partitions[0]
+            headers = list(iter_batch_headers(part.records or b""))
+            if not headers:
+                return found
+            records = visible_records(part.records, offset, part.aborted_transactions)
+            found += [int(record.value) for record in records]
+            offset = headers[-1].next_offset
 
     def _check_group(self, *, loses: bool) -> None:
         answers: list[Any] = []

@@ -15,6 +15,7 @@ __all__ = [
     "delete_records",
     "delete_topic",
     "describe_streams_group",
+    "describe_transaction",
     "fetch",
     "fetch_offsets",
     "init_producer",
@@ -84,13 +85,13 @@ def fetch_offsets(group: str, topic: str, topic_id: Any, partitions: Iterable[in
     return r.OffsetFetchRequest(groups=(r.OffsetFetchRequestGroup(group_id=group, topics=(asked,)),))
 
 
-def fetch(topic: str, topic_id: Any, partition: int, offset: int = 0) -> Any:
+def fetch(topic: str, topic_id: Any, partition: int, offset: int = 0, *, committed: bool = False) -> Any:
     r = m.fetch_request
     part = r.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
     )
     asked = r.FetchTopic(topic=topic, topic_id=topic_id, partitions=(part,))
-    return r.FetchRequest(topics=(asked,), max_wait=from_ms(0), min_bytes=1)
+    return r.FetchRequest(topics=(asked,), max_wait=from_ms(0), min_bytes=1, isolation_level=1 if committed else 0)
 
 
 def streams_heartbeat(group: str, member: str, epoch: int, topic: str) -> Any:
@@ -121,6 +122,10 @@ def streams_heartbeat(group: str, member: str, epoch: int, topic: str) -> Any:
         task_offsets=None,
         task_end_offsets=None,
     )
+
+
+def describe_transaction(transactional_id: str) -> Any:
+    return m.describe_transactions_request.DescribeTransactionsRequest(transactional_ids=(transactional_id,))
 
 
 def describe_streams_group(group: str) -> Any:

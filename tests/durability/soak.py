@@ -235,7 +235,7 @@ def topics_come_and_go(load: Load) -> Callable[[], None]:
 
     def work() -> None:
         count[0] += 1
-        name = f"passing-{count[0] % 7}"
+        name = f"passing-{count[0]}"  # the same name again: librdkafka remembers that it was gone
         for future in admin.create_topics([NewTopic(name, 3, 1)]).values():
             future.result(30)
         for n in range(30):

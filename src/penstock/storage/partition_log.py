@@ -214,8 +214,8 @@ class PartitionLog:
         base_offset = self._state.log_end_offset
         headers = numbered(data, headers, base_offset, leader_epoch, append_time_ms)
         self._note_epoch(leader_epoch, base_offset)
-        segment = self._segment_for(len(data), headers)
         try:
+            segment = self._segment_for(len(data), headers)
             segment.append(data, headers)
         except OSError as error:
             self._state.health.refuse(error, "did not take an append")
