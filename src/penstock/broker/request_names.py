@@ -15,7 +15,11 @@ _Getter = Callable[[Any], Iterator[Any]]
 
 def named_in(request: object, kind: Any, *, field: str | None = None) -> frozenset[Any]:
     """All values declared as `kind` (TopicName, GroupId, …) anywhere in the message; `field`: only of that name."""
-    return frozenset(value for value in _getter(type(request), kind, field)(request) if value)
+    return frozenset(value for value in _of(type(request), kind, field)(request) if value)
+
+
+def _of(schema: Any, kind: Any, only: str | None) -> _Getter:
+    return _getter(schema, kind, only)
 
 
 @cache
