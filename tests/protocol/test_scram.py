@@ -1,0 +1,94 @@
+"""SCRAM: the RFC's own example, both sides against each other, and messages that cannot be."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.protocol.sasl.plain import plain_message, read_plain_message
+from penstock.protocol.sasl.refused import SaslRefused
+from penstock.protocol.sasl.scram import (
+    MECHANISMS,
+    ScramClient,
+    ScramCredential,
+    ScramServer,
+    credential_of,
+    salted_password,
+)
+
+SHA_256 = MECHANISMS["SCRAM-SHA-256"]
+SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+PENCIL = credential_of(SHA_256, salted_password(SHA_256, "pencil", SALT, 4096), SALT, 4096)
+
+
+def server(credentials: dict[str, ScramCredential]) -> ScramServer:
+    return ScramServer(SHA_256, nonce=SERVER_NONCE, credential=credentials.get, secret=b"secret")
+
+
+def test_the_example_of_rfc_7677() -> None:
+    one = server({"user": PENCIL})
+    first = one.evaluate(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    final = one.evaluate(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert (one.username, one.complete) == ("user", True)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+@pytest.mark.parametrize("username", ["alice", "a,b=c", "Jürgen"])
+def test_both_sides_believe_each_other(mechanism: object, username: str) -> None:
+    scheme = MECHANISMS[mechanism.name]  # type: ignore[attr-defined]
+    credential = credential_of(scheme, salted_password(scheme, "pw", SALT, 4096), SALT, 4096)
+    one = ScramServer(scheme, nonce="server", credential={username: credential}.get, secret=b"x")
+    client = ScramClient(scheme, username, "pw", "client")
+    client.verify(one.evaluate(client.final(one.evaluate(client.first()))))
+    assert one.username == username
+
+
+def test_who_does_not_exist_is_asked_the_same_twice_and_refused_at_the_end() -> None:
+    heard = []
+    for _ in range(2):
+        one = server({"user": PENCIL})
+        client = ScramClient(SHA_256, "nobody", "pw", "client")
+        heard.append(one.evaluate(client.first()))
+        with pytest.raises(SaslRefused) as refused:
+            one.evaluate(client.final(heard[-1]))
+        assert (refused.value.told, one.complete) == (False, False)
+    assert heard[0] == heard[1]
+
+
+def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    one = server({"user": PENCIL})
+    client = ScramClient(SHA_256, "user", "pencil", "client")
+    one.evaluate(client.final(one.evaluate(client.first())))
+    with pytest.raises(SaslRefused):
+        client.verify(b"v=" + b"A" * 43 + b"=")
+
+
+def test_a_broker_that_asks_for_too_few_iterations_learns_nothing() -> None:
+    client = ScramClient(SHA_256, "user", "pencil", "client")
+    with pytest.raises(SaslRefused):
+        client.final(b"r=clientserver,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1")
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
+def test_no_bytes_make_a_server_do_anything_but_refuse(messages: list[bytes]) -> None:
+    one = server({"user": PENCIL})
+    one.evaluate(b"n,,n=user,r=abc")
+    for message in messages:
+        with pytest.raises(SaslRefused):
+            one.evaluate(message)
+    assert not one.complete
+
+
+def test_plain_in_and_out() -> None:
+    assert read_plain_message(plain_message("alice", "p=,w")) == ("", "alice", "p=,w")
+    for message in (b"", b"\0a", b"\0\0pw", b"\0a\0", b"\xff\0a\0b", b"a\0b\0c\0d"):
+        with pytest.raises(SaslRefused):
+            read_plain_message(message)
