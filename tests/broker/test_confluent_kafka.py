@@ -263,14 +263,6 @@ def test_producing_to_an_internal_topic_is_refused(broker: EmbeddedBroker) -> No
     assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
 
 
-def test_a_transactional_producer_is_told_that_there_are_no_transactions(broker: EmbeddedBroker) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx"})
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(1)
-    assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_VERSION
-    assert "API version not supported" in raised.value.args[0].str()
-
-
 @pytest.fixture
 def reader(broker: EmbeddedBroker) -> Iterator[Consumer]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.auto.commit": False})
