@@ -47,6 +47,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "streams-groups": _entry("streams_groups", _KAFKA, "List, describe, delete and reset streams groups."),
     "groups": _entry("groups", _KAFKA, "List groups of every kind."),
     "configs": _entry("configs", _KAFKA, "Show and change settings of topics, brokers and groups."),
+    "acls": _entry("acls", _KAFKA, "Show, add and remove access rules."),
     "features": _entry("features", _KAFKA, "Show and change finalised features of the cluster."),
 }
 

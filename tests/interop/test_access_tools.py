@@ -1,0 +1,100 @@
+"""kafka-acls and kafka-configs (quotas) of 4.3.1 against our broker; `penstock acls` prints the same about the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cli.command_lines import penstock_process
+from tests.interop.kafka_tools import ToolServer
+
+from penstock.broker.embedded import EmbeddedBroker
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
+ALICE = ("--allow-principal", "User:alice")
+PREFIXED = ("--resource-pattern-type", "prefixed")
+# Each adds rules; `--list` afterwards shows them.
+ADDED = (
+    (*ALICE, "--producer", "--topic", "t", "--transactional-id", "x", "--idempotent"),
+    (*ALICE, "--allow-host", "10.0.0.1", "--consumer", "--topic", "t", "--group", "g"),
+    ("--deny-principal", "User:bob", "--operation", "All", "--topic", "pre", *PREFIXED),
+    (*ALICE, "--operation", "DescribeConfigs", "--cluster"),
+)
+LISTED: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--topic", "pre-1", "--resource-pattern-type", "match"),
+    ("--principal", "User:bob"),
+    ("--group", "g"),
+)
+REMOVED = (
+    (*ALICE, "--producer", "--topic", "t"),
+    ("--topic", "pre", *PREFIXED),
+)
+
+
+@pytest.fixture(scope="module")
+def tools(kafka_tools: None) -> Iterator[ToolServer]:
+    with ToolServer() as server:
+        yield server
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    config = {"authorizer.class.name": "on", "super.users": "User:ANONYMOUS"}
+    with EmbeddedBroker(config=config) as broker:
+        yield broker
+
+
+def lines(text: str) -> list[str]:
+    """Java's sets have no order."""
+    return sorted(line.strip() for line in text.splitlines() if line.strip())
+
+
+def test_both_tools_say_and_do_the_same(tools: ToolServer, broker: EmbeddedBroker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    for added in ADDED:
+        theirs = tools.run(ACLS, *at, "--add", *added)
+        assert theirs.code == 0, theirs.err
+        ours = penstock_process("acls", *at, "--add", *added)
+        assert lines(ours.out) == lines(theirs.out), added
+    for listed in LISTED:
+        theirs = tools.run(ACLS, *at, "--list", *listed)
+        ours = penstock_process("acls", *at, "--list", *listed)
+        assert lines(theirs.out)
+        assert lines(ours.out) == lines(theirs.out), listed
+    before = lines(tools.run(ACLS, *at, "--list").out)
+    theirs = tools.run(ACLS, *at, "--remove", "--force", *REMOVED[0])
+    assert theirs.code == 0, theirs.err
+    ours = penstock_process("acls", *at, "--remove", "--force", *REMOVED[1])
+    assert ours.code == 0, ours.err
+    after = lines(tools.run(ACLS, *at, "--list").out)
+    assert len(after) < len(before)
+    assert not [line for line in after if "name=pre" in line]
+    produces = "(principal=User:alice, host=*, operation=CREATE, permissionType=ALLOW)"
+    assert produces in before
+    assert produces not in after
+
+
+def test_quotas_of_kafkas_tool(tools: ToolServer, broker: EmbeddedBroker) -> None:
+    def configs(*arguments: str) -> str:
+        told = tools.run(CONFIGS, "--bootstrap-server", broker.bootstrap_servers, *arguments)
+        assert told.code == 0, told.err
+        return told.out.strip()
+
+    user = ("--entity-type", "users", "--entity-name", "u")
+    with_client = (*user, "--entity-type", "clients", "--entity-default")
+    address = ("--entity-type", "ips", "--entity-name", "127.0.0.1")
+    configs("--alter", *user, "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048")
+    configs("--alter", *with_client, "--add-config", "request_percentage=12.5")
+    configs("--alter", *address, "--add-config", "connection_creation_rate=10")
+    broker.restart()
+    told = configs("--describe", "--entity-type", "users")
+    assert told == "Quota configs for user-principal 'u' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0"
+    told = configs("--describe", *with_client)
+    assert told == "Quota configs for user-principal 'u', the default client-id are request_percentage=12.5"
+    told = configs("--describe", "--entity-type", "ips")
+    assert told == "Quota configs for ip '127.0.0.1' are connection_creation_rate=10.0"
+    configs("--alter", *user, "--delete-config", "producer_byte_rate")
+    assert configs("--describe", *user) == "Quota configs for user-principal 'u' are consumer_byte_rate=2048.0"
