@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from penstock.broker.api_table import SERVED
 from penstock.broker.call import Call
 from penstock.broker.configuration import BrokerConfiguration
+from penstock.broker.security.access_checks import CHECKS
 from penstock.broker.security.acls import (
     Acl,
     AclFilter,
@@ -21,6 +24,7 @@ from penstock.broker.security.acls import (
 )
 from penstock.broker.security.authorizer import Authorizer
 from penstock.broker.security.principal import Principal
+from penstock.protocol.api_keys import ApiKey
 from penstock.storage.log_directory import LogDirectory
 
 NAMES = ("", "a", "ab", "abc", "abcd", "b", "*")
@@ -184,3 +188,19 @@ def test_without_rules_everyone_may_where_that_was_set(tmp_path: Path) -> None:
     off = authorizer(directory, [], **{"authorizer.class.name": "off"})
     assert off.on_topic(bob, Operation.ALTER, "abc")
     directory.close()
+
+
+# Fetch looks at each partition itself; the others need no right.
+WITHOUT_CHECK = {ApiKey.FETCH, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+
+
+def test_every_api_that_is_served_is_checked_and_in_the_table() -> None:
+    assert {key for key in SERVED if key not in CHECKS} == WITHOUT_CHECK
+    page = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
+    table = page.partition("| API | needs |")[2]
+    names: set[str] = set()
+    for row in table.splitlines()[2:]:
+        if not row.startswith("|"):
+            break
+        names.update(re.findall(r"[A-Z][A-Za-z]+", row.split("|")[1]))
+    assert {key.kafka_name for key in SERVED} <= names
