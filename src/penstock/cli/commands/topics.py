@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import bootstrap_option, exactly_one, json_option, key_value_pairs
+from penstock.cli.options import (
+    bootstrap_option,
+    command_config_option,
+    exactly_one,
+    json_option,
+    key_value_pairs,
+    open_admin,
+)
 from penstock.cli.terminal import data, print_json, talk
 from penstock.client.near_names import topic_missing
 
@@ -44,6 +52,7 @@ _DEFAULT_SOURCE = 5
 @click.option("--if-not-exists", is_flag=True, help="With --create: do nothing for a topic that is there.")
 @click.option("--if-exists", is_flag=True, help="With --delete, --describe, --alter: do nothing for one that is not.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out topics such as __consumer_offsets.")
+@command_config_option
 @bootstrap_option
 @json_option
 def command(
@@ -60,6 +69,7 @@ def command(
     if_exists: bool,
     exclude_internal: bool,
     bootstrap_servers: str,
+    command_config: Path | None,
     as_json: bool,
 ) -> None:
     """Create, delete, list, describe and alter topics, with kafka-topics' flags and output.
@@ -73,9 +83,7 @@ def command(
     )
     if action in ("--create", "--delete", "--alter") and not topics:
         raise click.UsageError(f"{action} needs --topic NAME.")
-    from penstock.client.admin import Admin
-
-    with Admin(bootstrap_servers, client_id="penstock-topics") as admin:
+    with open_admin(bootstrap_servers, client_id="penstock-topics", command_config=command_config) as admin:
         if action == "--create":
             _create(admin, topics, partitions, replication_factor, key_value_pairs(configs, "--config"), if_not_exists)
         elif action == "--delete":
