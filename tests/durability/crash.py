@@ -274,9 +274,17 @@ class Crash:
         from confluent_kafka import KafkaException, Producer
 
         def begun() -> Any:
-            producer = Producer(self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000})
-            producer.init_transactions(PATIENCE_SECONDS)
-            return producer
+            while True:
+                producer = Producer(
+                    self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000}
+                )
+                try:
+                    producer.init_transactions(PATIENCE_SECONDS)
+                except KafkaException as error:
+                    if not error.args[0].retriable():
+                        raise
+                else:
+                    return producer
 
         try:
             producer = [begun()]
