@@ -144,7 +144,8 @@ class Crash:
 
     def cycle(self) -> None:
         chance = self.chance.random()
-        time.sleep(self.chance.uniform(0.02, 0.22))
+        # librdkafka's transactional client needs a moment to find its way back; now and then it gets one.
+        time.sleep(self.chance.uniform(0.02, 0.22) if self.chance.random() < 0.92 else self.chance.uniform(0.5, 1.5))
         if chance < 0.1:
             self.broker.stop(kill_after_seconds=self.chance.uniform(0, 0.05))
         elif chance < 0.12:
@@ -269,25 +270,25 @@ class Crash:
             "log_level": 0,
         }
 
-    def _transactional_producer(self) -> Callable[[], None] | None:
-        """Each transaction writes its number to both partitions. None where the broker has no transactions."""
+    def _transactions_begun(self) -> Any:
         from confluent_kafka import KafkaException, Producer
 
-        def begun() -> Any:
-            while True:
-                producer = Producer(
-                    self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000}
-                )
-                try:
-                    producer.init_transactions(PATIENCE_SECONDS)
-                except KafkaException as error:
-                    if not error.args[0].retriable():
-                        raise
-                else:
-                    return producer
+        while True:
+            producer = Producer(self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000})
+            try:
+                producer.init_transactions(PATIENCE_SECONDS)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+            else:
+                return producer
+
+    def _transactional_producer(self) -> Callable[[], None] | None:
+        """Each transaction writes its number to both partitions. None where the broker has no transactions."""
+        from confluent_kafka import KafkaException
 
         try:
-            producer = [begun()]
+            producer = [self._transactions_begun()]
         except KafkaException as error:
             print(f"without transactions: {error}", flush=True)
             return None
@@ -313,7 +314,7 @@ class Crash:
                         raise
                     producer[0].abort_transaction(PATIENCE_SECONDS)
                 except KafkaException:  # its epoch was raised by a request whose answer was lost: begun anew
-                    producer[0] = begun()
+                    producer[0] = self._transactions_begun()
 
         return work
 
