@@ -1,8 +1,8 @@
 """What quotas say of one request that was answered, and of topics that are about to be made or removed.
 
 The answer goes out at once with the time the client has to wait; that long nothing more of its connection is read
-(KIP-219). Unlike Kafka the answer to a fetch that was too much has its records: they are read already, and the wait that
-follows makes up for them.
+(KIP-219). Unlike Kafka's, the answer to a fetch that was too much has its records: they are read already, and the wait
+that follows makes up for them.
 """
 
 from __future__ import annotations
