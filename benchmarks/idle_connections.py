@@ -53,7 +53,8 @@ def main() -> None:
             f"  {row['broker']:<20} {row['rss_before_mb']:.0f} MB without, "
             f"{row['rss_with_mb']:.0f} MB with them "
             f"({row['kb_each']:.1f} kB each)   CPU of silence {row['cpu_percent']:.1f} %\n"
-            f"  {'':<20} another client: p50 {row['p50_without_ms']:.0f} ms, p99 {row['p99_without_ms']:.0f} ms without; "
+            f"  {'':<20} another client: p50 {row['p50_without_ms']:.0f} ms, p99 {row['p99_without_ms']:.0f} ms "
+            f"without; "
             f"p50 {row['p50_with_ms']:.0f} ms, p99 {row['p99_with_ms']:.0f} ms with them"
         )
 
