@@ -120,6 +120,17 @@ def test_reads_are_whole_batches_and_the_first_one_always(tmp_path: Path) -> Non
             log.read(offset, 100)
 
 
+def test_a_read_fills_up_where_every_batch_has_an_index_entry(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for _ in range(8):
+        append(log, "x" * 5000)  # more than index.interval.bytes
+    one = log.size_bytes // 8
+    for count in range(1, 9):
+        assert len(log.read(0, count * one)) == count * one
+        assert len(log.read(0, count * one + one // 2)) == count * one
+        assert len(log.read(0, count * one + one - 1)) == count * one
+
+
 def test_a_read_within_a_batch_brings_the_batch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, "a", "b", "c")
