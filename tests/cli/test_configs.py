@@ -115,7 +115,7 @@ def test_features_go_down_and_up(penstock: Command, broker: EmbeddedBroker) -> N
     assert (dry.code, dry.out) == (0, "streams.version can be downgraded to 0.\n")
     assert penstock("features", "disable", "--feature", "streams.version", *at).out == "streams.version was disabled.\n"
     levels = {each["name"]: each["level"] for each in json.loads(penstock("features", "describe", "--json", *at).out)}
-    assert levels == {"group.version": 1, "metadata.version": 30, "streams.version": 0}
+    assert levels == {"group.version": 1, "metadata.version": 30, "streams.version": 0, "transaction.version": 2}
     upgraded = penstock("features", "upgrade", "--feature", "streams.version=1", "--feature", "group.version=1", *at)
     assert upgraded.out == "group.version was upgraded to 1.\nstreams.version was upgraded to 1.\n"
     refused = penstock("features", "upgrade", "--feature", "streams.version=2", *at)

@@ -129,9 +129,7 @@ def test_kafkas_tools_on_our_sasl_ssl(kafka: KafkaBroker, certificates: Certific
         server = ["--bootstrap-server", broker.bootstrap_servers]
         configs = [*server, "--entity-type", "users", "--command-config", str(files["admin"])]
         added = [*configs, "--alter", "--entity-name", "dave", "--add-config", "SCRAM-SHA-512=[password=pw-dave]"]
-        assert "Completed updating config for user dave" in kafka.run_tool(
-            "kafka.admin.ConfigCommand", added
-        )
+        assert "Completed updating config for user dave" in kafka.run_tool("kafka.admin.ConfigCommand", added)
         told = kafka.run_tool("kafka.admin.ConfigCommand", [*configs, "--describe"])
         assert "SCRAM credential configs for user-principal 'dave' are SCRAM-SHA-512=iterations=4096" in told
         # The user that Kafka's tool has made logs in.

@@ -54,8 +54,9 @@ async def _wait(
         answer = await response if isinstance(response, asyncio.Future) else response
         if broker.coordinator.wait_for_flush(group_id):
             await broker.coordinator.flushed(group_id)
-        return answer
     except FlushFailed as error:
         return refuse(ErrorCode.coordinator_not_available, str(error))
+    else:
+        return answer
     finally:
         broker.coordinator.forget(call.token)

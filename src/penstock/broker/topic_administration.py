@@ -186,7 +186,8 @@ class TopicAdministration:
         if count < topic.partitions:
             raise TopicRefused(
                 ErrorCode.invalid_partitions,
-                f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} would not be an increase.",
+                f"The topic {topic.name} currently has {topic.partitions} partition(s); "
+                f"{count} would not be an increase.",
             )
         self._check_partition_limit(count)
         self._check_totals(0, count - topic.partitions)

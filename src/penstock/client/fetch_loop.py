@@ -15,6 +15,7 @@ from typing import Any, Literal
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i64
 
+from penstock.client.admin import Admin
 from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.connection import ConnectionLost, NotKafka, PendingReply
@@ -184,17 +185,24 @@ class FetchLoop:
     def _partition_refused(self, cursor: _Cursor, entry: Any) -> None:
         code = entry.error_code
         if code == ErrorCode.offset_out_of_range:
+            begin, end = self._bounds(cursor)
             raise refusal(
                 code,
                 f"to read {cursor.topic}-{cursor.partition} from offset {cursor.position}",
                 api="Fetch",
-                message=f"the log begins at {entry.log_start_offset} and ends at {entry.high_watermark}",
+                message=f"the log begins at {begin} and ends at {end}",
                 topic=cursor.topic,
                 partition=cursor.partition,
                 offset=cursor.position,
-                log_start_offset=int(entry.log_start_offset),
+                log_start_offset=begin,
             )
         self._refused(code, [cursor], put_back=False)
+
+    def _bounds(self, cursor: _Cursor) -> tuple[int, int]:
+        """Where the log begins and ends: a refused Fetch does not say it."""
+        key = cursor.topic, cursor.partition
+        with Admin(self._client) as admin:
+            return admin.list_offsets({key: "earliest"})[key].offset, admin.list_offsets({key: "latest"})[key].offset
 
     def _refused(self, code: ErrorCode, cursors: list[_Cursor], *, put_back: bool = True) -> None:
         cursor = cursors[0]
