@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (API 24): partitions become part of an open transaction, or are looked up in it.
 
 Version notes: v0-3 come from producers, one transaction each; v2 knows PRODUCER_FENCED; v3 flexible. v4 and v5 come
-from brokers that do it for a producer of transaction version 2: several transactions, `verify_only`. A partition that does not
-exist refuses the whole transaction.
+from brokers that do it for a producer of transaction version 2: several transactions, `verify_only`. A partition
+that does not exist refuses the whole transaction.
 """
 
 from __future__ import annotations
