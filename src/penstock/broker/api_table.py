@@ -1,8 +1,8 @@
 """Every API this broker serves, one row each. ApiVersions is answered from here, so nothing is advertised that has no
 handler; the versions are `protocol.supported_versions`'s.
 
-Not served yet, therefore not advertised: transactions (AddPartitionsToTxn, EndTxn, TxnOffsetCommit, …), classic and
-consumer group membership (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ConsumerGroupHeartbeat), share groups.
+Not served yet, therefore not advertised: classic and consumer group membership (JoinGroup, SyncGroup, Heartbeat,
+LeaveGroup, ConsumerGroupHeartbeat), share groups.
 Handlers are imported when first called: all of them with their message classes would cost half a second of every start.
 """
 
@@ -48,6 +48,7 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.ADD_OFFSETS_TO_TXN,
             ApiKey.END_TXN,
             ApiKey.WRITE_TXN_MARKERS,
+            ApiKey.TXN_OFFSET_COMMIT,
             ApiKey.DESCRIBE_ACLS,
             ApiKey.CREATE_ACLS,
             ApiKey.DELETE_ACLS,

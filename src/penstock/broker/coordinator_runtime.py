@@ -149,6 +149,13 @@ class CoordinatorRuntime:
             self._parked[context.token] = response
         return Written(response=response, appended=outcome.appended, steady=outcome.steady)
 
+    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """A marker was appended to this partition: offsets of the transaction are the groups' now, or are gone. A shard
+        that is not loaded meets the marker in its log."""
+        found = self._shards.get(partition)
+        if found is not None:
+            found[0].end_transaction(producer_id, committed=committed)
+
     def partition_counts(self) -> dict[str, int]:
         """Partitions of `__consumer_offsets` by state. One that was never used needs no loading, and is active."""
         failed = len(self._failed)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
 from penstock.broker.shard_runner import AppendFailed, LogUnreadable, RecordLog
+from penstock.coordinator.offsets.open_transactions import OpenTransactions
 from penstock.coordinator.records import serde
 from penstock.coordinator.result import CoordinatorRecord
 from penstock.protocol.raw_records import raw_records
 from penstock.protocol.record_batches import (
+    BatchHeader,
     PlainRecord,
     check_crc,
+    control_type,
     encode_batch,
     iter_batch_headers,
-    surviving_batches,
 )
 
 __all__ = ["GroupMetadataLogs", "coordinator_records"]
@@ -63,8 +66,15 @@ class _GroupMetadataLog:
             )
             for record in records
         ]
-        # Kafka's coordinator batches carry no producer id, but base sequence 0.
-        batch = encode_batch(plain, base_sequence=0)
+        # Kafka's coordinator batches carry base sequence 0: without a producer id, and in transactions every time.
+        producer_id, producer_epoch = records[0].producer_id, records[0].producer_epoch
+        batch = encode_batch(
+            plain,
+            base_sequence=0,
+            transactional=producer_id >= 0,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
         try:
             self._logs.append(self._topic, self._partition, batch, origin="coordinator")
         except AppendRefused as refused:
@@ -86,24 +96,76 @@ def coordinator_records(
     Most of a log are offsets that were committed again; they cost a look at their key, and are never decoded. Types
     that are not ours are passed over. `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch,
     CorruptRecord.
+
+    Records of transactions count from their marker on, at the place of the record, not of the marker; aborted ones
+    never. Those without a marker come with their producer id: what a later record has overtaken before everything
+    else, so that it is overtaken again, the others last.
     """
     last: dict[bytes, bytes | None] = {}
+    transactions: OpenTransactions[bytes, bytes] = OpenTransactions()
     while position < end_offset:
         chunk = read(position, READ_BYTES)
         if not chunk:
             break
-        for header in surviving_batches(chunk, iter_batch_headers(chunk)):
+        for header in iter_batch_headers(chunk):
             check_crc(chunk, header)
+            if header.is_control:
+                _end(chunk, header, last, transactions)
+                continue
             skipped = position - header.base_offset  # of the first batch: what lies before the position
             for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
                 if key is not None and delta >= skipped:
-                    last.pop(key, None)
-                    last[key] = value
+                    _note(header, key, value, last, transactions)
         position = max(end_of(chunk), position + 1)
-        if len(last) >= MOST_HELD:
+        if len(last) >= MOST_HELD and not transactions:
             yield from _decoded(last, decode)
             last = {}
+    yield from _undecided(transactions, decode, counts=False)
     yield from _decoded(last, decode)
+    yield from _undecided(transactions, decode, counts=True)
+
+
+def _note(
+    header: BatchHeader,
+    key: bytes,
+    value: bytes | None,
+    last: dict[bytes, bytes | None],
+    transactions: OpenTransactions[bytes, bytes],
+) -> None:
+    if header.is_transactional:
+        if value is not None:  # no transaction writes a tombstone
+            transactions.write(header.producer_id, key, value)
+        return
+    if key in transactions:
+        if value is None:
+            transactions.drop(key)
+        else:
+            transactions.overtaken(key)
+    last.pop(key, None)
+    last[key] = value
+
+
+def _end(
+    chunk: bytes,
+    header: BatchHeader,
+    last: dict[bytes, bytes | None],
+    transactions: OpenTransactions[bytes, bytes],
+) -> None:
+    outcome = control_type(chunk, header)
+    if outcome == "other":
+        return
+    for key, value in transactions.end(header.producer_id, committed=outcome == "commit")[0]:
+        last.pop(key, None)
+        last[key] = value
+
+
+def _undecided(
+    transactions: OpenTransactions[bytes, bytes], decode: Decode, *, counts: bool
+) -> Iterator[CoordinatorRecord]:
+    for producer_id, key, value in transactions.undecided(counts=counts):
+        record = decode(key, value)
+        if record is not None:
+            yield replace(record, producer_id=producer_id)
 
 
 def _decoded(records: dict[bytes, bytes | None], decode: Decode) -> Iterator[CoordinatorRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, TopicDescription
 from penstock.broker.coordinator_runtime import CoordinatorRuntime
 from penstock.broker.partition_logs import AppendRefused, PartitionLogs
 from penstock.protocol.error_codes import ErrorCode
@@ -25,7 +25,7 @@ class TransactionMarker:
 
 
 class TransactionMarkers:
-    """Writes them to this broker's logs."""
+    """Writes them to this broker's logs, and tells the coordinator of the groups whose offsets they decide."""
 
     def __init__(self, logs: PartitionLogs, coordinator: CoordinatorRuntime) -> None:
         self._logs = logs
@@ -44,4 +44,6 @@ class TransactionMarkers:
             self._logs.append(topic, partition, batch, origin="coordinator")
         except AppendRefused as refused:
             return refused.code
+        if topic.name == GROUP_METADATA_TOPIC:
+            self._coordinator.end_transaction(partition, marker.producer_id, committed=marker.committed)
         return ErrorCode.none

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.records import schemas as s
 from penstock.coordinator.records.builders import group_metadata_tombstone, streams_group_tombstones
 from penstock.coordinator.result import CoordinatorRecord
@@ -28,13 +29,14 @@ Group: TypeAlias = StreamsGroup | ClassicGroup
 
 
 class GroupRegistry:
-    """Hard state of a shard: groups and their committed offsets."""
+    """Hard state of a shard: groups, their committed offsets, and those of open transactions."""
 
-    __slots__ = ("_groups", "offsets")
+    __slots__ = ("_groups", "offsets", "pending_offsets")
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self.offsets = CommittedOffsets()
+        self.pending_offsets = PendingOffsets()
 
     def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -92,7 +94,7 @@ class GroupRegistry:
         key: Any = record.key
         value: Any = record.value
         if isinstance(key, s.OffsetCommitKey):
-            self._replay_offset(key, value)
+            self._replay_offset(key, value, record.producer_id)
         elif isinstance(key, s.GroupMetadataKey):
             self._replay_classic(key.group, value)
         elif value is None and key.group_id not in self._groups:
@@ -106,20 +108,43 @@ class GroupRegistry:
                 if value is None and group.is_blank:
                     self._remove_streams_group(key.group_id)
 
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """The marker: pending offsets of the producer are committed, or go."""
+        decided, group_ids = self.pending_offsets.end(producer_id, committed=committed)
+        for key, value in decided:
+            self.offsets.replay(key, value)
+        for group_id in group_ids:
+            self._remove_if_blank(group_id)
+
     def hard_state(self) -> Iterator[CoordinatorRecord]:
         """The records that rebuild everything, by group."""
         for group in self.all():
             yield from group.hard_state()
+        yield from self.pending_offsets.hard_state(counts=False)
         yield from self.offsets.hard_state()
+        yield from self.pending_offsets.hard_state(counts=True)
 
-    def _replay_offset(self, key: s.OffsetCommitKey, value: s.OffsetCommitValue | None) -> None:
+    def _replay_offset(self, key: s.OffsetCommitKey, value: s.OffsetCommitValue | None, producer_id: int) -> None:
+        if producer_id >= 0:
+            if value is not None:
+                self.pending_offsets.replay(producer_id, key, value)
+                self._groups.setdefault(key.group, ClassicGroup(group_id=key.group))
+            return
         self.offsets.replay(key, value)
+        self.pending_offsets.replay_outside(key, value)
         if value is not None:
             self._groups.setdefault(key.group, ClassicGroup(group_id=key.group))
-        elif not self.offsets.has_offsets(key.group):
-            group = self._groups.get(key.group)
-            if isinstance(group, ClassicGroup) and group.metadata is None:
-                del self._groups[key.group]
+        else:
+            self._remove_if_blank(key.group)
+
+    def _remove_if_blank(self, group_id: str) -> None:
+        """A simple group lives as long as it has offsets, pending ones included."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup) and group.metadata is None and not self._has_any_offsets(group_id):
+            del self._groups[group_id]
+
+    def _has_any_offsets(self, group_id: str) -> bool:
+        return self.offsets.has_offsets(group_id) or self.pending_offsets.has_offsets(group_id)
 
     def _replay_classic(self, group_id: str, value: s.GroupMetadataValue | None) -> None:
         group = self._groups.get(group_id)
@@ -131,13 +156,13 @@ class GroupRegistry:
             self._groups[group_id] = ClassicGroup(group_id=group_id, metadata=value)
         elif isinstance(group, ClassicGroup):
             del self._groups[group_id]
-            if self.offsets.has_offsets(group_id):
+            if self._has_any_offsets(group_id):
                 self._groups[group_id] = ClassicGroup(group_id=group_id)
 
     def _remove_streams_group(self, group_id: str) -> None:
         if isinstance(self._groups.get(group_id), StreamsGroup):
             del self._groups[group_id]
-            if self.offsets.has_offsets(group_id):
+            if self._has_any_offsets(group_id):
                 self._groups[group_id] = ClassicGroup(group_id=group_id)
 
     def _streams_group_for_replay(self, group_id: str, *, creates: bool) -> StreamsGroup | None:

@@ -26,10 +26,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRecord:
-    """A record of `__consumer_offsets`: a key and a value of `coordinator.records.schemas`; value None = tombstone."""
+    """A record of `__consumer_offsets`: a key and a value of `coordinator.records.schemas`; value None = tombstone.
+
+    With a producer id it belongs to that producer's transaction and waits for the marker; a result's records are then
+    all of the same transaction.
+    """
 
     key: object
     value: object | None
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

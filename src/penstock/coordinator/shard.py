@@ -30,6 +30,7 @@ from penstock.coordinator.offsets.offset_delete import offset_delete
 from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
 from penstock.coordinator.offsets.offset_fetch import offset_fetch
 from penstock.coordinator.offsets.topic_deletion import deleted_topic_tombstones
+from penstock.coordinator.offsets.txn_offset_commit import txn_offset_commit
 from penstock.coordinator.records.serde import encode_key, encode_value
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
@@ -68,6 +69,7 @@ from penstock.protocol.messages import (
     offset_fetch_response,
     streams_group_describe_response,
     streams_group_heartbeat_request,
+    txn_offset_commit_request,
 )
 from penstock.protocol.units import from_ms
 
@@ -136,6 +138,18 @@ class GroupCoordinatorShard:
             now_ms=now_ms,
         )
 
+    def txn_offset_commit(
+        self, request: txn_offset_commit_request.TxnOffsetCommitRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 28; whoever calls has verified the transaction. Raises CoordinatorError when the request is refused."""
+        return txn_offset_commit(
+            self._registry.get(request.group_id),
+            request,
+            context,
+            metadata_max_bytes=self._configuration.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+
     def offset_delete(
         self,
         request: offset_delete_request.OffsetDeleteRequest,
@@ -144,7 +158,13 @@ class GroupCoordinatorShard:
         now_ms: int,  # noqa: ARG002 - every write has it
     ) -> CoordinatorResult:
         """API 47. Raises CoordinatorError when the whole request is refused."""
-        return offset_delete(self._registry.offsets, self._registry.get(request.group_id), request, context)
+        return offset_delete(
+            self._registry.offsets,
+            self._registry.pending_offsets,
+            self._registry.get(request.group_id),
+            request,
+            context,
+        )
 
     def delete_groups(
         self,
@@ -160,7 +180,9 @@ class GroupCoordinatorShard:
         for group_id in dict.fromkeys(group_ids):
             code = ErrorCode.none
             try:
-                records.extend(delete_group(self._registry.get(group_id), group_id, self._registry.offsets))
+                registry = self._registry
+                group = registry.get(group_id)
+                records.extend(delete_group(group, group_id, registry.offsets, registry.pending_offsets))
                 timers.append(CancelTimer(key=initial_delay_timer(group_id)))
                 timers.append(CancelTimer(key=interval_timer(group_id)))
             except CoordinatorError as error:
@@ -209,10 +231,16 @@ class GroupCoordinatorShard:
         group: offset_fetch_request.OffsetFetchRequestGroup,
         context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
         *,
-        require_stable: bool = False,  # noqa: ARG002 - pending transactional offsets come with TxnOffsetCommit
+        require_stable: bool = False,
     ) -> offset_fetch_response.OffsetFetchResponseGroup:
         """API 9, one group. Raises CoordinatorError when the whole group is refused."""
-        return offset_fetch(self._registry.offsets, self._registry.get(group.group_id), group, image=self._image)
+        return offset_fetch(
+            self._registry.offsets,
+            self._registry.get(group.group_id),
+            group,
+            image=self._image,
+            unstable=self._registry.pending_offsets if require_stable else None,
+        )
 
     def group(self, group_id: str) -> Group | None:
         """For watchers and checkers: to be looked at, not to be changed."""
@@ -282,9 +310,18 @@ class GroupCoordinatorShard:
         if record.value is None and group_id is not None and self._registry.get(group_id) is None:
             self._soft.pop(group_id, None)
 
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Writes hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
+        self._registry.end_transaction(producer_id, committed=committed)
+
     def digest(self) -> str:
         """A hash of the hard state; equal states have equal digests, however they came about."""
-        encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in self._registry.hard_state())
+        settled = [each for each in self._registry.hard_state() if each.producer_id < 0]
+        encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in settled)
+        for counts in (False, True):  # of pending offsets the order matters
+            for each in self._registry.pending_offsets.hard_state(counts=counts):
+                encoded.append((encode_key(each.key), encode_value(each.value)))
+                encoded.append((b"%d" % each.producer_id, b"counts" if counts else b"overtaken"))
         content = hashlib.sha256()
         for part in (part for pair in encoded for part in pair):
             content.update(len(part).to_bytes(4, "big") + part)
@@ -351,8 +388,10 @@ class GroupCoordinatorShard:
 
     def _expire_offsets(self, now_ms: int) -> Iterator[CoordinatorResult]:
         retention_ms = self._configuration.offsets_retention_minutes * 60_000
-        groups = self._registry.all()
-        yield from expiry_results(groups, self._registry.offsets, retention_ms=retention_ms, now_ms=now_ms)
+        registry = self._registry
+        yield from expiry_results(
+            registry.all(), registry.offsets, registry.pending_offsets, retention_ms=retention_ms, now_ms=now_ms
+        )
         yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
 
     def _next_expiry(self, now_ms: int) -> SetTimer:
@@ -362,7 +401,8 @@ class GroupCoordinatorShard:
     def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Who does not come back after the tombstones could not write them: they are due with the next image."""
         image = self._image
-        tombstones = deleted_topic_tombstones(self._registry.offsets, self._followed_image, image)
+        offsets, pending = self._registry.offsets, self._registry.pending_offsets
+        tombstones = deleted_topic_tombstones(offsets, pending, self._followed_image, image)
         if tombstones:
             yield CoordinatorResult(records=tombstones)
         self._followed_image = image

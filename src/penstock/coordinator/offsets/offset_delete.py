@@ -6,6 +6,7 @@ from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
 from penstock.coordinator.offsets.member_ownership import subscribed_topics
+from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.records.builders import offset_commit_tombstone
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult, Reply
@@ -20,11 +21,13 @@ __all__ = ["offset_delete"]
 
 def offset_delete(
     offsets: CommittedOffsets,
+    pending: PendingOffsets,
     group: StreamsGroup | ClassicGroup | None,
     request: req.OffsetDeleteRequest,
     context: RequestContext,
 ) -> CoordinatorResult:
-    """A topic the group's members read is GROUP_SUBSCRIBED_TO_TOPIC; the others are deleted, there or not.
+    """A topic the group's members read is GROUP_SUBSCRIBED_TO_TOPIC; the others are deleted, there or not, and pending
+    ones of transactions with them.
 
     Raises CoordinatorError(GROUP_ID_NOT_FOUND), and NON_EMPTY_GROUP for a classic group with members.
     """
@@ -40,7 +43,8 @@ def offset_delete(
         partitions = []
         for partition in topic.partitions:
             index = int(partition.partition_index)
-            if code is ErrorCode.none and offsets.get(request.group_id, topic.name, index) is not None:
+            is_there = offsets.get(request.group_id, topic.name, index) is not None
+            if code is ErrorCode.none and (is_there or pending.has(request.group_id, topic.name, index)):
                 records.append(offset_commit_tombstone(request.group_id, topic.name, index))
             partitions.append(
                 res.OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=code)

@@ -3,7 +3,8 @@
 An offset goes when it is older than `offsets.retention.minutes` (or behind its own expire timestamp, which old clients
 could set) and its topic is not read by a member of the group. Age counts from the commit; in an empty classic group
 that had members, from the moment it became empty. A classic group with members keeps everything, until its
-subscriptions are known. A group with neither members nor offsets goes with the next pass, or with its last offset.
+subscriptions are known. An offset stays while a transaction is about to replace it. A group with neither members nor
+offsets goes with the next pass, or with its last offset.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets, TopicPartition
 from penstock.coordinator.offsets.member_ownership import subscribed_topics
+from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.records.builders import (
     group_metadata_tombstone,
     offset_commit_tombstone,
@@ -30,16 +32,21 @@ _MOST_RECORDS = 1_000
 
 
 def expiry_results(
-    groups: Iterable[StreamsGroup | ClassicGroup], offsets: CommittedOffsets, *, retention_ms: int, now_ms: int
+    groups: Iterable[StreamsGroup | ClassicGroup],
+    offsets: CommittedOffsets,
+    pending: PendingOffsets,
+    *,
+    retention_ms: int,
+    now_ms: int,
 ) -> Iterator[CoordinatorResult]:
     """One pass over all groups, in portions; nothing is yielded when nothing has expired."""
     records: list[CoordinatorRecord] = []
     events: list[CoordinatorEvent] = []
     for group in groups:
-        gone = expired(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
+        gone = expired(group, offsets, pending, retention_ms=retention_ms, now_ms=now_ms)
         group_id = group.group_id
         records.extend(offset_commit_tombstone(group_id, topic, partition) for topic, partition in gone)
-        is_over = len(gone) == offsets.count(group_id) and _is_empty(group)
+        is_over = len(gone) == offsets.count(group_id) and _is_empty(group) and not pending.has_offsets(group_id)
         if is_over and isinstance(group, StreamsGroup):
             records.extend(streams_group_tombstones(group_id))
         elif is_over:
@@ -55,7 +62,12 @@ def expiry_results(
 
 
 def expired(
-    group: StreamsGroup | ClassicGroup, offsets: CommittedOffsets, *, retention_ms: int, now_ms: int
+    group: StreamsGroup | ClassicGroup,
+    offsets: CommittedOffsets,
+    pending: PendingOffsets,
+    *,
+    retention_ms: int,
+    now_ms: int,
 ) -> list[TopicPartition]:
     """Which offsets of the group have expired, in order of topic and partition."""
     base_ms: int | None = None
@@ -68,7 +80,9 @@ def expired(
     return sorted(
         key
         for key, value in offsets.items_of(group.group_id)
-        if key[0] not in read and _has_expired(value, base_ms, retention_ms, now_ms)
+        if key[0] not in read
+        and _has_expired(value, base_ms, retention_ms, now_ms)
+        and not pending.has(group.group_id, *key)
     )
 
 

@@ -10,6 +10,7 @@ from kio.static.primitive import i32, i64
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import offset_fetch_request as req
@@ -26,17 +27,20 @@ def offset_fetch(
     request: req.OffsetFetchRequestGroup,
     *,
     image: MetadataImage,
+    unstable: PendingOffsets | None = None,
 ) -> res.OffsetFetchResponseGroup:
     """All offsets of the group when `topics` is null. No offset is -1, an unknown group is no error.
+
+    `unstable`: pending offsets, whose partitions are UNSTABLE_OFFSET_COMMIT; None when the client takes what is there.
 
     Raises CoordinatorError(UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH) for a member of a streams group that is not current.
     """
     if isinstance(group, StreamsGroup):
         _check_member(group, request)
     topics = (
-        _all(offsets, request.group_id, image)
+        _all(offsets, request.group_id, image, unstable)
         if request.topics is None
-        else tuple(_topic(offsets, request.group_id, topic, image) for topic in request.topics)
+        else tuple(_topic(offsets, request.group_id, topic, image, unstable) for topic in request.topics)
     )
     return res.OffsetFetchResponseGroup(group_id=request.group_id, topics=topics, error_code=ErrorCode.none)
 
@@ -57,17 +61,24 @@ def _check_member(group: StreamsGroup, request: req.OffsetFetchRequestGroup) -> 
         )
 
 
-def _all(offsets: CommittedOffsets, group_id: str, image: MetadataImage) -> tuple[res.OffsetFetchResponseTopics, ...]:
+def _all(
+    offsets: CommittedOffsets, group_id: str, image: MetadataImage, unstable: PendingOffsets | None
+) -> tuple[res.OffsetFetchResponseTopics, ...]:
     by_topic: dict[str, list[int]] = {}
     for (topic, partition), _ in offsets.of_group(group_id):
         by_topic.setdefault(topic, []).append(partition)
     return tuple(
-        _partitions(offsets, group_id, topic, tuple(partitions), image) for topic, partitions in by_topic.items()
+        _partitions(offsets, group_id, topic, tuple(partitions), image, unstable)
+        for topic, partitions in by_topic.items()
     )
 
 
 def _topic(
-    offsets: CommittedOffsets, group_id: str, topic: req.OffsetFetchRequestTopics, image: MetadataImage
+    offsets: CommittedOffsets,
+    group_id: str,
+    topic: req.OffsetFetchRequestTopics,
+    image: MetadataImage,
+    unstable: PendingOffsets | None,
 ) -> res.OffsetFetchResponseTopics:
     name = topic.name
     if not name and topic.topic_id is not None:
@@ -79,23 +90,30 @@ def _topic(
                 partitions=tuple(_no_offset(int(i), ErrorCode.unknown_topic_id) for i in topic.partition_indexes),
             )
         name = cast("TopicName", known)
-    return _partitions(offsets, group_id, name, tuple(int(i) for i in topic.partition_indexes), image)
+    return _partitions(offsets, group_id, name, tuple(int(i) for i in topic.partition_indexes), image, unstable)
 
 
 def _partitions(
-    offsets: CommittedOffsets, group_id: str, topic: str, partitions: tuple[int, ...], image: MetadataImage
+    offsets: CommittedOffsets,
+    group_id: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    image: MetadataImage,
+    unstable: PendingOffsets | None,
 ) -> res.OffsetFetchResponseTopics:
     known = image.topics.get(topic)
     return res.OffsetFetchResponseTopics(
         name=cast("TopicName", topic),
         topic_id=None if known is None else known.topic_id,
-        partitions=tuple(_partition(offsets, group_id, topic, partition) for partition in partitions),
+        partitions=tuple(_partition(offsets, group_id, topic, partition, unstable) for partition in partitions),
     )
 
 
 def _partition(
-    offsets: CommittedOffsets, group_id: str, topic: str, partition: int
+    offsets: CommittedOffsets, group_id: str, topic: str, partition: int, unstable: PendingOffsets | None
 ) -> res.OffsetFetchResponsePartitions:
+    if unstable is not None and unstable.has(group_id, topic, partition):
+        return _no_offset(partition, ErrorCode.unstable_offset_commit)
     value = offsets.get(group_id, topic, partition)
     if value is None:
         return _no_offset(partition, ErrorCode.none)

@@ -1,9 +1,10 @@
-"""Offsets of deleted topics go with them."""
+"""Offsets of deleted topics go with them, pending ones of transactions too."""
 
 from __future__ import annotations
 
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.records.builders import offset_commit_tombstone
 from penstock.coordinator.result import CoordinatorRecord
 
@@ -11,7 +12,7 @@ __all__ = ["deleted_topic_tombstones"]
 
 
 def deleted_topic_tombstones(
-    offsets: CommittedOffsets, before: MetadataImage, after: MetadataImage
+    offsets: CommittedOffsets, pending: PendingOffsets, before: MetadataImage, after: MetadataImage
 ) -> tuple[CoordinatorRecord, ...]:
     """Tombstones for offsets of topics that are gone or were created anew, unless the offset names the new id."""
     gone = {
@@ -21,9 +22,16 @@ def deleted_topic_tombstones(
     }
     if not gone:
         return ()
-    return tuple(
-        offset_commit_tombstone(group_id, topic, partition)
+    committed = {
+        (group_id, topic, partition): None
         for group_id in offsets.group_ids()
         for (topic, partition), value in offsets.of_group(group_id)
         if topic in gone and value.topic_id in (None, gone[topic])
-    )
+    }
+    undecided = {
+        (group_id, topic, partition): None
+        for group_id in pending.group_ids()
+        for topic, partition in pending.of_group(group_id)
+        if topic in gone
+    }
+    return tuple(offset_commit_tombstone(*key) for key in sorted(committed | undecided))

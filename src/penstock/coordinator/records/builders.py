@@ -31,6 +31,7 @@ __all__ = [
     "group_metadata_tombstone",
     "offset_commit_record",
     "offset_commit_tombstone",
+    "pending_offset_record",
     "streams_group_current_assignment_record",
     "streams_group_member_record",
     "streams_group_member_tombstones",
@@ -49,6 +50,12 @@ def offset_commit_record(group: str, topic: str, partition: int, value: OffsetCo
 
 def offset_commit_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:
     return CoordinatorRecord(key=OffsetCommitKey(group=group, topic=topic, partition=partition), value=None)
+
+
+def pending_offset_record(
+    key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int, producer_epoch: int = -1
+) -> CoordinatorRecord:
+    return CoordinatorRecord(key=key, value=value, producer_id=producer_id, producer_epoch=producer_epoch)
 
 
 def group_metadata_tombstone(group: str) -> CoordinatorRecord:
