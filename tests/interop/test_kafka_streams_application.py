@@ -18,7 +18,7 @@ from tests.interop.kafka_jars import OLD_STREAMS
 from tests.interop.streams_incidents import INCIDENTS
 from tests.interop.streams_scenario import SETTINGS, Scenario, Seen, Table
 from tests.interop.streams_steps import STEPS
-from tests.spark.application.processes import BrokerProcess
+from tests.spark.application.processes import BrokerProcess, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -200,12 +200,35 @@ def test_kafka_streams_42_beside_43(our_broker: BrokerProcess, tmp_path: Path) -
 
 
 @longer
+def test_exactly_once_though_an_instance_is_killed(our_broker: BrokerProcess, tmp_path: Path) -> None:
+    """Every word is counted once. The killed instance's transaction is aborted when its time is over."""
+    eos = {"processing__guarantee": "exactly_once_v2", "commit__interval__ms": 50, "word__on__disk": "true"}
+    with Scenario(our_broker, tmp_path, "exactly-once") as story:
+
+        def counted(what: str) -> None:
+            until(story.counts_exactly, what, *story.instances.values(), within=120)
+
+        story.create_topics()
+        one = story.join("one", **eos)
+        two = story.join("two", **eos)
+        until(lambda: one.is_running() and two.is_running(), "both running", one, two, within=60)
+        story.words.send(2000)
+        counted("counted by two")
+        story.words.send(4000)
+        story.instances.pop("two").kill()
+        counted("counted by one")
+        story.join("three", **eos)
+        story.words.send(2000)
+        counted("counted with a third")
+        assert all(instance.close() == 0 for instance in story.instances.values())
+        assert story.counts_exactly()
+
+
+@longer
 def test_what_is_not_here_yet_ends_at_once_and_is_told(our_broker: BrokerProcess, tmp_path: Path) -> None:
-    """Transactions and classic groups: an application that needs them does not hang."""
+    """Classic groups: an application that needs them does not hang."""
     with Scenario(our_broker, tmp_path, "not-here-yet") as story:
         story.create_topics()
-        exactly = story.start("exactly-once", processing__guarantee="exactly_once_v2")
         classic = story.start("classic", group="not-here-yet-classic", group__protocol="classic")
-        assert (exactly.ended(), classic.ended()) == (1, 1)
-        assert "The version of API is not supported" in exactly.log.read_text()
+        assert classic.ended() == 1
         assert "The node does not support JOIN_GROUP" in classic.error["message"]
