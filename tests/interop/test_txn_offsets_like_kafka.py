@@ -23,8 +23,11 @@ from penstock.protocol.api_keys import ApiKey as Api
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 AT_ONCE = {"streams.initial.rebalance.delay.ms": 0, "streams.assignment.interval.ms": 0}
-# Kafka looks at the owner only when the epoch is an old one.
-INTENDED = {"the current epoch, another's partition"}
+INTENDED = {
+    "the current epoch, another's partition",  # Kafka looks at the owner only when the epoch is an old one
+    "a group that an aborted transaction made",  # Kafka lists it, empty, until it looks for expired offsets
+    "is deleted",
+}
 PASSING = ("concurrent_transactions", "coordinator_load_in_progress", "coordinator_not_available")
 
 
@@ -115,11 +118,21 @@ class Offsets:
 
 
 def steps(o: Offsets) -> None:
+    aborted_group(o)
     simple_group(o)
     versions(o)
     order(o)
     deletions(o)
     streams_group(o)
+
+
+def aborted_group(o: Offsets) -> None:
+    p = o.transactions.init("x")
+    o.commit("nobody, in no group", p, {("in", 0): 1})
+    o.members.list_groups("a group that an open transaction made")
+    o.end(p, commit=False)
+    o.members.list_groups("a group that an aborted transaction made")
+    o.members.delete_group("is deleted")
 
 
 def simple_group(o: Offsets) -> None:
@@ -223,12 +236,19 @@ def played(port: int, play: Callable[[Offsets], None]) -> dict[str, Any]:
     o = Offsets(port)
     try:
         play(o)
-        return {**o.answers, **{name: o.members.recording[name] for name in DELETIONS}}
+        return {**o.answers, **{name: o.members.recording[name] for name in RECORDED}}
     finally:
         o.close()
 
 
-DELETIONS = ("offsets with pending ones", "the group with pending offsets", "the group again")
+RECORDED = (
+    "a group that an open transaction made",
+    "a group that an aborted transaction made",
+    "is deleted",
+    "offsets with pending ones",
+    "the group with pending offsets",
+    "the group again",
+)
 
 
 def test_every_answer_is_kafkas(kafka: KafkaBroker) -> None:

@@ -113,8 +113,14 @@ def coordinator_records(
                 _end(chunk, header, last, transactions)
                 continue
             skipped = position - header.base_offset  # of the first batch: what lies before the position
+            is_usual = not transactions and not header.is_transactional
             for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
-                if key is not None and delta >= skipped:
+                if key is None or delta < skipped:
+                    continue
+                if is_usual:
+                    last.pop(key, None)
+                    last[key] = value
+                else:
                     _note(header, key, value, last, transactions)
         position = max(end_of(chunk), position + 1)
         if len(last) >= MOST_HELD and not transactions:
