@@ -367,7 +367,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(steps=STEPS)
 def test_a_loaded_shard_is_the_live_one(steps: list[tuple[str, int, int, str]]) -> None:
     t = Transactions()
