@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.time.Duration;
 import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
@@ -39,7 +40,14 @@ public final class WordCount {
                 settings.getProperty("word.added"),
                 Boolean.parseBoolean(settings.getProperty("word.by.id")));
         var streams = new KafkaStreams(topology, settings);
-        streams.setStateListener((now, before) -> events.tell("state", "from", before.name(), "to", now.name()));
+        // The state changes before its listener hears of it: the end is when the last state was told.
+        var ended = new CountDownLatch(1);
+        streams.setStateListener((now, before) -> {
+            events.tell("state", "from", before.name(), "to", now.name());
+            if (now.hasCompletedShutdown()) {
+                ended.countDown();
+            }
+        });
         streams.setUncaughtExceptionHandler(error -> {
             events.tell("error", "type", error.getClass().getName(), "message", error.getMessage(), "cause", causeOf(error));
             return StreamThreadExceptionResponse.valueOf(settings.getProperty("word.on.error"));
@@ -47,14 +55,8 @@ public final class WordCount {
         endpoint.serve(streams, () -> streams.close(CLOSE_WITHIN));
         events.tell("listening", "address", endpoint.address());
         streams.start();
-        waitForTheEnd(streams);
+        ended.await();
         System.exit(streams.state() == KafkaStreams.State.ERROR ? 1 : 0);
-    }
-
-    private static void waitForTheEnd(KafkaStreams streams) throws InterruptedException {
-        while (!streams.state().hasCompletedShutdown()) {
-            Thread.sleep(20);
-        }
     }
 
     private static String causeOf(Throwable error) {
