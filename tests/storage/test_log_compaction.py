@@ -124,6 +124,20 @@ def test_the_active_segment_is_never_touched(disk: FaultyFileSystem) -> None:
     assert records(log) == before
 
 
+def test_a_segment_that_was_closed_after_the_flush_gets_no_gaps_yet(disk: FaultyFileSystem) -> None:
+    """A recovery would take them for holes, and cut the log there."""
+    log = log_of(disk)
+    for n in range(8):
+        put(log, ("key", str(n)), ("filler", "x" * 300))
+    flushed_offset = log.flush()
+    for n in range(8):
+        put(log, ("key", str(n)), ("filler", "x" * 300))
+    assert log.cleaning_plan(0, NOW_MS).end_offset > flushed_offset
+    bounded = log.cleaning_plan(0, NOW_MS, flushed_offset=flushed_offset)
+    assert 0 < bounded.end_offset <= flushed_offset
+    assert all(segment.end_offset <= flushed_offset for segment in bounded.closed)
+
+
 def test_an_open_transaction_bounds_the_cleaning_and_its_records_stay(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     put(log, ("key", "old"))

@@ -79,9 +79,9 @@ class LogCleaner:
         loop = asyncio.get_running_loop()
         # Nothing is dropped for the sake of a record that a power loss could still take; and what has gaps from now
         # on must be known to have been flushed, else a recovery would take them for holes.
-        await loop.run_in_executor(self._executor, log.flush)
+        flushed_offset = await loop.run_in_executor(self._executor, log.flush)
         await loop.run_in_executor(self._executor, lambda: self._directory.checkpoint(sync=True))
-        plan = log.cleaning_plan(first_dirty_offset, self._directory.now_ms())
+        plan = log.cleaning_plan(first_dirty_offset, self._directory.now_ms(), flushed_offset=flushed_offset)
         cleaning = LogCleaning(plan, key_memory_bytes=self._key_memory_bytes, pace=self._pace)
         exchanges = cleaning.exchanges()
         before = after = 0

@@ -22,10 +22,14 @@ _log = logging.getLogger("penstock.storage")
 
 def compactable_part(log: LogState, first_dirty_offset: int, now_ms: int) -> Compactable:
     """As `PartitionLog.compactable`."""
+    return _compactable(log, _closed_segments(log), first_dirty_offset, now_ms)
+
+
+def _compactable(log: LogState, closed: tuple[SegmentFacts, ...], first_dirty_offset: int, now_ms: int) -> Compactable:
     # A mark outside the log is of another life of it: everything counts as dirty then, as in Kafka.
     is_inside = log.log_start_offset <= first_dirty_offset <= log.row.active.base_offset
     return compactable(
-        _closed_segments(log),
+        closed,
         first_dirty_offset=first_dirty_offset if is_inside else log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
         config=log.config,
@@ -33,17 +37,21 @@ def compactable_part(log: LogState, first_dirty_offset: int, now_ms: int) -> Com
     )
 
 
-def cleaning_plan(log: LogState, first_dirty_offset: int, now_ms: int) -> CleaningPlan:
+def cleaning_plan(log: LogState, first_dirty_offset: int, now_ms: int, flushed_offset: int | None) -> CleaningPlan:
     """As `PartitionLog.cleaning_plan`."""
     log.health.check_usable()
-    part = compactable_part(log, first_dirty_offset, now_ms)
+    # A segment that was closed since then may not get gaps yet: a recovery would take them for holes.
+    closed = _closed_segments(log)
+    if flushed_offset is not None:
+        closed = tuple(segment for segment in closed if segment.end_offset <= flushed_offset)
+    part = _compactable(log, closed, first_dirty_offset, now_ms)
     return CleaningPlan(
         directory=log.directory,
         config=log.config,
         file_system=log.file_system,
-        closed=tuple(each for each in _closed_segments(log) if each.base_offset < part.end_offset),
+        closed=tuple(segment for segment in closed if segment.base_offset < part.end_offset),
         scanned=tuple((segment.base_offset, segment.size_bytes) for segment in log.row.segments),
-        flushed_offset=log.flush.recovery_point,
+        flushed_offset=log.flush.recovery_point if flushed_offset is None else flushed_offset,
         first_dirty_offset=part.first_dirty_offset,
         end_offset=part.end_offset,
         last_batches=log.producers.last_batches(),

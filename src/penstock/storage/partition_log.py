@@ -318,9 +318,13 @@ class PartitionLog:
         """What a cleaning would have to do, if what lies before `first_dirty_offset` is clean already."""
         return compactable_part(self._state, first_dirty_offset, now_ms)
 
-    def cleaning_plan(self, first_dirty_offset: int, now_ms: int) -> CleaningPlan:
-        """For `LogCleaning`, whatever the dirty ratio. What is to be cleaned must have been flushed before."""
-        return cleaning_plan(self._state, first_dirty_offset, now_ms)
+    def cleaning_plan(self, first_dirty_offset: int, now_ms: int, *, flushed_offset: int | None = None) -> CleaningPlan:
+        """For `LogCleaning`, whatever the dirty ratio: of the segments that lie wholly before `flushed_offset`.
+
+        That is what a flush has answered and a checkpoint has noted since: compaction leaves gaps, and a recovery
+        takes gaps behind the noted offset for holes. None: all that is closed, if nobody will have to recover it.
+        """
+        return cleaning_plan(self._state, first_dirty_offset, now_ms, flushed_offset)
 
     def exchange(self, exchange: SegmentExchange) -> bool:
         """Put a cleaned segment in place; False when the log is not as it was or the disk refused: nothing was done.
