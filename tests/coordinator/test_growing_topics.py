@@ -163,7 +163,7 @@ def test_a_topic_nobody_needs_is_nothing_to_the_group() -> None:
 
 def test_a_topic_nobody_needs_configures_nothing_anew() -> None:
     ctx = running({"in": 2, "cl": 2})
-    soft = ctx.shard._soft["g"]
+    soft = ctx.shard.streams._soft["g"]
     group = ctx.shard._registry.streams_group("g")
     assert group.topology is not None
     before = soft.configured_topology(group, group.topology, ctx.image)

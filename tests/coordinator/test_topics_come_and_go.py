@@ -42,7 +42,7 @@ def tasks(ctx: CoordinatorContext) -> set[tuple[str, int]]:
     """What the coordinator's own configured topology has."""
     group = ctx.shard._registry.streams_group("g")
     assert group.topology is not None
-    configured = ctx.shard._soft_state("g").configured_topology(group, group.topology, ctx.image)
+    configured = ctx.shard.streams.soft_state("g").configured_topology(group, group.topology, ctx.image)
     if not configured.is_ready:
         return set()
     return {(each.subtopology_id, p) for each in configured.subtopologies.values() for p in range(each.tasks)}
@@ -75,7 +75,7 @@ def test_the_group_follows_its_topics(block: int) -> None:
             if random.random() < 0.5:  # as the broker does it for the member
                 group = ctx.shard._registry.streams_group("g")
                 assert group.topology is not None
-                configured = ctx.shard._soft_state("g").configured_topology(group, group.topology, ctx.image)
+                configured = ctx.shard.streams.soft_state("g").configured_topology(group, group.topology, ctx.image)
                 topics |= {topic.name: topic.partitions for topic in configured.topics_to_create}
                 ctx.set_topics(topics)
             topics, renewed = changed(random, topics, known)

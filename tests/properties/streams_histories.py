@@ -442,7 +442,7 @@ class History:
         instances.pop(None, None)
         assert instances == group.static_members, "the instance ids are not the members'"
         assert len(instances) == sum(each.metadata.instance_id is not None for each in group.members.values())
-        offsets = self.shard._soft_state(GROUP).task_offsets
+        offsets = self.shard.streams.soft_state(GROUP).task_offsets
         self.reported = {each: told for each, told in self.reported.items() if each in group.members and told}
         kept = {each: known.offsets for each, known in offsets.items() if known.offsets}
         assert kept == self.reported, "reported offsets"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from typing import cast
 
 from kio.schema.types import GroupId
@@ -18,11 +17,11 @@ from kio.schema.types import GroupId
 from penstock.coordinator.admin.delete_groups import delete_group
 from penstock.coordinator.admin.describe_groups import describe_group
 from penstock.coordinator.admin.list_groups import list_groups
-from penstock.coordinator.admin.streams_group_describe import described_group, undescribed_group
 from penstock.coordinator.assignors.assignor import TaskAssignor
 from penstock.coordinator.assignors.sticky_tasks import StickyTaskAssignor
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.group_kind import GroupKind, ShardState
 from penstock.coordinator.group_registry import Group, GroupRegistry
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.offset_commit import offset_commit
@@ -41,22 +40,7 @@ from penstock.coordinator.result import (
     SetTimer,
     TimerKey,
 )
-from penstock.coordinator.streams.circumstances import Circumstances
-from penstock.coordinator.streams.group import StreamsGroup
-from penstock.coordinator.streams.group_timers import (
-    assignment_due,
-    circumstances_changed,
-    loaded_group_timers,
-    rebalance_timed_out,
-    session_timed_out,
-)
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat, is_steady
-from penstock.coordinator.streams.member import JOIN_EPOCH
-from penstock.coordinator.streams.membership_end import streams_group_leave
-from penstock.coordinator.streams.request_validation import validate_request
-from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
-from penstock.coordinator.streams.streams_group_heartbeat import streams_group_heartbeat
-from penstock.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
+from penstock.coordinator.streams.streams_groups import StreamsGroups
 from penstock.coordinator.timers import TimerQueue
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import (
@@ -67,15 +51,11 @@ from penstock.protocol.messages import (
     offset_delete_request,
     offset_fetch_request,
     offset_fetch_response,
-    streams_group_describe_response,
-    streams_group_heartbeat_request,
     txn_offset_commit_request,
 )
 from penstock.protocol.units import from_ms
 
 __all__ = ["GroupCoordinatorShard"]
-
-_SECONDS_IN_INT32 = 2**31
 
 
 class GroupCoordinatorShard:
@@ -90,40 +70,17 @@ class GroupCoordinatorShard:
         assignor: TaskAssignor | None = None,
     ) -> None:
         self.partition = partition
-        self._configuration = configuration
-        self._image = image
         self._followed_image = image
-        self._assignor: TaskAssignor = assignor or StickyTaskAssignor()
         self._registry = GroupRegistry()
-        self._soft: dict[str, StreamsGroupSoftState] = {}
         self._timers = TimerQueue()
-        self._first_endpoint_epoch = 0
+        self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
+        self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
+        self._kinds: tuple[GroupKind, ...] = (self.streams,)
+        # Requests of one kind of group are that kind's own methods.
+        self.streams_group_heartbeat = self.streams.streams_group_heartbeat
+        self.streams_group_describe = self.streams.streams_group_describe
 
     # --- writes ---
-
-    def streams_group_heartbeat(
-        self,
-        request: streams_group_heartbeat_request.StreamsGroupHeartbeatRequest,
-        context: RequestContext,
-        *,
-        now_ms: int,
-    ) -> CoordinatorResult:
-        """API 88. Raises CoordinatorError."""
-        validate_request(request)
-        group_id = request.group_id
-        circumstances = self._circumstances(group_id, now_ms)
-        soft = self._soft_state(group_id)
-        if request.member_epoch < JOIN_EPOCH:
-            group = self._registry.streams_group(group_id)
-            return streams_group_leave(group, soft, request, context, circumstances)
-        if request.member_epoch > JOIN_EPOCH:
-            group = self._registry.streams_group(group_id)
-            result = streams_group_heartbeat(group, soft, request, context, circumstances)
-            return self._remembered(result, group, soft, circumstances)
-        group, conversion = self._registry.streams_group_to_join(group_id)
-        result = streams_group_heartbeat(group, soft, request, context, circumstances)
-        self._soft[group_id] = soft
-        return replace(result, records=(*conversion, *result.records)) if conversion else result
 
     def offset_commit(
         self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
@@ -133,8 +90,8 @@ class GroupCoordinatorShard:
             self._registry.get(request.group_id),
             request,
             context,
-            image=self._image,
-            metadata_max_bytes=self._configuration.offset_metadata_max_bytes,
+            image=self._state.image,
+            metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
 
@@ -146,7 +103,7 @@ class GroupCoordinatorShard:
             self._registry.get(request.group_id),
             request,
             context,
-            metadata_max_bytes=self._configuration.offset_metadata_max_bytes,
+            metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
 
@@ -183,8 +140,8 @@ class GroupCoordinatorShard:
                 registry = self._registry
                 group = registry.get(group_id)
                 records.extend(delete_group(group, group_id, registry.offsets, registry.pending_offsets))
-                timers.append(CancelTimer(key=initial_delay_timer(group_id)))
-                timers.append(CancelTimer(key=interval_timer(group_id)))
+                for kind in self._kinds:
+                    timers.extend(kind.timers_of_removed(group_id))
             except CoordinatorError as error:
                 code = error.code
             results.append(delete_groups_response.DeletableGroupResult(group_id=_group_id(group_id), error_code=code))
@@ -196,16 +153,6 @@ class GroupCoordinatorShard:
         )
 
     # --- reads ---
-
-    def streams_group_describe(
-        self,
-        group_ids: Iterable[str],
-        context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
-        *,
-        wants_description: bool = False,
-    ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
-        """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
-        return tuple(self._described(group_id, wants_description=wants_description) for group_id in group_ids)
 
     def describe_groups(
         self, group_ids: Iterable[str], context: RequestContext
@@ -238,7 +185,7 @@ class GroupCoordinatorShard:
             self._registry.offsets,
             self._registry.get(group.group_id),
             group,
-            image=self._image,
+            image=self._state.image,
             unstable=self._registry.pending_offsets if require_stable else None,
         )
 
@@ -263,7 +210,7 @@ class GroupCoordinatorShard:
 
         The image counts from the call on, also when the iterator is not drained.
         """
-        self._image = image
+        self._state.image = image
         self._all_changed()
         return self._follow_image(now_ms)
 
@@ -275,18 +222,16 @@ class GroupCoordinatorShard:
 
         The settings count from the call on, also when the iterator is not drained.
         """
-        self._configuration = configuration
+        self._state.configuration = configuration
         self._all_changed()
         return self._follow_circumstances(now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: the timers that a fresh shard needs."""
-        self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
         self._all_changed()
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
-        for group in self._registry.streams_groups():
-            group.rebuild_holders()
-            timers.extend(loaded_group_timers(group, self._circumstances(group.group_id, now_ms)))
+        for kind in self._kinds:
+            timers.extend(kind.on_loaded(now_ms=now_ms))
         return CoordinatorResult(timers=tuple(timers))
 
     def next_deadline_ms(self) -> int | None:
@@ -304,11 +249,8 @@ class GroupCoordinatorShard:
     def replay(self, record: CoordinatorRecord) -> None:
         """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         self._registry.replay(record)
-        group_id = getattr(record.key, "group_id", None)
-        if group_id is not None:  # a committed offset's key has `group`: no answer to a heartbeat depends on it
-            self._changed(group_id)
-        if record.value is None and group_id is not None and self._registry.get(group_id) is None:
-            self._soft.pop(group_id, None)
+        for kind in self._kinds:
+            kind.replayed(record)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Writes hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
@@ -333,61 +275,24 @@ class GroupCoordinatorShard:
 
     # --- parts ---
 
-    def _circumstances(self, group_id: str, now_ms: int) -> Circumstances:
-        return Circumstances(
-            configuration=self._configuration.for_streams_group(group_id),
-            image=self._image,
-            assignor=self._assignor,
-            now_ms=now_ms,
-            initial_delay_runs=self._timers.deadline_ms(initial_delay_timer(group_id)) is not None,
-            interval_timer_runs=self._timers.deadline_ms(interval_timer(group_id)) is not None,
-        )
-
-    def _soft_state(self, group_id: str) -> StreamsGroupSoftState:
-        """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
-        known = self._soft.get(group_id)
-        if known is None:
-            known = StreamsGroupSoftState(endpoint_epoch=self._first_endpoint_epoch)
-            if isinstance(self._registry.get(group_id), StreamsGroup):
-                self._soft[group_id] = known
-        return known
-
     def _changed(self, group_id: str) -> None:
-        soft = self._soft.get(group_id)
-        if soft is not None:
-            soft.changed()
+        for kind in self._kinds:
+            kind.changed(group_id)
 
     def _all_changed(self) -> None:
-        for soft in self._soft.values():
-            soft.changed()
-
-    def _remembered(
-        self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
-    ) -> CoordinatorResult:
-        """With the right to repeat the answer, where there is nothing else in it."""
-        if not is_steady(result, group, circumstances) or self._soft.get(group.group_id) is not soft:
-            return result
-        set_session = cast("SetTimer", result.timers[0])
-        session = self._timers.timer(set_session.key)
-        if session is None:
-            return result
-        steady = SteadyHeartbeat(soft, session, set_session.deadline_ms - circumstances.now_ms)
-        return replace(result, steady=steady)
+        for kind in self._kinds:
+            kind.all_changed()
 
     def _fire(self, key: TimerKey, now_ms: int) -> CoordinatorResult | None:
         self._changed(key.group_id)
         group = self._registry.get(key.group_id)
-        if not isinstance(group, StreamsGroup):
+        if group is None:
             return None
-        soft, circumstances = self._soft_state(key.group_id), self._circumstances(key.group_id, now_ms)
-        if key.kind == "session":
-            return session_timed_out(group, soft, key.member_id, circumstances)
-        if key.kind == "rebalance":
-            return rebalance_timed_out(group, soft, key.member_id, circumstances)
-        return assignment_due(group, soft, circumstances)
+        owner = next((kind for kind in self._kinds if kind.owns(group)), None)
+        return None if owner is None else owner.fire(key, now_ms=now_ms)
 
     def _expire_offsets(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        retention_ms = self._configuration.offsets_retention_minutes * 60_000
+        retention_ms = self._state.configuration.offsets_retention_minutes * 60_000
         registry = self._registry
         yield from expiry_results(
             registry.all(), registry.offsets, registry.pending_offsets, retention_ms=retention_ms, now_ms=now_ms
@@ -395,12 +300,12 @@ class GroupCoordinatorShard:
         yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
 
     def _next_expiry(self, now_ms: int) -> SetTimer:
-        interval_ms = self._configuration.offsets_retention_check_interval_ms
+        interval_ms = self._state.configuration.offsets_retention_check_interval_ms
         return SetTimer(key=OFFSET_EXPIRY, deadline_ms=now_ms + interval_ms)
 
     def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Who does not come back after the tombstones could not write them: they are due with the next image."""
-        image = self._image
+        image = self._state.image
         offsets, pending = self._registry.offsets, self._registry.pending_offsets
         tombstones = deleted_topic_tombstones(offsets, pending, self._followed_image, image)
         if tombstones:
@@ -409,25 +314,8 @@ class GroupCoordinatorShard:
         yield from self._follow_circumstances(now_ms)
 
     def _follow_circumstances(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        for group in self._registry.streams_groups():
-            soft, circumstances = self._soft_state(group.group_id), self._circumstances(group.group_id, now_ms)
-            result = circumstances_changed(group, soft, circumstances)
-            if result is not None:
-                yield result
-
-    def _described(self, group_id: str, *, wants_description: bool) -> streams_group_describe_response.DescribedGroup:
-        try:
-            group = self._registry.streams_group(group_id)
-        except CoordinatorError as error:
-            return undescribed_group(group_id, error.code, error.message)
-        soft = self._soft_state(group_id)
-        return described_group(
-            group,
-            None if group.topology is None else soft.configured_topology(group, group.topology, self._image),
-            task_offsets=soft.task_offsets,
-            assignor_name=self._assignor.name,
-            wants_description=wants_description,
-        )
+        for kind in self._kinds:
+            yield from kind.follow_circumstances(now_ms=now_ms)
 
 
 def _group_id(group_id: str) -> GroupId:
