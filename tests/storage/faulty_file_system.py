@@ -133,6 +133,9 @@ class FaultyFile:
         self._check("read")
         return bytes(self._image.content[position : position + size])
 
+    def span(self, size: int, position: int) -> bytes:
+        return self.read_at(size, position)
+
     def truncate(self, size: int) -> None:
         self._check("truncate")
         content = self._image.content

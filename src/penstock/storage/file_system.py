@@ -8,6 +8,7 @@ Rules: positional reads and writes only, so threads may read while one appends; 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -15,6 +16,8 @@ import shutil
 import threading
 from pathlib import Path
 from typing import Protocol
+
+from penstock.storage.file_span import Descriptor, FileSpan, read_whole
 
 __all__ = [
     "REAL",
@@ -36,6 +39,7 @@ class File(Protocol):
 
     def write_at(self, data: Buffer, position: int) -> None: ...
     def read_at(self, size: int, position: int) -> bytes: ...
+    def span(self, size: int, position: int) -> FileSpan | bytes: ...
     def truncate(self, size: int) -> None: ...
     def size(self) -> int: ...
     def sync(self) -> None: ...
@@ -67,13 +71,20 @@ class FileSystem(Protocol):
 
 
 class RealFile:
-    """A file descriptor of the operating system, closed by `close` and never by accident of a reference count."""
+    """An open file; who still sends a span of it when it is closed keeps the descriptor."""
 
-    __slots__ = ("_fd", "_lock")
+    __slots__ = ("_descriptor", "_lock")
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self._descriptor: Descriptor | None = Descriptor(fd)
         self._lock = threading.Lock()  # between close and a sync from another thread
+
+    @property
+    def _fd(self) -> int:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        return descriptor.number
 
     def write_at(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._fd, data, position)
@@ -84,15 +95,14 @@ class RealFile:
             written += os.pwrite(self._fd, view[written:], position + written)
 
     def read_at(self, size: int, position: int) -> bytes:
-        data = os.pread(self._fd, size, position)
-        if len(data) == size or not data:
-            return data
-        parts = [data]  # Linux stops a single read at 2 GiB - 4 KiB, a signal earlier
-        got = len(data)
-        while got < size and (data := os.pread(self._fd, size - got, position + got)):
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        return read_whole(self._fd, size, position)
+
+    def span(self, size: int, position: int) -> FileSpan | bytes:
+        """What `read_at` would give, not read yet. A file system that has no descriptors gives the bytes."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        return FileSpan(descriptor, position, size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -102,19 +112,13 @@ class RealFile:
 
     def sync(self) -> None:
         with self._lock:
-            if self._fd < 0:
-                return
-            fd = os.dup(self._fd)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            descriptor = self._descriptor  # keeps it open until the sync has ended
+        if descriptor is not None:
+            os.fsync(descriptor.number)
 
     def close(self) -> None:
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            self._descriptor = None
 
 
 class RealLock:
@@ -165,14 +169,15 @@ class RealFileSystem:
         """`path` holds the old bytes or the new ones, never a part; with `sync` the new ones survive a power loss."""
         beside = path.with_name(path.name + ".tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        file = RealFile(fd)
         try:
             if mode != 0o644:
                 os.fchmod(fd, mode)  # what a crash left may have another
-            RealFile(fd).write_at(data, 0)
+            file.write_at(data, 0)
             if sync:
-                os.fsync(fd)
+                file.sync()
         finally:
-            os.close(fd)
+            file.close()
         beside.replace(path)
         if sync:
             self.sync_directory(path.parent)

@@ -1,4 +1,4 @@
-"""One segment of a log: `<base offset>.log` with its two indexes. Knows nothing of producers and epochs.
+"""One segment of a log: `<base offset>.log` with its indexes. Knows nothing of producers and epochs.
 
 Rules: batches are appended whole, with one write, and only what was written is indexed; an append that fails leaves
 size and indexes as they were. The offset index gets an entry for the first batch behind every `index.interval.bytes`
@@ -16,10 +16,12 @@ from pathlib import Path
 from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader
 from penstock.storage.batch_scan import Span, TornLog, parse_header, walk
 from penstock.storage.batch_scan import scan as scan_batches
+from penstock.storage.file_span import FileSpan
 from penstock.storage.file_system import Buffer, File, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
 from penstock.storage.segment_facts import SegmentFacts
+from penstock.storage.transaction_index import TransactionIndex
 
 __all__ = ["FULL_ERRNOS", "LogSegment", "segment_name"]
 
@@ -57,6 +59,7 @@ class LogSegment:
         self.time_index = TimeIndex(
             directory / f"{name}.timeindex{suffix}", base_offset, config.segment_index_bytes, file_system
         )
+        self.transaction_index = TransactionIndex(directory / f"{name}.txnindex{suffix}", file_system)
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -73,6 +76,7 @@ class LogSegment:
         segment._file.truncate(0)
         segment.offset_index.reset()
         segment.time_index.reset()
+        segment.transaction_index.remove()
         segment._indexes_loaded = True
         segment.close()
         return segment
@@ -217,6 +221,7 @@ class LogSegment:
         self.size_bytes = position
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
         self._bytes_since_index_entry = 0
         if position == 0:
             self._first_timestamp_ms = None
@@ -269,6 +274,9 @@ class LogSegment:
     def read(self, start: int, end: int) -> bytes:
         return self.file.read_at(end - start, start)
 
+    def span(self, start: int, end: int) -> FileSpan | bytes:
+        return self.file.span(end - start, start)
+
     # -- ending ----------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
@@ -277,6 +285,7 @@ class LogSegment:
             return
         try:
             self.file.sync()
+            self.transaction_index.sync()
             if self._indexes_loaded:
                 self.offset_index.sync()
                 self.time_index.sync()
@@ -308,3 +317,4 @@ class LogSegment:
         self._file_system.remove(self.path)
         self.offset_index.remove()
         self.time_index.remove()
+        self.transaction_index.remove()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_batches
+from penstock.storage.file_span import FileSpan
 from penstock.storage.file_system import REAL, Buffer, FileSystem
 from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
 from penstock.storage.log_compaction import Compactable
@@ -27,6 +28,8 @@ from penstock.storage.log_state import LogState
 from penstock.storage.producer_state import ProducerState
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
+
+LEAST_SPAN_BYTES = 32 * 1024  # less is copied faster than the kernel is asked to send it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,14 +190,22 @@ class PartitionLog:
     # -- append ----------------------------------------------------------------------------------------------
 
     def append(
-        self, batches: Buffer, *, leader_epoch: int, origin: Origin = "client", flush_now: bool = True
+        self,
+        batches: Buffer,
+        *,
+        leader_epoch: int,
+        origin: Origin = "client",
+        transaction_version: int = 0,
+        flush_now: bool = True,
     ) -> AppendResult:
         """Append whole record batches (format v2), one after another, as one write.
 
         `flush_now=False` leaves the fsync that the configuration asks for to the caller (`flush`, in a thread: group
         commit). A repeat of an idempotent producer's batch is answered with its offsets and not written.
+        `transaction_version`: what the producer of a transaction, or the coordinator of a marker, goes by.
         Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
-        OutOfOrderSequence, InvalidProducerEpoch, StorageFull, LogFailed; nothing is appended then.
+        OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState, TransactionCoordinatorFenced, StorageFull,
+        LogFailed; nothing is appended then.
         """
         self._state.health.check_usable()
         now_ms = self._state.clock_ms()
@@ -261,24 +272,50 @@ class PartitionLog:
         Ends before `end_offset` (the high watermark when None). The first batch comes even when it alone is larger,
         unless `min_one_batch` is false. Empty at the end. Raises OffsetOutOfRange, LogFailed.
         """
+        found = self._find(offset, max_bytes, min_one_batch, end_offset)
+        if found is None:
+            return b""
+        segment, start, end = found
+        try:
+            return segment.read(start, end)
+        except OSError as error:
+            self._state.health.refuse(error, "could not be read")
+
+    def span(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> FileSpan | bytes:
+        """What `read` would give, as a span of its file that can be sent without being read; little comes as bytes."""
+        found = self._find(offset, max_bytes, min_one_batch, end_offset)
+        if found is None:
+            return b""
+        segment, start, end = found
+        try:
+            return segment.read(start, end) if end - start < LEAST_SPAN_BYTES else segment.span(start, end)
+        except OSError as error:
+            self._state.health.refuse(error, "could not be read")
+
+    def _find(
+        self, offset: int, max_bytes: int, min_one_batch: bool, end_offset: int | None
+    ) -> tuple[LogSegment, int, int] | None:
+        """Where in which segment that lies, None for nothing."""
         if not self._state.log_start_offset <= offset <= self._state.log_end_offset:
             self._state.health.out_of_range(offset, self._state.log_start_offset, self._state.log_end_offset)
         end_offset = self.high_watermark if end_offset is None else min(end_offset, self._state.log_end_offset)
         if offset >= end_offset:
-            return b""
+            return None
         try:
             found = self._state.row.find(offset)
             if found is None:
-                return b""
+                return None
             segment, span = found
             end = segment.whole_batches_until(span.position, span.position + max_bytes)
             if end == span.position and min_one_batch:
                 end = span.end
             if end_offset < self._state.log_end_offset and (stop := segment.find(end_offset)) is not None:
                 end = min(end, stop.position)
-            return segment.read(span.position, end)
         except OSError as error:
             self._state.health.refuse(error, "could not be read")
+        return (segment, span.position, end) if end > span.position else None
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
