@@ -21,7 +21,7 @@ from penstock.near_names import nearest
 if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp
 
-__all__ = ["check_application_path", "configure", "load_application"]
+__all__ = ["check_application_path", "configure", "configure_by_file", "load_application"]
 
 
 def check_application_path(application: str) -> None:
@@ -54,7 +54,7 @@ def load_application(application: str) -> StreamsApp:
 
 
 def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[str, str]) -> None:
-    """What the command line says wins over what the file says."""
+    """What the command line says wins over what the application's file says."""
     if bootstrap_servers is not None:
         app.bootstrap_servers = bootstrap_servers
     given = dict(settings)
@@ -62,10 +62,19 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
         named = given.pop("bootstrap.servers")
         app.bootstrap_servers = app.bootstrap_servers if bootstrap_servers is not None else named
     if given:
-        from penstock.spark.settings import checked_config
+        from penstock.spark.settings import checked_config, reached_by
 
         checked = checked_config(given)
-        app.config.update({name: checked[name] for name in given})
+        app.config.update({name: checked[name] for name in given if name in checked})
+        _, app.security = reached_by(app.bootstrap_servers, {**app.security.to_settings(), **given})
+
+
+def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_file: Path | None) -> None:
+    """`configure` with the file that `--config` names. Raises ConfigError."""
+    from penstock.client.properties_file import read_properties
+
+    settings = read_properties(config_file) if config_file is not None else {}
+    configure(app, bootstrap_servers=bootstrap_servers, settings=settings)
 
 
 def _split(application: str) -> tuple[str, str | None]:

@@ -1,24 +1,26 @@
 """One application instance, as `penstock run` and `penstock demo` start it: a process of its own.
 
 `python -m penstock.cli.instance APP …` loads the application, says through `--report FILE` where its state lies (there
-`status.json` is found) or why it failed, and runs. Standard input is the parent's lifeline: at its end the parent is
-gone, however it went, and the instance stops gracefully.
+`status.json` is found) or why it failed, and runs. Standard input is a socket, the parent's lifeline: at its end the
+parent is gone, however it went, and the instance stops gracefully. Back through it goes how brokers are reached.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from penstock.cli.application import configure, load_application
-from penstock.cli.options import read_properties
+from penstock.cli.application import configure_by_file, load_application
 from penstock.errors import CannotConnect, PenstockError
 
 __all__ = ["command"]
@@ -46,15 +48,15 @@ def command(
     """One instance of an application; started by `penstock run` and `penstock demo`."""
     threading.Thread(target=_end_with_the_parent, name="lifeline", daemon=True).start()
     try:
-        settings = read_properties(config_file) if config_file is not None else {}
         app = load_application(application)
-        configure(app, bootstrap_servers=bootstrap_servers, settings=settings)
+        configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
         if state_dir is not None:
             app.state_dir = state_dir
         elif own_state_dir:
             app.state_dir = app.state_dir / name
         if own_state_dir and not app.config.get("client.id"):
             app.config["client.id"] = f"{app.name}-{name}"
+        _tell_access(app.security.to_settings())
         _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
         app.run(until="caught-up" if until == "caught-up" else "stopped")
     except PenstockError as error:
@@ -88,9 +90,16 @@ def _tell(report: Path, document: dict[str, object]) -> None:
     aside.replace(report)
 
 
+def _tell_access(settings: Mapping[str, str]) -> None:
+    """How brokers are reached, to the parent alone, which watches the group: no file and no log has it."""
+    with contextlib.suppress(OSError):  # no socket: somebody started us by hand
+        socket.socket(fileno=os.dup(0)).sendall(json.dumps(settings).encode() + b"\n")
+
+
 def _end_with_the_parent() -> None:
-    while os.read(0, 4096):
-        pass
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,7 +1,7 @@
 """Processes that the command line starts: application instances and a broker. Started, watched, killed, cleaned up.
 
-Each runs in a session of its own, so that Ctrl-C reaches only us and we end them in order. An instance holds the read
-end of a pipe as its standard input: should we die without a word, it stops by itself.
+Each runs in a session of its own, so that Ctrl-C reaches only us and we end them in order. An instance holds one end of
+a socket as its standard input: should we die without a word, it stops by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from penstock.errors import CannotConnect, PenstockError
 
@@ -66,7 +66,8 @@ class Instance:
         self._arguments = list(arguments)
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline: IO[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._heard = b""
 
     def start(self) -> None:
         self._report.unlink(missing_ok=True)
@@ -74,11 +75,13 @@ class Instance:
         self.started_at = time.time()
         command = [sys.executable, "-m", "penstock.cli.instance", *self._arguments]
         command += ["--name", self.name, "--report", str(self._report)]
-        with self.log.open("ab") as log:
+        self._hang_up()
+        self._lifeline, other_end = socket.socketpair()
+        self._lifeline.setblocking(False)
+        with self.log.open("ab") as log, other_end:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, env=self._environment
+                command, stdin=other_end.fileno(), stdout=log, stderr=log, start_new_session=True, env=self._environment
             )
-        self._lifeline = self._process.stdin
 
     @property
     def pid(self) -> int | None:
@@ -120,6 +123,14 @@ class Instance:
     def report(self) -> dict[str, Any]:
         """What it reported: `group`, `state_dir`, `bootstrap_servers`; `error` and `code` when it failed."""
         return _read_json(self._report)
+
+    def access(self) -> dict[str, str] | None:
+        """How it reaches its brokers: client settings, with their secrets. None before it has said so."""
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):
+                while not self._heard.endswith(b"\n") and (more := self._lifeline.recv(65_536)):
+                    self._heard += more
+        return json.loads(self._heard) if self._heard.endswith(b"\n") else None
 
     def status(self) -> InstanceStatus:
         report = self.report()
@@ -163,6 +174,8 @@ class Instance:
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
                 self._lifeline.close()
+            self._lifeline = None
+            self._heard = b""
 
 
 class BrokerProcess:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_BOOTSTRAP_SERVERS",
     "application_argument",
+    "application_config_option",
     "bootstrap_option",
+    "client_settings",
     "command_config_option",
+    "console_config_option",
     "exactly_one",
     "json_option",
     "key_value_pairs",
@@ -50,11 +53,31 @@ def json_option(function: Function) -> Function:
 
 def command_config_option(function: Function) -> Function:
     """`--command-config`: a properties file for the connection."""
+    return _command_config("--command-config")(function)
+
+
+def console_config_option(older_name: str) -> Callable[[Function], Function]:
+    """`--command-config`, and the name it had in Kafka's console tools before 4.2."""
+    return _command_config("--command-config", older_name, "command_config")
+
+
+def _command_config(*names: str) -> Callable[[Function], Function]:
     return click.option(
-        "--command-config",
+        *names,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="A properties file with client settings, such as security.protocol or request.timeout.ms.",
+    )
+
+
+def application_config_option(function: Function) -> Function:
+    """`--config`: settings of the application, those of the connection too."""
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Settings of the application, NAME=VALUE lines, Kafka's names; security.protocol and its like too.",
     )(function)
 
 
@@ -74,25 +97,27 @@ def timeout_option(function: Function) -> Function:
 def open_admin(
     bootstrap_servers: str, *, client_id: str, timeout_ms: int | None = None, command_config: Path | None = None
 ) -> Admin:
-    """An Admin with the file's settings; options of the command line come before them. Raises ConfigError."""
+    """An Admin by `client_settings`; options of the command line come before them. Raises ConfigError."""
     from penstock.client.admin import Admin
 
-    if command_config is None:
-        settings: dict[str, Any] = {"client_id": client_id}
-    else:
-        from penstock.client.configuration import ClientConfiguration
+    return Admin(bootstrap_servers, **client_settings(client_id, timeout_ms=timeout_ms, command_config=command_config))
 
-        configuration = ClientConfiguration(command_config, environment={})
-        named = configuration.source("client.id") != "default"
-        settings = {
-            "client_id": configuration["client.id"] if named else client_id,
-            "request_timeout_ms": configuration["request.timeout.ms"],
-            "api_timeout_ms": configuration["default.api.timeout.ms"],
-            "security": configuration.security,
-        }
-    if timeout_ms is not None:
-        settings["api_timeout_ms"] = timeout_ms
-    return Admin(bootstrap_servers, **settings)
+
+def client_settings(
+    client_id: str, *, timeout_ms: int | None = None, command_config: Path | None = None
+) -> dict[str, Any]:
+    """Arguments of a NetworkClient: what the file says, or without one the environment (PENSTOCK_CONFIG names a file,
+    PENSTOCK_SECURITY_PROTOCOL and its like say single things). Raises ConfigError."""
+    from penstock.client.configuration import ClientConfiguration
+
+    configuration = ClientConfiguration(command_config, environment=None if command_config is None else {})
+    named = configuration.source("client.id") != "default"
+    return {
+        "client_id": configuration["client.id"] if named else client_id,
+        "request_timeout_ms": configuration["request.timeout.ms"],
+        "api_timeout_ms": timeout_ms if timeout_ms is not None else configuration["default.api.timeout.ms"],
+        "security": configuration.security,
+    }
 
 
 def application_argument(function: Function) -> Function:

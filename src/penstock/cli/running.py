@@ -144,13 +144,15 @@ class _Session:
 
     def _look(self) -> None:
         if self._watch is None:
-            report = next((r for i in self._instances if "group" in (r := i.report())), None)
-            if report is None:
+            told = ((i.report(), i.access()) for i in self._instances)
+            report, access = next(((r, a) for r, a in told if "group" in r and a is not None), ({}, None))
+            if access is None:
                 return
             from penstock.client.admin import Admin
 
             with contextlib.suppress(CannotConnect):
-                admin = Admin(report["bootstrap_servers"], client_id="penstock-run", bootstrap_timeout_ms=500)
+                servers = report["bootstrap_servers"]
+                admin = Admin(servers, client_id="penstock-run", bootstrap_timeout_ms=500, security=access)
                 self._watch = GroupWatch(admin, report["group"])
         if self._watch is not None:
             # The group may not be there yet, the broker may be restarting: the table goes on with what is known.

@@ -23,7 +23,7 @@ from penstock.client.security import ClientSecurity
 from penstock.errors import ConfigError
 from penstock.near_names import nearest
 
-__all__ = ["SETTINGS", "ClientConfiguration"]
+__all__ = ["SETTINGS", "ClientConfiguration", "without_client_settings"]
 
 log = logging.getLogger("penstock.client")
 
@@ -140,7 +140,7 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
             given[key] = (value, source)
         elif warn_if_ignored(key):
             continue
-        elif key in _MEANINGLESS_HERE:
+        elif key in _MEANINGLESS_HERE or key in CLIENT_SETTINGS:
             log.info("%s means nothing here and is passed over", key)
         else:
             near = nearest(key, SETTINGS)
@@ -148,12 +148,22 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
             raise ConfigError("unknown-setting", f"{where} has {key}, which is no known setting", hint, key=key)
 
 
+def without_client_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that shall reach its brokers by other settings than these."""
+    ours = {_FILE_VARIABLE, *_variables()}
+    return {variable: value for variable, value in environment.items() if variable not in ours}
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Only keys that are known: other programs may use the prefix, and none of them shall stop us."""
+    return {name: environment[variable] for variable, name in _variables().items() if variable in environment}
+
+
+def _variables() -> dict[str, str]:
+    """Environment variable → setting."""
     known = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in SETTINGS}
     # penstock.heartbeat.max.interval.ms is PENSTOCK_HEARTBEAT_MAX_INTERVAL_MS, not PENSTOCK_PENSTOCK_…
-    known |= {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("penstock.")}
-    return {name: environment[variable] for variable, name in known.items() if variable in environment}
+    return known | {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("penstock.")}
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +26,7 @@ __all__ = ["PLAINTEXT", "ClientSecurity", "authentication_failed", "tls_failed"]
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN: Final = "PLAIN"
+_FILES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
 _OPTION = re.compile(r'\b(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+))')
 
 Ask = Callable[[bytes], bytes]
@@ -49,6 +51,8 @@ class ClientSecurity:
                 key="security.protocol",
             )
         kept = {name: str(value) for name, value in settings.items() if name.startswith(("ssl.", "sasl.")) and value}
+        for name in _FILES & kept.keys():
+            kept[name] = str(Path(kept[name]).absolute())  # other processes may work in other directories
         if settings.get("ssl.endpoint.identification.algorithm") == "":
             kept["ssl.endpoint.identification.algorithm"] = ""
         security = cls(protocol=protocol, values=kept)

@@ -38,7 +38,7 @@ def check(app: StreamsApp) -> list[Finding]:
     except PenstockError as error:
         return _ordered([*findings, _problem(error)])
     try:
-        with NetworkClient(app.bootstrap_servers, client_id="penstock-check", api_timeout_ms=_REACH_MS) as client:
+        with app.network_client("penstock-check", api_timeout_ms=_REACH_MS) as client:
             findings += _cluster(app, compiled, client)
     except PenstockError as error:
         findings.append(_problem(error))

@@ -93,6 +93,18 @@ class RunningApp:
         """Wait until everything that the topics hold now is processed and committed, here or by other instances."""
         self.wait_until("caught-up", timeout=None)
 
+    def addListener(self, listener: object) -> None:
+        """As `StreamsApp.addListener`, from now on."""
+        self._runtime.observation.listeners.add(listener)
+
+    def removeListener(self, listener: object) -> None:
+        self._runtime.observation.listeners.remove(listener)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where /metrics, /health/live and /health/ready are; None without `penstock.metrics.port`."""
+        return self._runtime.observation.url
+
     def stop(self) -> None:
         """Finish the micro-batch, commit, leave the group."""
         self._runtime.stop()
@@ -183,7 +195,7 @@ class RunningApp:
         return [layer for layer in layers if layer]
 
     def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
-        with NetworkClient(self._runtime.bootstrap_servers, client_id=self._runtime.client_id) as client:
+        with self._runtime.network_client() as client:
             admin = Admin(client)
             wanted = self._ends.get(tuple(topics))
             if wanted is None:

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError
 from penstock.spark.compilation import Output, check_new_output, compile_app, source_name
 from penstock.spark.formats.schemas import COORDINATES, RAW, STRING, check_schema, struct_of
 from penstock.spark.frames import empty_frame
+from penstock.spark.listeners import check_listener
 from penstock.spark.refusals import call_site, is_hidden, refusal
 from penstock.spark.sinks import check_topic_name
 from penstock.spark.spark_session import classic, session
@@ -38,11 +39,11 @@ from penstock.spark.topology.nodes import (
 )
 
 if TYPE_CHECKING:
+    from penstock.client.network_client import NetworkClient
     from penstock.spark.findings import Finding
     from penstock.spark.running_app import RunningApp
     from penstock.spark.verdict import Verdict
 
-DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 
@@ -68,9 +69,11 @@ class StreamsApp:
         PENSTOCK_BOOTSTRAP_SERVERS, else localhost:9092. `state_dir`: None takes PENSTOCK_STATE_DIR, else
         `<user's state directory>/penstock/<name>`. `trigger_interval_ms` 0: the next micro-batch as soon as there is
         data. `on_error`: what becomes of a record that cannot be used: "fail", "skip" or DeadLetter("topic").
-        `config`: further settings by Kafka's names, see `penstock.spark.settings`. Raises ConfigError.
+        `config`: further settings by Kafka's names, see `penstock.spark.settings`. `security.protocol`, `ssl.*` and
+        `sasl.*` may stand there, in the environment (PENSTOCK_SASL_PASSWORD) or in the file that PENSTOCK_CONFIG names.
+        Raises ConfigError.
         """
-        from penstock.spark.settings import checked_config
+        from penstock.spark.settings import checked_config, reached_by
 
         self._where = call_site()
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -86,7 +89,7 @@ class StreamsApp:
                 "bad-value", f"trigger_interval_ms={trigger_interval_ms!r} is no number of milliseconds", "0 or more"
             )
         self.name = name
-        self.bootstrap_servers = _servers(bootstrap_servers)
+        self.bootstrap_servers, self.security = reached_by(bootstrap_servers, config)
         self.processing_guarantee = processing_guarantee
         self.auto_offset_reset = auto_offset_reset
         self.state_dir = _state_dir(state_dir, name)
@@ -94,6 +97,7 @@ class StreamsApp:
         self.on_error = _checked_policy(on_error)
         self.config = checked_config(config)
         self.spark = classic(spark if spark is not None else session(name))
+        self.listeners: list[object] = []
         self._sources: dict[str, TopicSource] = {}
         self._outputs: list[Output] = []
 
@@ -203,6 +207,12 @@ class StreamsApp:
     def _template_of_source(self, source: TopicSource) -> DataFrame:
         return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
 
+    def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
+        """A client of the application's cluster, by its way in. Raises CannotConnect when it is used."""
+        from penstock.client.network_client import NetworkClient
+
+        return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
+
     def _leave(self, rows: Rows, sink: TopicSink | ForeachBatchSink) -> None:
         output = Output(rows=rows, sink=sink)
         check_new_output(self._outputs, output)
@@ -233,6 +243,15 @@ class StreamsApp:
         return verify(self, sinks=sinks)
 
     # -- run --------------------------------------------------------------------------------------------------------
+
+    def addListener(self, listener: object) -> None:
+        """Tell `listener` from the start on what the application does.
+
+        A `pyspark.sql.streaming.StreamingQueryListener` as it is, or anything with some of its methods; besides,
+        `onTasksChanged` gets a `penstock.spark.listeners.TasksChanged`. Raises TypeError for something else.
+        """
+        check_listener(listener)
+        self.listeners.append(listener)
 
     def start(self) -> RunningApp:
         """Join the group and run its tasks in the background."""
@@ -278,12 +297,6 @@ def _checked_policy(policy: object) -> ErrorPolicy:
     raise ConfigError(
         "bad-value", f"on_error={policy!r} is no error policy", 'on_error is "fail", "skip" or DeadLetter("topic")'
     )
-
-
-def _servers(given: str | Sequence[str] | None) -> str:
-    if given is None:
-        return os.environ.get("PENSTOCK_BOOTSTRAP_SERVERS", DEFAULT_BOOTSTRAP_SERVERS)
-    return given if isinstance(given, str) else ",".join(given)
 
 
 def _state_dir(given: str | os.PathLike[str] | None, name: str) -> Path:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from penstock.client.security import ClientSecurity
 from penstock.spark.formats.schemas import RAW, struct_of
 from penstock.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
 
@@ -19,7 +20,10 @@ TopicPartition = tuple[str, int]
 
 
 def topic_frame(
-    spark: SparkSession, bootstrap_servers: str, ranges: Mapping[TopicPartition, tuple[int, int]]
+    spark: SparkSession,
+    bootstrap_servers: str,
+    security: ClientSecurity,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
 ) -> DataFrame:
     """The records of `[from, to)` of each topic-partition, with the eight columns of Spark's Kafka source."""
     wanted = [
@@ -27,12 +31,12 @@ def topic_frame(
     ]
     if not wanted:
         return spark.createDataFrame([], RAW)
-    reader = _reader(wanted, bootstrap_servers)
+    reader = _reader(wanted, bootstrap_servers, security)
     return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(reader, RAW)
 
 
 def _reader(
-    wanted: list[tuple[str, int, int, int]], bootstrap_servers: str
+    wanted: list[tuple[str, int, int, int]], bootstrap_servers: str, security: ClientSecurity
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     raw = TopicSource(name="raw", topics=(), value_format="raw", schema_json=RAW.json())
 
@@ -44,7 +48,7 @@ def _reader(
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 topic, partition, start, end = wanted[index]
-                with NetworkClient(bootstrap_servers, client_id="penstock-verify") as client:
+                with NetworkClient(bootstrap_servers, client_id="penstock-verify", security=security) as client:
                     for fetched in Fetcher(client, isolation_level="read_committed").fetch_ranges(
                         {(topic, partition): (start, end)}
                     ):

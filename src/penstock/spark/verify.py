@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 
 from penstock.client.admin import Admin
 from penstock.client.near_names import topic_missing
-from penstock.client.network_client import NetworkClient
 from penstock.errors import ConfigError
 from penstock.spark.compilation import Output
 from penstock.spark.frames import apply_calls
@@ -59,7 +58,7 @@ def verify(app: StreamsApp, *, sinks: Sequence[str] | None = None) -> Verdict:
             f'{app.name} does not write to "{unknown[0]}"',
             "name sinks of the application, or none for all",
         )
-    with NetworkClient(app.bootstrap_servers, client_id="penstock-verify") as client:
+    with app.network_client("penstock-verify") as client:
         admin = Admin(client)
         sources = [
             source
@@ -137,7 +136,7 @@ class _Recomputation:
 
     def _load(self, source: TopicSource) -> tuple[int, int]:
         ranges = {where: span for where, span in self._extent.ranges.items() if where[0] in source.topics}
-        records = topic_frame(self._app.spark, self._app.bootstrap_servers, ranges)
+        records = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, ranges)
         decoded = decoded_by_spark(records, source).persist()
         self._frames[source.name] = decoded
         counted = decoded.agg(F.count("*"), F.count(BAD_COLUMN)).first()
@@ -158,7 +157,7 @@ class _Recomputation:
                 )
             claims += [f"{topic}.{name} is not compared: it is computed anew each time" for name in columns]
         ignored = frozenset(name for columns, _ in volatile for name in columns)
-        actual = topic_frame(self._app.spark, self._app.bootstrap_servers, span)
+        actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
         try:
             if isinstance(outputs[0].rows, StreamTable):
                 rows = self._rows(outputs[0].rows._aggregate.arms)

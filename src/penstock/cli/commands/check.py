@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
-from penstock.cli.options import application_argument, json_option
+from penstock.cli.options import application_argument, application_config_option, json_option
 from penstock.cli.terminal import data, print_json
 
 __all__ = ["command"]
@@ -23,18 +24,19 @@ _NO_CONNECTION = 3
     metavar="HOST:PORT[,…]",
     help="The broker or brokers to connect to, over what the application says.",
 )
+@application_config_option
 @json_option
-def command(application: str, bootstrap_servers: str | None, as_json: bool) -> int:
+def command(application: str, bootstrap_servers: str | None, config_file: Path | None, as_json: bool) -> int:
     """Look at everything an application needs, without running it: broker, topics, formats, session, state directory.
 
     Exit code 0: it can run; 1: there is a problem; 3: no broker answers. APP is flights.py or package.module:app.
     """
-    from penstock.cli.application import configure, load_application
+    from penstock.cli.application import configure_by_file, load_application
     from penstock.cli.spark_silence import spark_quietly
 
     with spark_quietly():
         app = load_application(application)
-        configure(app, bootstrap_servers=bootstrap_servers, settings={})
+        configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
         findings = app.check()
     problems = [finding for finding in findings if finding.level == "problem"]
     if as_json:

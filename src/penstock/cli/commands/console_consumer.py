@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import bootstrap_option, json_option, key_value_pairs
+from penstock.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
 from penstock.cli.terminal import talk
 from penstock.client.near_names import topic_missing
 
@@ -51,6 +52,7 @@ _KNOWN = (
     help="Whether records of open and aborted transactions are printed.",
 )
 @bootstrap_option
+@console_config_option("--consumer.config")
 @json_option
 def command(
     topic: str,
@@ -62,6 +64,7 @@ def command(
     properties: tuple[str, ...],
     isolation_level: str,
     bootstrap_servers: str,
+    command_config: Path | None,
     as_json: bool,
 ) -> None:
     """Print the records of a topic, with kafka-console-consumer's flags and output. Ctrl-C ends it.
@@ -74,10 +77,8 @@ def command(
     if offset is not None and from_beginning:
         raise click.UsageError("Give --offset or --from-beginning, not both.")
     formatter = Formatter.from_properties(key_value_pairs(properties, "--formatter-property"), as_json=as_json)
-    from penstock.client.admin import Admin
-
     printed = 0
-    with Admin(bootstrap_servers, client_id="console-consumer") as admin:
+    with open_admin(bootstrap_servers, client_id="console-consumer", command_config=command_config) as admin:
         positions = _start(
             admin, topic, partition, offset or ("earliest" if from_beginning else "latest"), bootstrap_servers
         )

@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import bootstrap_option, key_value_pairs
+from penstock.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
 from penstock.cli.terminal import talk
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ CHUNK_BYTES = 256 * 1024
     help="Compression of the batches; without a value gzip.",
 )
 @bootstrap_option
-def command(topic: str, properties: tuple[str, ...], codec: str, bootstrap_servers: str) -> None:
+@console_config_option("--producer.config")
+def command(
+    topic: str, properties: tuple[str, ...], codec: str, bootstrap_servers: str, command_config: Path | None
+) -> None:
     """Write each line of standard input as a record, with kafka-console-producer's flags.
 
     \b
@@ -59,7 +63,8 @@ def command(topic: str, properties: tuple[str, ...], codec: str, bootstrap_serve
     from penstock.client.produce_queue import ProduceQueue
 
     reader = LineReader.from_properties(key_value_pairs(properties, "--reader-property"))
-    with NetworkClient(bootstrap_servers, client_id="console-producer") as client:
+    settings = client_settings("console-producer", command_config=command_config)
+    with NetworkClient(bootstrap_servers, **settings) as client:
         partitions = len(client.known_topics([topic]).topics[topic].partitions)
         writer = _Writer(ProduceQueue(client), topic, partitions, codec)
         number = 0

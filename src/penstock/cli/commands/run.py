@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument
+from penstock.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument, application_config_option
+from penstock.client.client_settings import SECURITY_SETTINGS
 
 __all__ = ["command"]
 
@@ -41,12 +42,7 @@ _REACH_MS = 5_000
     show_default=True,
     help="When to end: on Ctrl-C, or when everything that the topics held at the start is processed.",
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Settings of the application, NAME=VALUE lines, Kafka's names.",
-)
+@application_config_option
 def command(
     application: str, instances: int, dev: bool, bootstrap_servers: str | None, until: str, config_file: Path | None
 ) -> int:
@@ -64,7 +60,7 @@ def command(
     check_application_path(application)
     check_java()
     if bootstrap_servers and not dev:
-        _reach(bootstrap_servers)
+        _reach(bootstrap_servers, config_file)
     return run_instances(
         RunOptions(
             application=application,
@@ -77,9 +73,26 @@ def command(
     )
 
 
-def _reach(bootstrap_servers: str) -> None:
-    """A wrong address is told before Spark is started for nothing. Raises CannotConnect."""
-    from penstock.client.network_client import NetworkClient
+def _reach(bootstrap_servers: str, config_file: Path | None) -> None:
+    """A wrong address is told before Spark is started for nothing. Raises CannotConnect.
 
-    with NetworkClient(bootstrap_servers, client_id="penstock-run", api_timeout_ms=_REACH_MS) as client:
+    What the application itself says of how brokers are reached is not known yet, so somebody who merely listens will
+    do when nothing else says it.
+    """
+    from penstock.cli.instances import answers
+    from penstock.client.bootstrap import parse_bootstrap_servers
+    from penstock.client.configuration import ClientConfiguration
+    from penstock.client.network_client import NetworkClient
+    from penstock.client.properties_file import read_properties
+
+    given = read_properties(config_file) if config_file is not None else {}
+    configuration = ClientConfiguration({name: given[name] for name in SECURITY_SETTINGS & given.keys()})
+    addresses = parse_bootstrap_servers(bootstrap_servers)
+    unsaid = configuration.source("security.protocol") == "default"
+    if unsaid and any(answers(address.host, address.port) for address in addresses):
+        return
+    client = NetworkClient(
+        bootstrap_servers, client_id="penstock-run", api_timeout_ms=_REACH_MS, security=configuration.security
+    )
+    with client:
         client.metadata([])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.group_table import group_line, member_rows, plain_rows, table
 from penstock.cli.group_view import GroupView, GroupWatch
-from penstock.cli.options import bootstrap_option, json_option
+from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from penstock.cli.terminal import console, data, is_terminal, print_json
 from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError
@@ -35,8 +36,16 @@ __all__ = ["command"]
     help="Between two looks.",
 )
 @bootstrap_option
+@command_config_option
 @json_option
-def command(group: str | None, once: bool, interval: float, bootstrap_servers: str, as_json: bool) -> None:
+def command(
+    group: str | None,
+    once: bool,
+    interval: float,
+    bootstrap_servers: str,
+    command_config: Path | None,
+    as_json: bool,
+) -> None:
     """Who owns which tasks of a streams group, how fast they go and how far they are behind.
 
     Without GROUP: the only streams group there is. A group that is NotReady is explained: why, and what to do.
@@ -45,9 +54,7 @@ def command(group: str | None, once: bool, interval: float, bootstrap_servers: s
     \b
       penstock top flight-delays
     """
-    from penstock.client.admin import Admin
-
-    with Admin(bootstrap_servers, client_id="penstock-top") as admin:
+    with open_admin(bootstrap_servers, client_id="penstock-top", command_config=command_config) as admin:
         watch = GroupWatch(admin, _chosen(admin, group, bootstrap_servers))
         if as_json:
             _print_documents(watch, once, interval)

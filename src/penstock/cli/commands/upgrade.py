@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import bootstrap_option, json_option, open_admin, timeout_option
+from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
 from penstock.cli.terminal import data, print_json, talk
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = ["command"]
 )
 @timeout_option
 @bootstrap_option
+@command_config_option
 @json_option
 def command(
     group: str | None,
@@ -48,6 +49,7 @@ def command(
     wait: float,
     timeout_ms: int,
     bootstrap_servers: str,
+    command_config: Path | None,
     as_json: bool,
 ) -> int:
     """Prepare a streams group for a version of its application with another topology.
@@ -67,7 +69,9 @@ def command(
         raise click.UsageError("Give GROUP, or --rollback FILE.")
     if rollback is not None and file is not None:
         raise click.UsageError("--file goes with GROUP; --rollback names its file itself.")
-    with open_admin(bootstrap_servers, client_id="penstock-upgrade", timeout_ms=timeout_ms) as admin:
+    with open_admin(
+        bootstrap_servers, client_id="penstock-upgrade", timeout_ms=timeout_ms, command_config=command_config
+    ) as admin:
         if rollback is not None:
             state, plan = _rollback(admin, rollback, wait)
         else:

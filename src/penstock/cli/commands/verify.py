@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import application_argument, json_option
+from penstock.cli.options import application_argument, application_config_option, json_option
 from penstock.cli.terminal import data, print_json
 
 if TYPE_CHECKING:
@@ -24,19 +25,22 @@ __all__ = ["command"]
     metavar="HOST:PORT[,…]",
     help="The broker or brokers to connect to, over what the application says.",
 )
+@application_config_option
 @json_option
-def command(application: str, sinks: tuple[str, ...], bootstrap_servers: str | None, as_json: bool) -> int:
+def command(
+    application: str, sinks: tuple[str, ...], bootstrap_servers: str | None, config_file: Path | None, as_json: bool
+) -> int:
     """Recompute an application from its input topics as one Spark batch and compare with its sink topics.
 
     Exit code 0: equal, or nothing but repeats, which at least once allows after a crash; 4: differs; 5: cannot tell.
     APP is flights.py or package.module:app.
     """
-    from penstock.cli.application import configure, load_application
+    from penstock.cli.application import configure_by_file, load_application
     from penstock.cli.spark_silence import spark_quietly
 
     with spark_quietly():
         app = load_application(application)
-        configure(app, bootstrap_servers=bootstrap_servers, settings={})
+        configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
         verdict = app.verify(sinks=list(sinks) or None)
     if as_json:
         print_json(verdict.as_document())

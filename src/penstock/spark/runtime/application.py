@@ -26,6 +26,7 @@ from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
+from penstock.spark.observation import Observation
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.chains import build_chains, source_topics
 from penstock.spark.runtime.job_runner import JobRunner
@@ -53,6 +54,7 @@ class ApplicationRuntime:
         self.spark = app.spark
         self.group_id = app.name
         self.bootstrap_servers: str = app.bootstrap_servers
+        self.security = app.security
         self.client_id = str(app.config.get("client.id") or app.name)
         self.auto_offset_reset = app.auto_offset_reset
         self.trigger_interval_ms = app.trigger_interval_ms
@@ -67,12 +69,13 @@ class ApplicationRuntime:
         self.snapshot: AssignmentSnapshot | None = None
         self.not_ready: tuple[tuple[int, str], ...] = ()
         self.runners: dict[str, SubtopologyRunner] = {}
+        self.observation = Observation(self)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._boot_id = boot_id()
         self._topic_ids: dict[str, str] = {}
         self.directory = StateDirectory(Path(app.state_dir))
-        self._client = NetworkClient(self.bootstrap_servers, client_id=self.client_id)
+        self._client = self.network_client()
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
 
@@ -83,6 +86,7 @@ class ApplicationRuntime:
         try:
             self._check_topics()
             self._build_runners()
+            self.observation.started()
             self._join()
         except BaseException:
             self._release()
@@ -118,6 +122,10 @@ class ApplicationRuntime:
     def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
         """A Python thread with a JVM thread of its own, so that local properties do not mix."""
         return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
+
+    def network_client(self, **settings: Any) -> NetworkClient:
+        """A client of the application's cluster, by its way in; every client of the driver is made here."""
+        return NetworkClient(self.bootstrap_servers, client_id=self.client_id, security=self.security, **settings)
 
     # -- for runners --------------------------------------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class ApplicationRuntime:
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
             slots = min(cores, self._most_tasks(subtopology) or cores)
-            chains = build_chains(self.spark, subtopology, slots)
+            chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self._chains_of[name] = chains.count
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
             jobs.warm_up(
@@ -212,6 +220,7 @@ class ApplicationRuntime:
             max_poll_interval_ms=self._max_poll_ms,
             heartbeat_max_interval_ms=int(self.app.config["penstock.heartbeat.max.interval.ms"]),
             instance_id=self.instance_id,
+            security=self.security.to_settings(),
         )
         self._link = GuardianLink.start(settings)
         jvm = self.spark.sparkContext._jvm
@@ -247,16 +256,13 @@ class ApplicationRuntime:
                 self.not_ready = ()
                 for runner in self.runners.values():
                     runner.assign(snapshot)
+                self.observation.assigned(snapshot)
             case member_events.Lost(reason=reason):
                 log.warning("%s: all tasks are lost (%s)", self.group_id, reason)
-                self.snapshot = None
-                for runner in self.runners.values():
-                    runner.lose()
+                self._lose_everything()
             case GuardianDied(returncode=code):
                 log.warning("%s: the guardian died (%s); joining again", self.group_id, code)
-                self.snapshot = None
-                for runner in self.runners.values():
-                    runner.lose()
+                self._lose_everything()
                 assert self._link is not None
                 self._link.restart()
             case member_events.NotReady(status=status):
@@ -276,6 +282,12 @@ class ApplicationRuntime:
                 self.fail(error)
             case _:
                 log.debug("%s: %s", self.group_id, event)
+
+    def _lose_everything(self) -> None:
+        self.snapshot = None
+        for runner in self.runners.values():
+            runner.lose()
+        self.observation.assigned(None)
 
     def _all_have_taken(self, snapshot: AssignmentSnapshot) -> bool:
         return all(runner.has_taken(snapshot) for runner in self.runners.values())
@@ -306,6 +318,7 @@ class ApplicationRuntime:
                 self._link.leave(for_a_while=self.instance_id is not None and not self.is_failed)
         self._release()
         self._write_status()
+        self.observation.ended()
         self.is_stopped.set()
 
     def _await_runners(self) -> None:
@@ -321,7 +334,7 @@ class ApplicationRuntime:
 
     def _is_broker_there(self) -> bool:
         try:
-            with NetworkClient(self.bootstrap_servers, client_id=self.client_id, api_timeout_ms=1000) as client:
+            with self.network_client(api_timeout_ms=1000) as client:
                 client.metadata([])
         except PenstockError:
             return False

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from penstock.client.admin import Admin
 from penstock.client.group_offsets import commit_offsets
 from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
@@ -51,7 +50,7 @@ class SubtopologyRunner:
         self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
         self.name = subtopology.subtopology_id
         self.progress = SubtopologyProgress(self.name, [t for s in subtopology.sources for t in source_topics(s)])
-        self._client = NetworkClient(runtime.bootstrap_servers, client_id=runtime.client_id)
+        self._client = runtime.network_client()
         self._admin = Admin(self._client)
         self._tasks: dict[int, RunningTask] = {}
         self._batch_ids = itertools.count()
@@ -71,7 +70,7 @@ class SubtopologyRunner:
         self._opener = TaskOpener(
             name=self.name,
             group_id=runtime.group_id,
-            client=NetworkClient(runtime.bootstrap_servers, client_id=runtime.client_id),
+            client=runtime.network_client(),
             auto_offset_reset=runtime.auto_offset_reset,
             slots=slots,
             next_batch=self.next_batch,

@@ -13,8 +13,8 @@ Chains that end in a topic run together as one Spark job (a union of their repor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -96,9 +96,11 @@ def source_topics(source: Source) -> tuple[str, ...]:
     return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
 
 
-def build_chains(spark: SparkSession, subtopology: CompiledSubtopology, slots: int) -> Chains:
-    """Plan every branch; done once per application, whatever the assignment."""
-    builder = _Builder(spark, subtopology, slots)
+def build_chains(
+    spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str] | None = None
+) -> Chains:
+    """Plan every branch; done once per application, whatever the assignment. `access`: how brokers are reached."""
+    builder = _Builder(spark, subtopology, slots, access or {})
     foreach = tuple(
         ForeachBatchChain(
             sink=branch.sink,
@@ -138,8 +140,10 @@ def _is_fused(branch: Branch) -> bool:
 
 
 class _Builder:
-    def __init__(self, spark: SparkSession, subtopology: CompiledSubtopology, slots: int) -> None:
-        self._spark, self._subtopology, self._slots = spark, subtopology, slots
+    def __init__(
+        self, spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str]
+    ) -> None:
+        self._spark, self._subtopology, self._slots, self._access = spark, subtopology, slots, access
         self._fused: dict[int, list[Branch]] = {}
         self._sunk: list[tuple[Branch, int]] = []
         self._handed: list[tuple[Branch, int]] = []
@@ -183,7 +187,10 @@ class _Builder:
         return without_hidden(self._rows(branch, index))
 
     def from_slots(self, stage: PythonStage, schema: StructType | str = REPORT_SCHEMA) -> DataFrame:
-        return self._spark.range(0, self._slots, 1, self._slots).mapInArrow(stage, schema)
+        return self._through(self._spark.range(0, self._slots, 1, self._slots), stage, schema)
+
+    def _through(self, frame: DataFrame, stage: PythonStage, schema: StructType | str) -> DataFrame:
+        return frame.mapInArrow(replace(stage, access=self._access), schema)
 
     def restore_stage(self) -> PythonStage | None:
         pairs = [
@@ -207,7 +214,7 @@ class _Builder:
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
         stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(_sink_steps(branch)))
-        return self._rows(branch, index).mapInArrow(stage, REPORT_SCHEMA)
+        return self._through(self._rows(branch, index), stage, REPORT_SCHEMA)
 
     def _rows(self, branch: Branch, index: int) -> DataFrame:
         """The rows of a branch as its sink gets them, hidden columns included."""
@@ -256,7 +263,7 @@ class _Builder:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
             hidden.append(KEY_COLUMN)
         stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=(step,), output=tuple(schema.names))
-        frame = frame.mapInArrow(stage, schema)
+        frame = self._through(frame, stage, schema)
         results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
         return frame.selectExpr(*results, *[quoted(name) for name in hidden])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
 from penstock.spark.runtime.side_path import SidePath
+from penstock.spark.runtime.worker_process import reach_by
 
 __all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step"]
 
@@ -114,11 +115,14 @@ class PythonStage:
     output: tuple[str, ...] | None = (
         None  # columns that go on to Spark; None: the last stage, which answers with its report
     )
+    # How brokers are reached. It travels with the pickled function, never in the plan: Spark's UI shows that.
+    access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         index, attempt, text = _task_context()
         slot = index % self.slots  # chains side by side are one Spark job: its partitions run through all of them
         plan = MicroBatchPlan.from_json(text)
+        reach_by(plan.bootstrap_servers, self.access)
         side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
         context = StageContext(plan=plan, slot=plan.slot(slot), side_path=side_path, fetches=self.source is not None)
         try:

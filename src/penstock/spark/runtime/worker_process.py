@@ -7,6 +7,7 @@ opened again. Forked workers start with empty caches, because the daemon opens n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,18 @@ from penstock.spark.topology.nodes import Aggregate
 if TYPE_CHECKING:
     from penstock.client.network_client import NetworkClient
 
-__all__ = ["client_for", "forget_client", "schema_hash", "store_for", "store_path"]
+__all__ = ["client_for", "forget_client", "reach_by", "schema_hash", "store_for", "store_path"]
 
 _clients: dict[str, NetworkClient] = {}
+_access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
 _stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
+
+
+def reach_by(bootstrap_servers: str, access: Mapping[str, str]) -> None:
+    """From now on `client_for` goes to this cluster with these settings; another user gets other connections."""
+    if _access.get(bootstrap_servers, {}) != access:
+        forget_client(bootstrap_servers)
+        _access[bootstrap_servers] = access
 
 
 def client_for(bootstrap_servers: str) -> NetworkClient:
@@ -27,7 +36,8 @@ def client_for(bootstrap_servers: str) -> NetworkClient:
     from penstock.client.network_client import NetworkClient
 
     if bootstrap_servers not in _clients:
-        _clients[bootstrap_servers] = NetworkClient(bootstrap_servers, client_id="penstock-worker")
+        access = _access.get(bootstrap_servers, {})
+        _clients[bootstrap_servers] = NetworkClient(bootstrap_servers, client_id="penstock-worker", security=access)
     return _clients[bootstrap_servers]
 
 
