@@ -11,6 +11,7 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import ToolServer
+from tests.interop.marker_script import MarkerScript, marker_steps
 from tests.interop.transaction_script import TransactionScript, steps
 
 from penstock.broker.embedded import EmbeddedBroker
@@ -89,6 +90,21 @@ def test_every_answer_is_kafkas(kafka: KafkaBroker, ours: EmbeddedBroker, level:
         if level != 2:
             for port in (kafka.port, port_of(ours)):
                 set_transaction_version(port, 2)
+
+
+def test_markers_are_refused_as_by_kafka(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
+    """Stale epochs of producers and of coordinators, late ones at transaction version 2, sequences and transactions.
+
+    One intended difference: an epoch below 0 is refused in words (Kafka: UNKNOWN_SERVER_ERROR)."""
+    told = []
+    for port in (kafka.port, port_of(ours)):
+        script = TransactionScript(port)
+        markers = MarkerScript(script)
+        marker_steps(markers)
+        script.close()
+        told.append([(step, answer) for step, answer in markers.answers if "epoch=-1, coordinator_epoch=0" not in step])
+    assert len(told[0]) >= 50
+    assert differences(*told) == []
 
 
 def records(port: int, script: TransactionScript) -> list[Any]:

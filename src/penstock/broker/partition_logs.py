@@ -79,6 +79,7 @@ class LogView(Protocol):
     def read(
         self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
     ) -> bytes: ...
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]: ...
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
     def max_timestamp_offset(self) -> tuple[int, int] | None: ...
     def leader_epoch_for(self, offset: int) -> int: ...
@@ -126,12 +127,24 @@ class PartitionLogs:
         return _NOTHING if log is None else _OpenLog(log)
 
     def append(
-        self, topic: TopicDescription, partition: int, batches: bytes, *, origin: Origin = "client"
+        self,
+        topic: TopicDescription,
+        partition: int,
+        batches: bytes,
+        *,
+        origin: Origin = "client",
+        transaction_version: int = 0,
     ) -> AppendResult:
-        """Whole batches, as one write. Raises AppendRefused."""
+        """Whole batches, as one write; `transaction_version` as in PartitionLog. Raises AppendRefused."""
         try:
             log = self._directory.log(topic.name, partition)
-            result = log.append(batches, leader_epoch=self._directory.leader_epoch, origin=origin, flush_now=False)
+            result = log.append(
+                batches,
+                leader_epoch=self._directory.leader_epoch,
+                origin=origin,
+                transaction_version=transaction_version,
+                flush_now=False,
+            )
         except StorageError as error:
             if isinstance(error, StorageFull):
                 self.no_room = str(error)
@@ -271,6 +284,12 @@ class _OpenLog:
         except StorageError as error:
             raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
 
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:
+        try:
+            return self._log.aborted_transactions(offset, size_bytes, end_offset)
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
 
 class _NoLog:
     """The view of a partition that was never written."""
@@ -283,6 +302,9 @@ class _NoLog:
         if offset != 0:
             raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
         return b""
+
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:  # noqa: ARG002 - LogView's
+        return []
 
     def offset_for_timestamp(self, timestamp_ms: int) -> None:  # noqa: ARG002 - LogView's
         return None

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from penstock.broker.aborted_transactions import AbortedTransactions
 from penstock.broker.api_table import SERVED, ApiTable, Handler
 from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import Clock, SteadyClock
@@ -303,7 +302,6 @@ class Server:
             topics=topics,
             coordinator=coordinator,
             transactions=transactions,
-            aborted=AbortedTransactions(),
             markers=markers,
             delayed_fetches=delayed_fetches,
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from kio.schema.types import BrokerId
 
-from penstock.broker.aborted_transactions import AbortedTransactions
 from penstock.broker.call import Call
 from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import Clock
@@ -56,7 +55,6 @@ class Services:
     coordinator: CoordinatorRuntime
     transactions: TransactionRuntime
     markers: TransactionMarkers
-    aborted: AbortedTransactions
     delayed_fetches: DelayedFetches
     fetch_sessions: FetchSessions
     flusher: Flusher

@@ -32,7 +32,9 @@ class TransactionMarkers:
         self._coordinator = coordinator
 
     def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode:
-        """NONE, or why the log refused it."""
+        """NONE, or why the log refused it: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the disk."""
+        if marker.producer_epoch < 0:
+            return ErrorCode.invalid_producer_epoch
         batch = control_batch(
             "commit" if marker.committed else "abort",
             producer_id=marker.producer_id,
@@ -41,7 +43,8 @@ class TransactionMarkers:
             coordinator_epoch=marker.coordinator_epoch,
         )
         try:
-            self._logs.append(topic, partition, batch, origin="coordinator")
+            version = marker.transaction_version
+            self._logs.append(topic, partition, batch, origin="coordinator", transaction_version=version)
         except AppendRefused as refused:
             return refused.code
         if topic.name == GROUP_METADATA_TOPIC:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.partition_logs import AppendRefused
 from penstock.broker.transaction_runtime import TransactionRuntime
+from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import CorruptBatch, iter_batch_headers
 
@@ -28,25 +29,23 @@ def check_transaction(
     transactional_id: str | None,
     produce_version: int,
     transactions: TransactionRuntime,
-) -> None:
-    """Raises AppendRefused. A batch that is no batch is left to the log, which says why."""
+) -> int:
+    """The transaction version that the batch goes by; 0 for one outside of transactions. Raises AppendRefused. A batch
+    that is no batch is left to the log, which says why."""
     try:
         header = next(iter_batch_headers(batch), None)
     except CorruptBatch:
-        return
+        return 0
     if header is None or not header.is_transactional:
-        return
+        return 0
     if not transactional_id:
         raise AppendRefused(ErrorCode.invalid_request, "Transactional records come without a transactional id.")
+    adds = produce_version >= ADDS_PARTITIONS_SINCE
     code = transactions.verify(
-        transactional_id,
-        header.producer_id,
-        header.producer_epoch,
-        ((topic.name, partition),),
-        add=produce_version >= ADDS_PARTITIONS_SINCE,
+        transactional_id, header.producer_id, header.producer_epoch, ((topic.name, partition),), add=adds
     )
     if code is ErrorCode.none:
-        return
+        return EPOCH_BUMP_VERSION if adds else 0
     raise AppendRefused(_for_client(code, produce_version), _reason(code, topic.name, partition))
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "build_batch",
     "check_crc",
     "control_batch",
+    "control_record",
     "control_type",
     "iter_batch_headers",
     "records_section",
@@ -255,7 +256,13 @@ def control_batch(
 
 def control_type(buffer: Bytes, header: BatchHeader) -> ControlType:
     """What a control batch says: the end of a transaction, or something else (leader changes, …)."""
-    # Control batches hold one uncompressed record: a length, attributes and two deltas, then the key's length and key.
+    return control_record(buffer, header)[0]
+
+
+def control_record(buffer: Bytes, header: BatchHeader) -> tuple[ControlType, int]:
+    """What a control batch says, and the epoch of the coordinator that wrote it; -1 where there is none."""
+    # Control batches hold one uncompressed record: a length, attributes and two deltas, then the key's length and key,
+    # the value's length and value.
     record = memoryview(buffer)[header.position + HEADER_BYTES : header.end]
     position = 0
     for skip_attributes in (1, 0, 0, 0):  # length (and attributes behind it), timestamp, offset, key length
@@ -263,14 +270,13 @@ def control_type(buffer: Bytes, header: BatchHeader) -> ControlType:
             position += 1
         position += 1 + skip_attributes
     if position + 4 > len(record):
-        return "other"
-    match int.from_bytes(record[position + 2 : position + 4], "big"):
-        case 0:
-            return "abort"
-        case 1:
-            return "commit"
-        case _:
-            return "other"
+        return "other", -1
+    kind = int.from_bytes(record[position + 2 : position + 4], "big")
+    if kind > 1:
+        return "other", -1
+    value = record[position + 5 : position + 11]  # a version and the epoch, behind one byte of length
+    epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) == 6 else -1
+    return ("commit" if kind else "abort"), epoch
 
 
 def surviving_batches(

@@ -18,6 +18,7 @@ __all__ = [
     "InvalidRecord",
     "InvalidTimestamp",
     "InvalidTopic",
+    "InvalidTransactionState",
     "LogFailed",
     "MessageTooLarge",
     "OffsetOutOfRange",
@@ -25,6 +26,7 @@ __all__ = [
     "RecordListTooLarge",
     "StorageError",
     "StorageFull",
+    "TransactionCoordinatorFenced",
     "UnknownTopic",
 ]
 
@@ -87,6 +89,18 @@ class InvalidProducerEpoch(StorageError):
     """producer-epoch-old: a newer incarnation of this producer has written."""
 
     error_code = 47
+
+
+class InvalidTransactionState(StorageError):
+    """record-invalid: a record outside of the transaction that its producer has open in the partition."""
+
+    error_code = 48
+
+
+class TransactionCoordinatorFenced(StorageError):
+    """coordinator-epoch-old: a newer transaction coordinator has ended transactions of this producer here."""
+
+    error_code = 52
 
 
 class LogFailed(StorageError):

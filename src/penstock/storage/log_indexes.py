@@ -132,6 +132,11 @@ class OffsetIndex(_IndexFile):
         i = bisect_right(self._positions, position)
         return self._positions[i - 1] if i else 0
 
+    def offset_at(self, position: int) -> int | None:
+        """An offset of the first indexed batch at or behind the file position; None when there is none."""
+        i = bisect_left(self._positions, position)
+        return self._base_offset + self._offsets[i] if i < len(self._offsets) else None
+
     def truncate_to(self, offset: int) -> None:
         """Drop entries of `offset` and behind."""
         keep = bisect_left(self._offsets, offset - self._base_offset)

@@ -4,8 +4,9 @@ Rules: an exchange of segments that was interrupted is finished first. After a c
 noted) nothing is read. Otherwise every segment from the recovery point on, and in any case the last one, is scanned
 with CRCs; the log is cut before the first byte that is no sound batch, and segments behind a cut go. So do those behind
 a hole: without an fsync per append a power loss may take the end of a segment and leave the next one; what is left is
-what the log was at some moment. Indexes of scanned segments are built anew. Leader epochs and producer state are taken
-from their files and completed from the batches behind them. What is cut is logged with its size.
+what the log was at some moment. Indexes of scanned segments are built anew, those of transactions too. Leader epochs
+and producer state are taken from their files and completed from the batches behind them. What is cut is logged with
+its size.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from penstock.storage.checkpoints import CheckpointCorrupt, LeaderEpochs
 from penstock.storage.file_system import FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_segment import LogSegment
-from penstock.storage.producer_snapshots import headers_since, load_producers
+from penstock.storage.log_transactions import load_producers
+from penstock.storage.producer_snapshots import headers_since
 from penstock.storage.producer_state import ProducerState
 from penstock.storage.segment_files import CLEANED, DELETED, SWAP, finish_exchanges
 
@@ -75,8 +77,10 @@ def open_log(
     note_epochs = _load_epochs(epochs)
     recovered = bool(segments) and not _is_clean(segments, clean)
     bytes_cut = 0
+    index_from: int | None = None
     if recovered:
         found = len(segments)
+        index_from = max((base for base in bases if base <= recovery_point), default=bases[0])
         segments, bytes_cut = _recover(segments, recovery_point, gaps_until, note_epochs)
         if len(segments) < found:
             file_system.sync_directory(directory)  # what was removed must not come back beside what is written next
@@ -95,7 +99,7 @@ def open_log(
             changed |= note_epochs(header)
     if epochs.keep_from(start) or changed or (recovered and epochs.latest >= 0):
         epochs.save()
-    load_producers(directory, file_system, producers, segments, end, now_ms)
+    load_producers(directory, file_system, producers, segments, end, now_ms, index_from=index_from)
     return OpenedLog(
         segments=segments, log_start_offset=start, log_end_offset=end, recovered=recovered, bytes_cut=bytes_cut
     )

@@ -6,7 +6,7 @@ import logging
 
 from penstock.storage.log_retention import deletable_segments
 from penstock.storage.log_state import LogState
-from penstock.storage.producer_snapshots import load_producers
+from penstock.storage.log_transactions import load_producers
 
 __all__ = ["apply_retention", "delete_records_before", "truncate_to"]
 

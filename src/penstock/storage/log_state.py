@@ -6,14 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.protocol.record_batches import BatchHeader
+from penstock.storage.batch_validation import Origin
 from penstock.storage.checkpoints import LeaderEpochs
-from penstock.storage.file_system import FileSystem
+from penstock.storage.file_system import Buffer, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_flush import LogFlush
 from penstock.storage.log_health import LogHealth
 from penstock.storage.log_segment import LogSegment
+from penstock.storage.log_transactions import note_marker
 from penstock.storage.producer_snapshots import save_snapshot
-from penstock.storage.producer_state import ProducerState
+from penstock.storage.producer_state import ProducerState, WrittenBatch
 from penstock.storage.segment_row import SegmentRow
 
 __all__ = ["LogState"]
@@ -83,6 +86,22 @@ class LogState:
         self.flush.files_changed()
         self.save_producers()
         return segment
+
+    def judge_producers(
+        self, batches: Buffer, headers: list[BatchHeader], origin: Origin, transaction_version: int
+    ) -> WrittenBatch | None:
+        """The remembered batch when a client's append repeats it. Raises as ProducerState's checks."""
+        if origin == "client":
+            return self.producers.check(headers, transaction_version)
+        self.producers.check_coordinators(batches, headers, transaction_version)
+        return None
+
+    def note_producer(self, data: Buffer, header: BatchHeader, segment: LogSegment, now_ms: int) -> None:
+        """A batch that was written, at its final offset. `data`: where the header's position counts."""
+        if not header.is_control:
+            self.producers.update(header, seen_ms=now_ms)
+        elif note_marker(self.producers, segment, data, header, now_ms):
+            self.flush.files_changed()  # a transaction index may have come to be
 
     def save_producers(self) -> None:
         self.producers.expire(self.clock_ms() - self.config.producer_id_expiration_ms)

@@ -25,7 +25,9 @@ from penstock.storage.log_recovery import CleanShutdown, open_log
 from penstock.storage.log_segment import LogSegment
 from penstock.storage.log_shortening import apply_retention, delete_records_before, truncate_to
 from penstock.storage.log_state import LogState
+from penstock.storage.log_transactions import aborted_transactions
 from penstock.storage.producer_state import ProducerState
+from penstock.storage.usual_batch import takes_usual, usual_batch, with_offset
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
 
@@ -213,7 +215,8 @@ class PartitionLog:
             batches, topic=self.topic, partition=self.partition, config=self._state.config, origin=origin, now_ms=now_ms
         )
         append_time_ms = now_ms if self._state.config.message_timestamp_type == "LogAppendTime" else None
-        if origin == "client" and (written := self._state.producers.check(headers)) is not None:
+        written = self._state.judge_producers(batches, headers, origin, transaction_version)
+        if written is not None:
             return AppendResult(
                 base_offset=written.base_offset,
                 last_offset=written.last_offset,
@@ -224,17 +227,47 @@ class PartitionLog:
         data = bytearray(batches)
         base_offset = self._state.log_end_offset
         headers = numbered(data, headers, base_offset, leader_epoch, append_time_ms)
+        return self._written(data, headers, leader_epoch, now_ms, append_time_ms, flush_now=flush_now)
+
+    def append_usual(self, frame: bytes, start: int, end: int, *, leader_epoch: int) -> AppendResult | None:
+        """As `append` without a flush for one batch of a client, which `looks_usual`, in `frame[start:end]`.
+
+        None when it is not certain that nothing speaks against it: nothing was done, and `append` has the word.
+        Raises StorageFull, LogFailed.
+        """
+        state = self._state
+        if not state.health.is_good or not takes_usual(state.config):
+            return None
+        now_ms = state.clock_ms()
+        found = usual_batch(frame, start, end, state.config, now_ms)
+        if found is None or not state.producers.surely_next(found[0]):
+            return None
+        header, data = with_offset(*found, state.log_end_offset, leader_epoch)
+        return self._written(data, [header], leader_epoch, now_ms, None, flush_now=False)
+
+    def _written(
+        self,
+        data: Buffer,
+        headers: list[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+        append_time_ms: int | None,
+        *,
+        flush_now: bool,
+    ) -> AppendResult:
+        """What has been judged and numbered, written and remembered."""
+        base_offset = self._state.log_end_offset
         self._note_epoch(leader_epoch, base_offset)
         try:
             segment = self._segment_for(len(data), headers)
             segment.append(data, headers)
         except OSError as error:
             self._state.health.refuse(error, "did not take an append")
-        self._state.log_end_offset = headers[-1].next_offset
-        self._written_since_open = True
         for header in headers:
             if header.producer_id >= 0:
-                self._state.producers.update(header, seen_ms=now_ms)
+                self._state.note_producer(data, header, segment, now_ms)
+        self._state.log_end_offset = headers[-1].next_offset  # last: what a flush promises is all there
+        self._written_since_open = True
         if flush_now and self.flush_is_due(now_ms):
             self.flush()
         return AppendResult(
@@ -317,6 +350,17 @@ class PartitionLog:
             self._state.health.refuse(error, "could not be read")
         return (segment, span.position, end) if end > span.position else None
 
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions in what a read of committed records gave.
+
+        It began at `offset`, gave `size_bytes` and ended before `end_offset`, at most the last stable offset. May name
+        a few that begin behind. Raises LogFailed.
+        """
+        try:
+            return aborted_transactions(self._state, offset, size_bytes, end_offset) if size_bytes else []
+        except OSError as error:
+            self._state.health.refuse(error, "could not be read")
+
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record whose timestamp is at least `timestamp_ms`; None when there is none."""
         segments = self._state.row.since(self._state.log_start_offset)
@@ -386,9 +430,14 @@ class PartitionLog:
         end = self._state.log_end_offset  # before the segments: what it promises must be in one of them
         try:
             self._state.epochs.make_durable()
-        except OSError as error:  # a file written anew each time: for want of room nothing is lost, it is tried again
+            self._write_transaction_indexes()
+        except OSError as error:  # small files: for want of room nothing is lost, it is tried again
             self._state.health.refuse(error, "could not be flushed")
         return self._state.flush.flush(self._state.row.segments, end, self._state.clock_ms())
+
+    def _write_transaction_indexes(self) -> None:
+        for segment in self._state.row.segments:
+            segment.transaction_index.write()
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
         """Write what speeds up the next opening, fsync, and close; None when the log had failed."""
@@ -400,6 +449,8 @@ class PartitionLog:
                 self._state.save_producers()
             if flush:
                 self.flush()
+            else:
+                self._write_transaction_indexes()
             clean = CleanShutdown(
                 base_offset=active.base_offset, size_bytes=active.size_bytes, log_end_offset=self._state.log_end_offset
             )

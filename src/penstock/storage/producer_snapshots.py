@@ -12,7 +12,7 @@ from penstock.storage.file_system import FileSystem
 from penstock.storage.log_segment import LogSegment, segment_name
 from penstock.storage.producer_state import ProducerState, SnapshotCorrupt
 
-__all__ = ["headers_since", "load_producers", "save_snapshot", "snapshot_offsets"]
+__all__ = ["batches_since", "headers_since", "load_snapshot", "save_snapshot", "snapshot_offsets"]
 
 _log = logging.getLogger("penstock.storage")
 _SNAPSHOT = ".snapshot"
@@ -36,36 +36,34 @@ def snapshot_offsets(directory: Path, file_system: FileSystem) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def load_producers(
-    directory: Path,
-    file_system: FileSystem,
-    producers: ProducerState,
-    segments: list[LogSegment],
-    end: int,
-    now_ms: int,
-) -> None:
-    """The newest usable snapshot, then the batches behind it."""
+def load_snapshot(
+    directory: Path, file_system: FileSystem, producers: ProducerState, end: int, latest: int
+) -> int | None:
+    """The newest usable snapshot up to the offset `latest`; that offset, None when there is none. `end`: of the log."""
     producers.clear()
-    behind = segments[0].base_offset
     for offset in reversed(snapshot_offsets(directory, file_system)):
         path = directory / f"{segment_name(offset)}{_SNAPSHOT}"
         if offset > end:
             file_system.remove(path)  # it tells of batches that are gone
+            continue
+        if offset > latest:
             continue
         try:
             producers.load(file_system.read_bytes(path))
         except SnapshotCorrupt as corrupt:
             _log.warning("%s left aside: %s", path, corrupt)
             continue
-        behind = offset
-        break
-    if behind < end:
-        for header in headers_since(segments, behind):
-            producers.update(header, seen_ms=now_ms)
+        return offset
+    return None
 
 
 def headers_since(segments: list[LogSegment], from_offset: int) -> Iterator[BatchHeader]:
     """The headers of all batches that end at or behind `from_offset`."""
+    return (header for _, _, header in batches_since(segments, from_offset))
+
+
+def batches_since(segments: list[LogSegment], from_offset: int) -> Iterator[tuple[LogSegment, bytes, BatchHeader]]:
+    """All batches that end at or behind `from_offset`: headers, and the bytes of control batches."""
     for i, segment in enumerate(segments):
         if i + 1 < len(segments) and segments[i + 1].base_offset <= from_offset:
             continue
@@ -73,4 +71,5 @@ def headers_since(segments: list[LogSegment], from_offset: int) -> Iterator[Batc
         position = segment.offset_index.position_for(from_offset)
         for span in walk(segment.file, position, segment.size_bytes):
             if span.last_offset >= from_offset:
-                yield segment.header_at(span)
+                header = segment.header_at(span)
+                yield segment, segment.read(span.position, span.end) if header.is_control else b"", header

@@ -3,7 +3,9 @@
 Rules (KIP-98, KIP-185, KIP-360): a batch follows its producer's last one without a gap, sequences wrap from 2^31 - 1
 to 0; a repeat of one of the last five batches is answered with that batch's offsets and not written; a smaller epoch
 is refused, a larger one begins at sequence 0; a producer nothing is known of (expired, records deleted) may begin
-anywhere. Appends of the coordinator are noted, never checked: TxnOffsetCommit batches all carry sequence 0.
+anywhere, unless it speaks transaction version 2 (KIP-890), where each transaction begins at 0. Of what a coordinator
+appends only the epochs are checked, its own too: TxnOffsetCommit batches all carry sequence 0. At version 2 an end
+raises the epoch, so a marker with the epoch that has an open transaction is one that comes late (KIP-1228).
 `snapshot` and `load` speak Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
 """
 
@@ -12,16 +14,23 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from google_crc32c import value as crc32c
 
-from penstock.protocol.record_batches import BatchHeader
-from penstock.storage.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.protocol.record_batches import BatchHeader, control_record
+from penstock.storage.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from penstock.storage.file_system import Buffer
 
 __all__ = ["DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
 
 REMEMBERED_BATCHES = 5
+EPOCH_BUMP_VERSION = 2
 _MAX_SEQUENCE = 2**31 - 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -88,10 +97,11 @@ class ProducerState:
         starts = [p.transaction_start for p in self._producers.values() if p.transaction_start >= 0]
         return min(starts) if starts else None
 
-    def check(self, headers: Iterable[BatchHeader]) -> WrittenBatch | None:
-        """Judge the batches of one append, in order; change nothing.
+    def check(self, headers: Iterable[BatchHeader], transaction_version: int = 0) -> WrittenBatch | None:
+        """Judge the batches of one append, in order; change nothing. `transaction_version`: the producer's.
 
-        The remembered batch when the append repeats it. Raises OutOfOrderSequence, InvalidProducerEpoch.
+        The remembered batch when the append repeats it. Raises OutOfOrderSequence, InvalidProducerEpoch,
+        InvalidTransactionState.
         """
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
@@ -103,35 +113,94 @@ class ProducerState:
                     return repeated
                 if known is not None:
                     ahead[header.producer_id] = (known.epoch, known.last_sequence)
+                elif header.is_transactional and transaction_version >= EPOCH_BUMP_VERSION:
+                    ahead[header.producer_id] = (header.producer_epoch, -1)
             if header.producer_id in ahead:
                 self._check_follows(header, *ahead[header.producer_id])
+            if known is not None and known.transaction_start >= 0 and not header.is_transactional:
+                self._refuse_outside(header)
             ahead[header.producer_id] = (header.producer_epoch, header.last_sequence)
         return None
 
+    def check_coordinators(self, batches: Buffer, headers: Iterable[BatchHeader], transaction_version: int) -> None:
+        """Judge what a coordinator appends; change nothing. `transaction_version`: under which the marker is written.
+
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced.
+        """
+        for header in headers:
+            known = self._producers.get(header.producer_id)
+            if known is None:
+                continue
+            late = transaction_version >= EPOCH_BUMP_VERSION and header.is_control and known.transaction_start >= 0
+            if header.producer_epoch < known.epoch or (late and header.producer_epoch == known.epoch):
+                self._refuse_epoch(header, known.epoch)
+            if header.is_control and control_record(batches, header)[1] < known.coordinator_epoch:
+                self._refuse_coordinator(header, control_record(batches, header)[1], known.coordinator_epoch)
+
+    def surely_next(self, header: BatchHeader) -> bool:
+        """Whether a batch outside of transactions certainly follows its producer's last one; False says nothing."""
+        if header.producer_id < 0:
+            return True
+        known = self._producers.get(header.producer_id)
+        return (
+            known is not None
+            and known.epoch == header.producer_epoch
+            and known.transaction_start < 0
+            and bool(known.batches)
+            and known.batches[-1].last_sequence + 1 == header.base_sequence
+        )
+
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
-        facts = {"topic": self._topic, "partition": self._partition, "producer_id": header.producer_id}
-        where = f"of producer {header.producer_id} in partition {self._topic}-{self._partition}"
         if header.producer_epoch < epoch:
-            raise InvalidProducerEpoch(
-                "producer-epoch-old",
-                f"Epoch {header.producer_epoch} {where} is smaller than the last seen epoch {epoch}.",
-                "A newer incarnation of this producer is at work; begin anew with InitProducerId.",
-                **facts,
-            )
+            self._refuse_epoch(header, epoch)
         expected = 0 if header.producer_epoch > epoch or sequence == _MAX_SEQUENCE else sequence + 1
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
                 "sequence-out-of-order",
-                f"Out of order sequence number {where}: {header.base_sequence} (incoming), {expected} (expected, "
-                f"epoch {epoch}).",
+                f"Out of order sequence number {self._where(header)}: {header.base_sequence} (incoming), {expected} "
+                f"(expected, epoch {epoch}).",
                 "Batches of this producer were lost or overtook each other; begin anew with InitProducerId.",
-                **facts,
+                **self._facts(header),
             )
 
-    def update(self, header: BatchHeader, *, seen_ms: int) -> None:
-        """Note a batch that is in the log, at its final offset. `seen_ms` is the wall clock: records may be old."""
+    def _refuse_epoch(self, header: BatchHeader, epoch: int) -> NoReturn:
+        raise InvalidProducerEpoch(
+            "producer-epoch-old",
+            f"Epoch {header.producer_epoch} {self._where(header)} is too old: the last seen epoch is {epoch}.",
+            "A newer incarnation of this producer is at work; begin anew with InitProducerId.",
+            **self._facts(header),
+        )
+
+    def _refuse_coordinator(self, header: BatchHeader, epoch: int, seen: int) -> NoReturn:
+        raise TransactionCoordinatorFenced(
+            "coordinator-epoch-old",
+            f"A marker {self._where(header)} comes from a coordinator of epoch {epoch}, and one of epoch {seen} has "
+            "written.",
+            "Give the coordinator epoch that `kafka-transactions describe-producers` shows, or a later one.",
+            **self._facts(header),
+        )
+
+    def _refuse_outside(self, header: BatchHeader) -> NoReturn:
+        raise InvalidTransactionState(
+            "record-invalid",
+            f"A batch {self._where(header)} is not transactional, while the producer has a transaction open there.",
+            "End the transaction first, or send the records as a part of it.",
+            **self._facts(header),
+        )
+
+    def _where(self, header: BatchHeader) -> str:
+        return f"of producer {header.producer_id} in partition {self._topic}-{self._partition}"
+
+    def _facts(self, header: BatchHeader) -> dict[str, Any]:
+        return {"topic": self._topic, "partition": self._partition, "producer_id": header.producer_id}
+
+    def update(self, header: BatchHeader, *, seen_ms: int, coordinator_epoch: int = -1) -> int:
+        """Note a batch that is in the log, at its final offset; where the transaction began that it ends, else -1.
+
+        `seen_ms` is the wall clock: records may be old. `coordinator_epoch`: as the marker says, of a control batch.
+        """
         if header.producer_id < 0:
-            return
+            return -1
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
@@ -140,8 +209,9 @@ class ProducerState:
             producer.batches.clear()
         producer.timestamp_ms = max(producer.timestamp_ms, seen_ms)
         if header.is_control:
-            producer.transaction_start = -1
-            return
+            began, producer.transaction_start = producer.transaction_start, -1
+            producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
+            return began
         last_offset = header.base_offset + header.last_offset_delta
         producer.batches.append(
             WrittenBatch(
@@ -150,6 +220,13 @@ class ProducerState:
         )
         if header.is_transactional and producer.transaction_start < 0:
             producer.transaction_start = header.base_offset
+        return -1
+
+    def open_transactions(self) -> Iterator[tuple[int, int, int]]:
+        """(producer id, epoch, where it begins) of each transaction that no marker has ended."""
+        for producer_id, producer in self._producers.items():
+            if producer.transaction_start >= 0:
+                yield producer_id, producer.epoch, producer.transaction_start
 
     def described(self) -> Iterator[DescribedProducer]:
         """All of them, for operators."""

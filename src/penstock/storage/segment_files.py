@@ -2,7 +2,8 @@
 
 Kafka's names and order. A new segment is written and synced as `….log.cleaned` (`commit` begins here): its indexes
 and then its log are renamed to `.swap`; from that last rename on it counts, and an opening of the log finishes what is
-left to do. Then the old files become `.deleted`, the new ones get their names, the old ones are removed.
+left to do. Then the old files become `.deleted`, the new ones get their names, the old ones are removed. The new
+segment has no transaction index: of the aborted transactions that end in it no record is left.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _log = logging.getLogger("penstock.storage")
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _INDEXES = (".index", ".timeindex")
 _FILES = (".log", *_INDEXES)
+_OLD_FILES = (*_FILES, ".txnindex")
 
 
 def _path(directory: Path, base_offset: int, extension: str, suffix: str = "") -> Path:
@@ -48,7 +50,7 @@ def announce_exchange(directory: Path, base_offset: int, file_system: FileSystem
 def commit_exchange(directory: Path, old: Sequence[int], new: int, file_system: FileSystem) -> None:
     """After `announce_exchange`: the old segments' files step aside, the new one's take their place. Raises OSError."""
     for base_offset in old:
-        for extension in _FILES:
+        for extension in _OLD_FILES:
             path = _path(directory, base_offset, extension)
             if file_system.exists(path):
                 file_system.rename(path, _path(directory, base_offset, extension, DELETED))
@@ -67,7 +69,7 @@ def remove_deleted(directory: Path, old: Sequence[int], file_system: FileSystem)
     """What an exchange put aside. A failure leaves debris for the next opening, and is told."""
     try:
         for base_offset in old:
-            for extension in _FILES:
+            for extension in _OLD_FILES:
                 file_system.remove(_path(directory, base_offset, extension, DELETED))
     except OSError as error:
         _log.warning("%s: debris is left for the next opening: %s", directory, error)
@@ -94,7 +96,7 @@ def finish_exchanges(directory: Path, names: Sequence[str], file_system: FileSys
         old = [each for each in bases if base_offset <= each < max(end, base_offset + 1)]
         _log.info("%s: finishing an exchange of segments that was interrupted", path)
         for each in sorted(old):
-            for extension in _FILES:
+            for extension in _OLD_FILES:
                 # Its own new index may bear its final name already: then it is that, not the old one, that goes, and
                 # is built anew from the log.
                 file_system.remove(_path(directory, each, extension))

@@ -102,7 +102,7 @@ class _Reading:
             limit = max(0, min(part.partition_max_bytes, self._left))
             end = log.last_stable_offset if self._committed_only else log.high_watermark
             records = log.read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
-            aborted = self._aborted_in(topic, part.partition, log, records)
+            aborted = self._aborted_in(log, part.fetch_offset, len(records), end)
         except ReadRefused as refused:
             return self._refuse(part, refused.code)
         self.bytes += len(records)
@@ -121,14 +121,14 @@ class _Reading:
         )
 
     def _aborted_in(
-        self, topic: TopicDescription, partition: int, log: LogView, records: bytes
+        self, log: LogView, offset: int, size_bytes: int, end_offset: int
     ) -> tuple[m.fetch_response.AbortedTransaction, ...] | None:
         """None where the reader takes everything. Raises ReadRefused."""
         if not self._committed_only:
             return None
         return tuple(
             m.fetch_response.AbortedTransaction(producer_id=ProducerId(producer_id), first_offset=i64(first_offset))
-            for producer_id, first_offset in self.broker.aborted.within((topic.topic_id, partition), log, records)
+            for producer_id, first_offset in log.aborted_transactions(offset, size_bytes, end_offset)
         )
 
     def _diverging(self, log: LogView, part: m.fetch_request.FetchPartition) -> m.fetch_response.PartitionData | None:

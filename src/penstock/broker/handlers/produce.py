@@ -88,8 +88,10 @@ def _partition(
         return _failed(part.index, *refusal)
     try:
         batch = sole_batch(part.records, call.api_version)
-        check_transaction(batch, topic, part.index, request.transactional_id, call.api_version, broker.transactions)
-        result = broker.logs.append(topic, part.index, batch)
+        version = check_transaction(
+            batch, topic, part.index, request.transactional_id, call.api_version, broker.transactions
+        )
+        result = broker.logs.append(topic, part.index, batch, transaction_version=version)
     except AppendRefused as refused:
         return _failed(part.index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
     appended.append((topic, part.index))
