@@ -25,6 +25,8 @@ def test_the_bytes_are_kafkas(tmp_path: Path) -> None:
     times.append(NOW_MS, 1003)
     times.append(NOW_MS, 1004)  # no news
     times.append(NOW_MS + 1, 1010)
+    offsets.write()
+    times.write()
     assert (tmp_path / "0.index").read_bytes() == struct.pack(">iiii", 3, 4097, 10, 9000)
     assert (tmp_path / "0.timeindex").read_bytes() == struct.pack(">qiqi", NOW_MS, 3, NOW_MS + 1, 10)
 
@@ -41,6 +43,7 @@ def test_lookups_equal_a_linear_search(entries: list[tuple[int, int]], wanted: i
         offset, position = offset + offset_step, position + position_step
         index.append(offset, position)
         known.append((offset, position))
+    index.write()
     assert index.position_for(wanted) == max((p for o, p in known if o <= wanted), default=0)
     assert index.position_before(wanted * 10) == max((p for _, p in known if p <= wanted * 10), default=0)
     again = OffsetIndex(PATH, 100, 10_000, disk)
@@ -72,6 +75,7 @@ def test_zeros_behind_the_last_entry_are_kafkas_preallocation(tmp_path: Path) ->
     index.load(5000)
     assert index.entries() == [(5, 4100)]
     index.append(9, 8300)
+    index.write()
     again = OffsetIndex(path, 0, 10_000, REAL)
     again.load(9000)
     assert again.entries() == [(5, 4100), (9, 8300)]
@@ -117,3 +121,55 @@ def test_an_entry_every_4096_bytes(tmp_path: Path) -> None:
     assert entries == [(n, n * size) for n in range(step, 20, step)]
     times = list(struct.iter_unpack(">qi", (tmp_path / f"{0:020d}.timeindex").read_bytes()))
     assert times == [(NOW_MS + n, n) for n in range(step, 20, step)] + [(NOW_MS + 19, 19)]
+
+
+def test_entries_reach_the_file_many_at_once_and_with_the_sync() -> None:
+    disk = FaultyFileSystem()
+    index = OffsetIndex(PATH, 0, 10_000, disk)
+    for number in range(1, 11):
+        index.append(number, number * 100)
+    assert not disk.exists(PATH)
+    index.sync()
+    assert len(disk.read_bytes(PATH)) == 10 * index.entry_bytes
+    for number in range(11, 200):
+        index.append(number, number * 100)
+    held = len(disk.read_bytes(PATH)) // index.entry_bytes
+    assert 10 < held < 199
+    index.truncate_to(held - 1)  # what the file holds, and what it does not hold yet
+    assert len(disk.read_bytes(PATH)) == (held - 2) * index.entry_bytes
+    index.append(1000, 50_000)
+    index.truncate_to(999)
+    index.append(1001, 60_000)
+    index.sync()
+    again = OffsetIndex(PATH, 0, 10_000, disk)
+    again.load(100_000)
+    assert again.entries() == index.entries()
+    assert again.last() == (1001, 60_000)
+
+
+def test_what_was_not_added_to_is_not_synced_again() -> None:
+    asked: list[str] = []
+    disk = FaultyFileSystem()
+    disk.failures = lambda operation, _path: asked.append(operation)
+    index = TimeIndex(PATH, 0, 10_000, disk)
+    index.append(NOW_MS, 5)
+    index.sync()
+    index.sync()
+    assert asked.count("sync") == 1
+    index.append(NOW_MS + 1, 6)
+    index.sync()
+    assert asked.count("sync") == 2
+
+
+def test_entries_that_a_full_disk_refused_are_written_when_there_is_room() -> None:
+    disk = FaultyFileSystem(capacity_bytes=20)
+    index = OffsetIndex(PATH, 0, 10_000, disk)
+    for number in range(1, 6):
+        index.append(number, number * 100)
+    index.write()
+    assert disk.read_bytes(PATH) == b""  # cut back, never a part of it
+    disk.capacity_bytes = None
+    index.write()
+    again = OffsetIndex(PATH, 0, 10_000, disk)
+    again.load(100_000)
+    assert again.entries() == index.entries()

@@ -3,8 +3,9 @@
 Offset index: 8 bytes per entry, big-endian (offset - base offset: int32, file position: int32); the offset is the
 *last* of the batch that begins at the position. Time index: 12 bytes (largest timestamp so far: int64, offset - base
 offset of the batch that brought it: int32). Both grow strictly; an index is a hint and may miss entries, never lie.
-Entries are held as arrays, so a lookup is one `bisect` in C. Files are not preallocated; zeros behind the last entry
-(Kafka's preallocation) are cut off when read.
+Entries are held as arrays, so a lookup is one `bisect` in C. They reach the file many at once, at the latest with the
+sync or the end of their segment: what a kill leaves out is added when the segment is scanned. Files are not
+preallocated; zeros behind the last entry (Kafka's preallocation) are cut off when read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 import sys
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
@@ -22,8 +24,8 @@ from penstock.storage.file_system import File, FileSystem
 __all__ = ["IndexCorrupt", "OffsetIndex", "TimeIndex"]
 
 _log = logging.getLogger("penstock.storage")
-_OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+_MOST_UNWRITTEN = 64
 
 
 class IndexCorrupt(Exception):
@@ -39,28 +41,50 @@ class _IndexFile:
         self.path = path
         self._file_system = file_system
         self._file: File | None = None
+        self._written = 0  # entries that the file holds
+        self._synced = False
+        self._lock = threading.Lock()  # one thread appends, another may write and sync
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """Entries as the file holds them."""
+        raise NotImplementedError
 
     def _open(self) -> File:
         if self._file is None:
             self._file = self._file_system.open(self.path, create=True)
         return self._file
 
-    def _append(self, data: bytes, count: int) -> bool:
-        """Write entries behind `count` entries. False when the disk refused: then they are left out of the index."""
-        position = count * self.entry_bytes
-        try:
-            self._open().write_at(data, position)
-        except OSError as error:
-            _log.warning("index entry of %s left out: %s", self.path, error)
+    def write(self) -> None:
+        """Entries reach the file here, many at once. What the disk refuses is tried again, or left out in the end."""
+        with self._lock:
+            count, position = len(self), self._written * self.entry_bytes
+            if count <= self._written:
+                return
+            self._synced = False
             try:
-                self._open().truncate(position)
-            except OSError:
-                _log.warning("%s may end in a torn entry; it is rebuilt when next opened", self.path)
-            return False
-        return True
+                self._open().write_at(self._bytes(self._written, count), position)
+            except OSError as error:
+                _log.warning("index entries of %s left out: %s", self.path, error)
+                try:
+                    self._open().truncate(position)
+                except OSError:
+                    _log.warning("%s may end in a torn entry; it is rebuilt when next opened", self.path)
+                return
+            self._written = count
+
+    def _write_when_many(self) -> None:
+        if len(self) - self._written >= _MOST_UNWRITTEN:
+            self.write()
 
     def _cut(self, count: int) -> None:
-        self._open().truncate(count * self.entry_bytes)
+        """The file shall hold no more than so many entries, as memory does already."""
+        with self._lock:
+            self._written = min(self._written, count)
+            self._synced = False
+            self._open().truncate(self._written * self.entry_bytes)
 
     def _read(self) -> bytes:
         if self._file is None and not self._file_system.exists(self.path):
@@ -71,17 +95,29 @@ class _IndexFile:
         return data
 
     def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-        else:
-            file = self._file_system.open(self.path)
-            file.sync()
-            file.close()
+        """Raises OSError. Costs nothing when nothing was added since the last time."""
+        self.write()
+        with self._lock:
+            if self._synced:
+                return
+            file, self._synced = self._file, True  # what is written while it syncs counts for the next time
+        try:
+            if file is not None:
+                file.sync()
+            else:
+                file = self._file_system.open(self.path)
+                file.sync()
+                file.close()
+        except OSError:
+            self._synced = False
+            raise
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Entries that are not written stay in memory only."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def remove(self) -> None:
         self.close()
@@ -91,7 +127,7 @@ class _IndexFile:
 class OffsetIndex(_IndexFile):
     """Offset → file position of the batch that holds it, or of an earlier one."""
 
-    entry_bytes = _OFFSET_ENTRY.size
+    entry_bytes = 8
 
     def __init__(self, path: Path, base_offset: int, max_bytes: int, file_system: FileSystem) -> None:
         super().__init__(path, file_system)
@@ -118,9 +154,14 @@ class OffsetIndex(_IndexFile):
         relative = offset - self._base_offset
         if self.is_full or (self._offsets and relative <= self._offsets[-1]):
             return
-        if self._append(_OFFSET_ENTRY.pack(relative, position), len(self)):
-            self._offsets.append(relative)
-            self._positions.append(position)
+        self._positions.append(position)
+        self._offsets.append(relative)  # last: it counts the entries
+        self._write_when_many()
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        numbers = array("i", bytes(8 * (end - start)))
+        numbers[0::2], numbers[1::2] = self._offsets[start:end], self._positions[start:end]
+        return _big_endian(numbers)
 
     def position_for(self, offset: int) -> int:
         """Where to begin looking for `offset`: at or before its batch; 0 when nothing is known."""
@@ -162,6 +203,7 @@ class OffsetIndex(_IndexFile):
         if positions and (positions[0] < 0 or positions[-1] >= segment_bytes):
             raise IndexCorrupt(f"{self.path} points behind the end of its segment")
         self._offsets, self._positions = offsets, positions
+        self._written = len(offsets)
 
     def reset(self) -> None:
         del self._offsets[:], self._positions[:]
@@ -201,9 +243,12 @@ class TimeIndex(_IndexFile):
             return
         if self._offsets and (timestamp_ms <= self._timestamps[-1] or relative < self._offsets[-1]):
             return
-        if self._append(_TIME_ENTRY.pack(timestamp_ms, relative), len(self)):
-            self._timestamps.append(timestamp_ms)
-            self._offsets.append(relative)
+        self._timestamps.append(timestamp_ms)
+        self._offsets.append(relative)  # last: it counts the entries
+        self._write_when_many()
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps[start:end], self._offsets[start:end]))
 
     def offset_for(self, timestamp_ms: int) -> int:
         """Where to begin looking for the first record with at least this timestamp."""
@@ -227,7 +272,14 @@ class TimeIndex(_IndexFile):
             raise IndexCorrupt(f"{self.path} begins before its segment")
         self._timestamps = array("q", [entry[0] for entry in entries])
         self._offsets = array("i", [entry[1] for entry in entries])
+        self._written = len(entries)
 
     def reset(self) -> None:
         del self._timestamps[:], self._offsets[:]
         self._cut(0)
+
+
+def _big_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()

@@ -213,6 +213,8 @@ class LogSegment:
         """The last entry, written when nothing more will be appended: the segment's largest timestamp."""
         if self._indexes_loaded and self.max_timestamp_ms >= 0:
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp, closing=True)
+        self.offset_index.write()
+        self.time_index.write()
 
     def cut(self, position: int, offset: int) -> None:
         """Drop everything from the file position on, where `offset` would begin."""

@@ -1,0 +1,115 @@
+"""Requests read by hand because they come thousands of times a second: nothing of their records is copied.
+
+Only the shape that nearly all of them have: Produce from v9 on, outside of transactions, short names, no tagged fields,
+nothing behind it. Everything else, whatever is wrong with it, is left to the codec (None), so that hostile bytes are
+judged in one place. A test holds both against each other.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+__all__ = ["ProduceFrame", "ProducedBatch", "ProducedTopic", "produce_request"]
+
+_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_BODY = struct.Struct(">bbhiB")  # no tagged fields, no transactional id, acks, timeout, topics + 1
+_INDEX = struct.Struct(">i")
+_FIRST_FLEXIBLE, _FIRST_WITH_IDS, _LAST = 9, 13, 13
+_PRODUCE = 0
+_ID_BYTES = 16
+_SHORT = 0x80  # counts and lengths below are one byte
+
+
+class ProducedBatch(NamedTuple):
+    """The records of a partition: `start` to `end` of the frame."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class ProducedTopic(NamedTuple):
+    """`key` names the topic as the request does, and as its answer shall: an id, or a name behind its length."""
+
+    key: bytes
+    batches: list[ProducedBatch]
+
+
+class ProduceFrame(NamedTuple):
+    """A Produce request of the usual shape."""
+
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    acks: int
+    topics: list[ProducedTopic]
+
+    @property
+    def by_id(self) -> bool:
+        return self.api_version >= _FIRST_WITH_IDS
+
+
+def produce_request(frame: bytes) -> ProduceFrame | None:
+    """`frame` comes without its length. None for what is not of the usual shape, or not sound."""
+    try:
+        api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
+        if api_key != _PRODUCE or not _FIRST_FLEXIBLE <= api_version <= _LAST or length < -1:
+            return None
+        position = _HEADER.size + max(length, 0)
+        client_id = None if length < 0 else frame[_HEADER.size : position].decode()
+        tags, transactional_id, acks, _, count = _BODY.unpack_from(frame, position)
+        if tags or transactional_id or not 0 < count < _SHORT:
+            return None
+        position += _BODY.size
+        topics = []
+        for _ in range(count - 1):
+            position, topic = _topic(frame, position, by_id=api_version >= _FIRST_WITH_IDS)
+            topics.append(topic)
+        if frame[position] or position + 1 != len(frame):
+            return None
+    except (struct.error, IndexError, ValueError):
+        return None
+    return ProduceFrame(api_version, correlation_id, client_id, acks, topics)
+
+
+def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTopic]:
+    """The position behind it, and the topic. Raises ValueError, IndexError, struct.error."""
+    if by_id:
+        end = position + _ID_BYTES
+    else:
+        length = frame[position]
+        if not 0 < length < _SHORT:
+            raise ValueError("a name that is none, or long")
+        end = position + length
+    key, position = frame[position:end], end
+    count = frame[position]
+    if not 0 < count < _SHORT:
+        raise ValueError("no partitions, or many")
+    position += 1
+    batches = []
+    for _ in range(count - 1):
+        (partition,) = _INDEX.unpack_from(frame, position)
+        start, size = _size(frame, position + _INDEX.size)
+        position = start + size
+        if frame[position]:
+            raise ValueError("tagged fields")
+        position += 1
+        batches.append(ProducedBatch(partition, start, start + size))
+    if frame[position]:
+        raise ValueError("tagged fields")
+    return position + 1, ProducedTopic(key, batches)
+
+
+def _size(frame: bytes, position: int) -> tuple[int, int]:
+    """The position behind a compact length, and the length. Raises ValueError for null."""
+    value = 0
+    for shift in range(0, 28, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < _SHORT:
+            if not value:
+                raise ValueError("null in the place of records")
+            return position, value - 1
+    raise ValueError("more records than a frame holds")
