@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
 from penstock.coordinator.offsets.pending_offsets import PendingOffsets
+from penstock.coordinator.records import consumer_schemas as c
 from penstock.coordinator.records import schemas as s
 from penstock.coordinator.records.builders import group_metadata_tombstone, streams_group_tombstones
 from penstock.coordinator.result import CoordinatorRecord
@@ -25,7 +27,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["Group", "GroupRegistry"]
 
-Group: TypeAlias = StreamsGroup | ClassicGroup
+Group: TypeAlias = StreamsGroup | ClassicGroup | ConsumerGroup
 
 
 class GroupRegistry:
@@ -57,37 +59,65 @@ class GroupRegistry:
         if group is None:
             raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         if not isinstance(group, StreamsGroup):
+            kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
             raise CoordinatorError(
-                ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group: it is a classic group."
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group: it is a {kind} group."
             )
         return group
 
     def streams_group_to_join(self, group_id: str) -> tuple[StreamsGroup, tuple[CoordinatorRecord, ...]]:
-        """The group a member may join, a new one if need be, and the records that must come before it: an empty
-        classic group is converted. Raises CoordinatorError(GROUP_ID_NOT_FOUND) for any other type."""
+        """The group a member may join, a new one if need be, and the records that must come before it: an empty group
+        of another type is converted. Raises CoordinatorError(GROUP_ID_NOT_FOUND) for one that has members."""
         group = self._groups.get(group_id)
         if group is None:
             return StreamsGroup.new(group_id), ()
         if isinstance(group, ClassicGroup) and group.is_empty:
             return StreamsGroup.new(group_id), (group_metadata_tombstone(group_id),)
+        if isinstance(group, ConsumerGroup) and group.is_empty:
+            return StreamsGroup.new(group_id), group.tombstones()
         return self.streams_group(group_id), ()
 
-    def classic_group_to_join(self, group_id: str) -> tuple[ClassicGroup, tuple[CoordinatorRecord, ...]]:
-        """The other direction, for a classic member: an empty streams group is taken out, its offsets stay.
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        return [group for group in self.all() if isinstance(group, ConsumerGroup)]
 
-        Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL) while streams members are there.
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        return group
+
+    def consumer_group_to_join(self, group_id: str) -> tuple[ConsumerGroup, tuple[CoordinatorRecord, ...]]:
+        """As `streams_group_to_join`."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ConsumerGroup(group_id=group_id), ()
+        if isinstance(group, ClassicGroup) and group.is_empty:
+            return ConsumerGroup(group_id=group_id), (group_metadata_tombstone(group_id),)
+        if isinstance(group, StreamsGroup) and not group.members:
+            return ConsumerGroup(group_id=group_id), streams_group_tombstones(group_id)
+        return self.consumer_group(group_id), ()
+
+    def classic_group_to_join(self, group_id: str) -> tuple[ClassicGroup, tuple[CoordinatorRecord, ...]]:
+        """The other direction, for a classic member: an empty group of another type is taken out, its offsets stay.
+
+        Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL) while it has members.
         """
         group = self._groups.get(group_id)
         if group is None:
             return ClassicGroup(group_id=group_id), ()
         if isinstance(group, ClassicGroup):
             return group, ()
+        kind = "streams" if isinstance(group, StreamsGroup) else "consumer"
         if group.members:
             raise CoordinatorError(
                 ErrorCode.inconsistent_group_protocol,
-                f"Group {group_id} is a streams group with {len(group.members)} members, not a classic group.",
+                f"Group {group_id} is a {kind} group with {len(group.members)} members, not a classic group.",
             )
-        return ClassicGroup(group_id=group_id), streams_group_tombstones(group_id)
+        tombstones = streams_group_tombstones(group_id) if isinstance(group, StreamsGroup) else group.tombstones()
+        return ClassicGroup(group_id=group_id), tombstones
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Raises CorruptRecord for a record that cannot follow what was replayed before."""
@@ -99,6 +129,8 @@ class GroupRegistry:
             self._replay_classic(key.group, value)
         elif value is None and key.group_id not in self._groups:
             return
+        elif isinstance(key, _OF_CONSUMER_GROUPS):
+            self._replay_consumer(key, value)
         elif value is None and isinstance(key, s.StreamsGroupMetadataKey):
             self._remove_streams_group(key.group_id)
         else:
@@ -149,9 +181,10 @@ class GroupRegistry:
     def _replay_classic(self, group_id: str, value: s.GroupMetadataValue | None) -> None:
         group = self._groups.get(group_id)
         if value is not None:
-            if isinstance(group, StreamsGroup) and group.members:
+            if isinstance(group, StreamsGroup | ConsumerGroup) and group.members:
+                kind = "streams" if isinstance(group, StreamsGroup) else "consumer"
                 raise CorruptRecord(
-                    f"a classic group's record for {group_id}, a streams group with {len(group.members)} members"
+                    f"a classic group's record for {group_id}, a {kind} group with {len(group.members)} members"
                 )
             self._groups[group_id] = ClassicGroup(group_id=group_id, metadata=value)
         elif isinstance(group, ClassicGroup):
@@ -173,9 +206,32 @@ class GroupRegistry:
             return None
         if isinstance(group, ClassicGroup) and not group.is_empty:
             raise CorruptRecord(f"a streams group's record for {group_id}, which is a classic group")
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            raise CorruptRecord(f"a streams group's record for {group_id}, which is a consumer group")
         created = StreamsGroup.new(group_id)
         self._groups[group_id] = created
         return created
+
+    def _replay_consumer(self, key: Any, value: Any) -> None:
+        group = self._groups.get(key.group_id)
+        if value is None:
+            if not isinstance(group, ConsumerGroup):
+                return
+            if not isinstance(key, c.ConsumerGroupMetadataKey):
+                _replay_consumer(group, key, None)
+            if isinstance(key, c.ConsumerGroupMetadataKey) or group.is_blank:
+                self._remove_consumer_group(key.group_id)
+            return
+        if not isinstance(group, ConsumerGroup):
+            if group is not None and not (group.is_empty if isinstance(group, ClassicGroup) else not group.members):
+                raise CorruptRecord(f"a consumer group's record for {key.group_id}, a group of another type")
+            group = self._groups[key.group_id] = ConsumerGroup(group_id=key.group_id)
+        _replay_consumer(group, key, value)
+
+    def _remove_consumer_group(self, group_id: str) -> None:
+        del self._groups[group_id]
+        if self._has_any_offsets(group_id):
+            self._groups[group_id] = ClassicGroup(group_id=group_id)
 
 
 def _replay_streams(group: StreamsGroup, key: Any, value: Any) -> None:
@@ -193,3 +249,31 @@ def _replay_streams(group: StreamsGroup, key: Any, value: Any) -> None:
         group.replay_topology(value)
     else:
         raise TypeError(f"{type(key).__name__} is no key of a group")
+
+
+_OF_CONSUMER_GROUPS = (
+    c.ConsumerGroupMetadataKey,
+    c.ConsumerGroupPartitionMetadataKey,
+    c.ConsumerGroupMemberMetadataKey,
+    c.ConsumerGroupTargetAssignmentMetadataKey,
+    c.ConsumerGroupTargetAssignmentMemberKey,
+    c.ConsumerGroupCurrentMemberAssignmentKey,
+    c.ConsumerGroupRegularExpressionKey,
+)
+
+
+def _replay_consumer(group: ConsumerGroup, key: Any, value: Any) -> None:
+    if isinstance(key, c.ConsumerGroupMetadataKey):
+        group.replay_metadata(value)
+    elif isinstance(key, c.ConsumerGroupPartitionMetadataKey):
+        group.replay_partition_metadata(value)
+    elif isinstance(key, c.ConsumerGroupMemberMetadataKey):
+        group.replay_member(key.member_id, value)
+    elif isinstance(key, c.ConsumerGroupTargetAssignmentMetadataKey):
+        group.replay_target_metadata(value)
+    elif isinstance(key, c.ConsumerGroupTargetAssignmentMemberKey):
+        group.replay_target(key.member_id, value)
+    elif isinstance(key, c.ConsumerGroupCurrentMemberAssignmentKey):
+        group.replay_current(key.member_id, value)
+    else:
+        group.replay_regular_expression(key.regular_expression, value)

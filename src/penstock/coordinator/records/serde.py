@@ -2,8 +2,8 @@
 
 A key is int16 type + plain fields. A value is int16 version + fields; the streams values and version 4 of the others
 are flexible. Written versions are those of Apache Kafka 4.3.1: OffsetCommit 4 (1 with an expire timestamp),
-GroupMetadata 3, streams 0. Read: every version that exists. An unknown type is None (a newer broker wrote it); an
-unknown value version, a short field or text that is not UTF-8 is `CorruptRecord`.
+GroupMetadata 3, streams and consumer groups 0. Read: every version that exists. An unknown type is None (a newer broker
+wrote it); an unknown value version, a short field or text that is not UTF-8 is `CorruptRecord`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.coordinator.errors import CorruptRecord
+from penstock.coordinator.records import consumer_schemas as c
+from penstock.coordinator.records import consumer_values as consumer
 from penstock.coordinator.records import group_values as groups
 from penstock.coordinator.records import schemas as s
 from penstock.coordinator.records import streams_values as streams
@@ -35,6 +37,62 @@ class _RecordType(NamedTuple):
 _TYPES = (
     _RecordType(1, s.OffsetCommitKey, s.OffsetCommitValue, groups.write_offset, groups.read_offset, range(5)),
     _RecordType(2, s.GroupMetadataKey, s.GroupMetadataValue, groups.write_group, groups.read_group, range(5)),
+    _RecordType(
+        3,
+        c.ConsumerGroupMetadataKey,
+        c.ConsumerGroupMetadataValue,
+        consumer.write_metadata,
+        consumer.read_metadata,
+        range(1),
+    ),
+    _RecordType(
+        4,
+        c.ConsumerGroupPartitionMetadataKey,
+        c.ConsumerGroupPartitionMetadataValue,
+        consumer.write_partition_metadata,
+        consumer.read_partition_metadata,
+        range(1),
+    ),
+    _RecordType(
+        5,
+        c.ConsumerGroupMemberMetadataKey,
+        c.ConsumerGroupMemberMetadataValue,
+        consumer.write_member,
+        consumer.read_member,
+        range(1),
+    ),
+    _RecordType(
+        6,
+        c.ConsumerGroupTargetAssignmentMetadataKey,
+        c.ConsumerGroupTargetAssignmentMetadataValue,
+        consumer.write_target_metadata,
+        consumer.read_target_metadata,
+        range(1),
+    ),
+    _RecordType(
+        7,
+        c.ConsumerGroupTargetAssignmentMemberKey,
+        c.ConsumerGroupTargetAssignmentMemberValue,
+        consumer.write_target_member,
+        consumer.read_target_member,
+        range(1),
+    ),
+    _RecordType(
+        8,
+        c.ConsumerGroupCurrentMemberAssignmentKey,
+        c.ConsumerGroupCurrentMemberAssignmentValue,
+        consumer.write_current,
+        consumer.read_current,
+        range(1),
+    ),
+    _RecordType(
+        16,
+        c.ConsumerGroupRegularExpressionKey,
+        c.ConsumerGroupRegularExpressionValue,
+        consumer.write_regular_expression,
+        consumer.read_regular_expression,
+        range(1),
+    ),
     _RecordType(
         17,
         s.StreamsGroupMetadataKey,

@@ -1,0 +1,1 @@
+"""Consumer groups (KIP-848): members, regular expressions, server-side assignment, reconciliation."""
