@@ -128,6 +128,8 @@ class ShardRunner:
             self._log.append(result.records, now_ms=now_ms)
             for record in result.records:
                 self._shard.replay(record)
+        if result.soft is not None:
+            result.soft()
         if result.timers:
             self._shard.apply_timers(result.timers)
         return Outcome(

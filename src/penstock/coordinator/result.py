@@ -6,6 +6,7 @@ through `GroupCoordinatorShard.replay` (the only writer of hard state), arms the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,8 @@ class CoordinatorEvent:
 class CoordinatorResult:
     """See the module's text. Order of duty: append records, replay them, timers, replies, topics, events.
 
+    `soft` changes soft state; it is called once the records are replayed, and not when they could not be appended.
+
     `steady`: the reply may be repeated for the same request without asking the rule, as long as `steady.beat` says so.
     """
 
@@ -101,3 +104,4 @@ class CoordinatorResult:
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
     steady: SteadyHeartbeat | None = None
+    soft: Callable[[], None] | None = None

@@ -142,10 +142,16 @@ def _consumer() -> Iterable[tuple[str, Setting]]:
         any_case=True,
     )
     yield _row("group.consumer.regex.refresh.interval.ms", "int", 600_000, 10_000, _LATER, internal=True)
-    yield _row("group.initial.rebalance.delay.ms", "int", 3_000, None, f"As for streams groups, classic ones. {_LATER}")
-    yield _row("group.min.session.timeout.ms", "int", 6_000, None, f"Of members of classic groups. {_LATER}")
-    yield _row("group.max.session.timeout.ms", "int", 1_800_000, None, f"Of members of classic groups. {_LATER}")
-    yield _row("group.max.size", "int", _INT_MAX, 1, f"How many members a classic group may have. {_LATER}")
+    yield _row(
+        "group.initial.rebalance.delay.ms",
+        "int",
+        3_000,
+        None,
+        "The first rebalance of an empty classic group waits so long for more members, anew with each.",
+    )
+    yield _row("group.min.session.timeout.ms", "int", 6_000, None, "The least session timeout of classic members.")
+    yield _row("group.max.session.timeout.ms", "int", 1_800_000, None, "The greatest one.")
+    yield _row("group.max.size", "int", _INT_MAX, 1, "How many members a classic group may have.")
 
 
 def _share() -> Iterable[tuple[str, Setting]]:

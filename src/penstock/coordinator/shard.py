@@ -19,6 +19,8 @@ from penstock.coordinator.admin.describe_groups import describe_group
 from penstock.coordinator.admin.list_groups import list_groups
 from penstock.coordinator.assignors.assignor import TaskAssignor
 from penstock.coordinator.assignors.sticky_tasks import StickyTaskAssignor
+from penstock.coordinator.classic.classic_groups import ClassicGroups
+from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.group_kind import GroupKind, ShardState
@@ -75,10 +77,15 @@ class GroupCoordinatorShard:
         self._timers = TimerQueue()
         self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
         self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
-        self._kinds: tuple[GroupKind, ...] = (self.streams,)
+        self.classic = ClassicGroups(self._state)
+        self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic)
         # Requests of one kind of group are that kind's own methods.
         self.streams_group_heartbeat = self.streams.streams_group_heartbeat
         self.streams_group_describe = self.streams.streams_group_describe
+        self.join_group = self.classic.join_group
+        self.sync_group = self.classic.sync_group
+        self.heartbeat = self.classic.heartbeat
+        self.leave_group = self.classic.leave_group
 
     # --- writes ---
 
@@ -86,14 +93,18 @@ class GroupCoordinatorShard:
         self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
         """API 8. Raises CoordinatorError when the whole request is refused."""
-        return offset_commit(
-            self._registry.get(request.group_id),
+        group = self._registry.get(request.group_id)
+        result = offset_commit(
+            group,
             request,
             context,
             image=self._state.image,
             metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
+        if isinstance(group, ClassicGroup):
+            return self.classic.committed(group, request.member_id, result, now_ms=now_ms)
+        return result
 
     def txn_offset_commit(
         self, request: txn_offset_commit_request.TxnOffsetCommitRequest, context: RequestContext, *, now_ms: int

@@ -230,5 +230,9 @@ CHECKS: Mapping[ApiKey, Check] = {
     ApiKey.LIST_CONFIG_RESOURCES: _on_cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
     ApiKey.STREAMS_GROUP_HEARTBEAT: groups.streams_group_heartbeat,
+    ApiKey.JOIN_GROUP: groups.read_group,
+    ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.HEARTBEAT: groups.read_group,
+    ApiKey.LEAVE_GROUP: groups.read_group,
     ApiKey.STREAMS_GROUP_DESCRIBE: groups.streams_group_describe,
 }

@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64
 
+from penstock.broker.classic_answers import names_its_protocol, refuse_member
 from penstock.broker.security.access_parts import MESSAGES, Checked, then
 from penstock.broker.security.access_to_topics import name_of
 from penstock.broker.security.acls import Operation, ResourceType
@@ -23,8 +24,10 @@ __all__ = [
     "offset_commit",
     "offset_delete",
     "offset_fetch",
+    "read_group",
     "streams_group_describe",
     "streams_group_heartbeat",
+    "sync_group",
 ]
 
 _TOPIC_FAILED = ErrorCode.topic_authorization_failed
@@ -213,6 +216,18 @@ def streams_group_heartbeat(checked: Checked) -> Any:
     if checked.allow.on_group(checked.call, Operation.READ, checked.request.group_id):
         return checked.handled()
     return refuse(_GROUP_FAILED, MESSAGES[_GROUP_FAILED])
+
+
+def read_group(checked: Checked) -> Any:
+    """READ of the group, of everything that members of classic groups send."""
+    if checked.allow.on_group(checked.call, Operation.READ, checked.request.group_id):
+        return checked.handled()
+    return refuse_member(checked.key, _GROUP_FAILED)
+
+
+def sync_group(checked: Checked) -> Any:
+    """The same; a request that does not name what its version must name is refused for that, as in Kafka."""
+    return read_group(checked) if names_its_protocol(checked.request, checked.call) else checked.handled()
 
 
 def _topics_of(subtopologies: tuple[Any, ...]) -> Iterator[str]:

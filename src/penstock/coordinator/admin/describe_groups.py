@@ -7,6 +7,8 @@ from typing import cast
 from kio.schema.types import GroupId
 
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.classic.group_state import ClassicGroupState
+from penstock.coordinator.classic.membership import ClassicMembership
 from penstock.coordinator.group_registry import Group
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import describe_groups_response as m
@@ -18,11 +20,34 @@ _NOT_FOUND_SINCE = 6
 
 def describe_group(group: Group | None, group_id: str, api_version: int) -> m.DescribedGroup:
     if isinstance(group, ClassicGroup):
-        return _described(group_id, state=group.state(), protocol_type=group.protocol_type)
+        return _classic(group.membership)
     if api_version < _NOT_FOUND_SINCE:
         return _described(group_id, state="Dead")
     message = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
     return _described(group_id, state="Dead", code=ErrorCode.group_id_not_found, message=message)
+
+
+def _classic(group: ClassicMembership) -> m.DescribedGroup:
+    """Protocol and metadata are told of a stable group only: before, the members have not agreed."""
+    is_stable = group.state is ClassicGroupState.STABLE
+    members = tuple(
+        m.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol) if is_stable else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    )
+    return _described(
+        group.group_id,
+        state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol=group.protocol or "" if is_stable else "",
+        members=members,
+    )
 
 
 def _described(
@@ -30,6 +55,8 @@ def _described(
     *,
     state: str,
     protocol_type: str = "",
+    protocol: str = "",
+    members: tuple[m.DescribedGroupMember, ...] = (),
     code: ErrorCode = ErrorCode.none,
     message: str | None = None,
 ) -> m.DescribedGroup:
@@ -39,6 +66,6 @@ def _described(
         group_id=cast("GroupId", group_id),
         group_state=state,
         protocol_type=protocol_type,
-        protocol_data="",
-        members=(),
+        protocol_data=protocol,
+        members=members,
     )

@@ -1,14 +1,15 @@
-"""ClassicGroup: so far what holds offsets for those who are no members (admin clients, manual partition assignment).
+"""ClassicGroup: a group whose members assign the partitions among themselves, or that only holds offsets.
 
-Such a *simple* group has no record of its own: it lives as long as it has offsets. A GroupMetadata record found in the
-log (Kafka writes it for JoinGroup) is kept as it is, so that nothing of it is lost.
+The latter, a *simple* group, has no record of its own: it lives as long as it has offsets (admin clients, manual
+partition assignment). Hard state is the last GroupMetadata record; `membership` is what happens between two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from penstock.coordinator.classic.membership import ClassicMembership
 from penstock.coordinator.records.schemas import GroupMetadataKey, GroupMetadataValue
 from penstock.coordinator.result import CoordinatorRecord
 
@@ -17,21 +18,38 @@ __all__ = ["ClassicGroup"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClassicGroup:
-    """Mutable, because replay writes it."""
+    """Mutable: replay writes `metadata`, and with it the membership that follows from it; the rule's own membership
+    takes its place then."""
 
     group_id: str
     metadata: GroupMetadataValue | None = None
+    membership: ClassicMembership = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replay(self.metadata)
+
+    def replay(self, value: GroupMetadataValue | None) -> None:
+        self.metadata = value
+        if value is None:
+            self.membership = ClassicMembership(group_id=self.group_id)
+        else:
+            self.membership = ClassicMembership.of_record(self.group_id, value)
 
     @property
     def is_empty(self) -> bool:
-        return self.metadata is None or not self.metadata.members
+        return self.membership.is_empty
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Neither members nor somebody who is about to become one."""
+        return self.membership.is_empty and not self.membership.pending_joins
 
     @property
     def protocol_type(self) -> str:
-        return "" if self.metadata is None else self.metadata.protocol_type
+        return self.membership.protocol_type
 
     def state(self) -> str:
-        return "Empty" if self.is_empty else "Stable"
+        return self.membership.state.value
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
         if self.metadata is not None:

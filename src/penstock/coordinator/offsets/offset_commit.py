@@ -1,7 +1,8 @@
 """OffsetCommit (API 8): v9 brought member epochs, v10 topic ids (KIP-848, KIP-516).
 
-Who may commit: a member of a streams group with its epoch (`member_ownership`); anybody with epoch -1 when the group
-has no members. A group that does not exist comes into being by a commit with epoch -1, as a simple classic group.
+Who may commit: a member of a streams group with its epoch (`member_ownership`), one of a classic group with its
+generation (`classic/commits`); anybody with epoch -1 when the group has no members. A group that does not exist comes
+into being by a commit with epoch -1, as a simple classic group.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import cast
 
 from kio.schema.types import TopicName
 
+from penstock.coordinator.classic.commits import check_classic_commit
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
@@ -74,11 +76,8 @@ def _committing_member(
             return None
         raise _unknown_group(request.group_id, api_version)
     if isinstance(group, ClassicGroup):
-        if epoch < 0 and group.is_empty:
-            return None
-        raise CoordinatorError(
-            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
-        )
+        check_classic_commit(group.membership, request.member_id, request.group_instance_id, epoch)
+        return None
     if epoch < 0 and not group.members:
         return None
     return _streams_member(group, request.member_id, epoch, api_version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
@@ -29,17 +30,17 @@ def offset_delete(
     """A topic the group's members read is GROUP_SUBSCRIBED_TO_TOPIC; the others are deleted, there or not, and pending
     ones of transactions with them.
 
-    Raises CoordinatorError(GROUP_ID_NOT_FOUND), and NON_EMPTY_GROUP for a classic group with members.
+    Raises CoordinatorError(GROUP_ID_NOT_FOUND), and NON_EMPTY_GROUP for a classic group with members that are no
+    consumers.
     """
     if group is None:
         raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
-    if isinstance(group, ClassicGroup) and not group.is_empty:
+    if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise CoordinatorError(ErrorCode.non_empty_group, f"Group {group.group_id} has members.")
-    subscribed = subscribed_topics(group.topology) if isinstance(group, StreamsGroup) and group.members else frozenset()
     records: list[CoordinatorRecord] = []
     topics = []
     for topic in request.topics:
-        code = ErrorCode.group_subscribed_to_topic if topic.name in subscribed else ErrorCode.none
+        code = ErrorCode.group_subscribed_to_topic if _is_read(group, topic.name) else ErrorCode.none
         partitions = []
         for partition in topic.partitions:
             index = int(partition.partition_index)
@@ -52,3 +53,9 @@ def offset_delete(
         topics.append(res.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(partitions)))
     response = res.OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=from_ms(0), topics=tuple(topics))
     return CoordinatorResult(records=tuple(records), replies=(Reply(token=context.token, response=response),))
+
+
+def _is_read(group: StreamsGroup | ClassicGroup, topic: str) -> bool:
+    if isinstance(group, ClassicGroup):
+        return group.membership.reads(topic)
+    return bool(group.members) and topic in subscribed_topics(group.topology)

@@ -2,9 +2,9 @@
 
 An offset goes when it is older than `offsets.retention.minutes` (or behind its own expire timestamp, which old clients
 could set) and its topic is not read by a member of the group. Age counts from the commit; in an empty classic group
-that had members, from the moment it became empty. A classic group with members keeps everything, until its
-subscriptions are known. An offset stays while a transaction is about to replace it. A group with neither members nor
-offsets goes with the next pass, or with its last offset.
+that had members, from the moment it became empty. A classic group with members keeps everything while it rebalances,
+and when its subscriptions are unknown. An offset stays while a transaction is about to replace it. A group with
+neither members nor offsets goes with the next pass, or with its last offset.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.classic.group_state import ClassicGroupState
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets, TopicPartition
 from penstock.coordinator.offsets.member_ownership import subscribed_topics
 from penstock.coordinator.offsets.pending_offsets import PendingOffsets
@@ -71,12 +72,17 @@ def expired(
 ) -> list[TopicPartition]:
     """Which offsets of the group have expired, in order of topic and partition."""
     base_ms: int | None = None
-    if isinstance(group, ClassicGroup) and group.metadata is not None and group.metadata.protocol_type:
-        if not group.is_empty:
+    read: frozenset[str] = frozenset()
+    if isinstance(group, StreamsGroup):
+        read = subscribed_topics(group.topology) if group.members else read
+    elif group.protocol_type:
+        membership = group.membership
+        if membership.is_empty:
+            base_ms = membership.state_since_ms if membership.state_since_ms >= 0 else None
+        elif membership.state is ClassicGroupState.STABLE and membership.subscribed is not None:
+            read = membership.subscribed
+        else:
             return []
-        since_ms = group.metadata.current_state_timestamp
-        base_ms = since_ms if since_ms >= 0 else None
-    read = subscribed_topics(group.topology) if isinstance(group, StreamsGroup) and group.members else frozenset()
     return sorted(
         key
         for key, value in offsets.items_of(group.group_id)
@@ -93,4 +99,4 @@ def _has_expired(value: OffsetCommitValue, base_ms: int | None, retention_ms: in
 
 
 def _is_empty(group: StreamsGroup | ClassicGroup) -> bool:
-    return group.is_empty if isinstance(group, ClassicGroup) else not group.members
+    return group.is_forsaken if isinstance(group, ClassicGroup) else not group.members

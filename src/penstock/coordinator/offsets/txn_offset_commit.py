@@ -8,6 +8,7 @@ refused by partition. Ownership is looked at for the member's current epoch as w
 
 from __future__ import annotations
 
+from penstock.coordinator.classic.commits import check_classic_commit
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.offsets.member_ownership import may_commit
@@ -67,7 +68,7 @@ def _committing_member(
     if epoch < 0 and not request.member_id and request.group_instance_id is None:
         return None
     if isinstance(group, ClassicGroup):
-        _check_classic_member(group, request)
+        check_classic_commit(group.membership, request.member_id, request.group_instance_id, epoch, transactional=True)
         return None
     if epoch < 0 and not group.members:
         return None
@@ -80,18 +81,6 @@ def _committing_member(
             f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}.",
         )
     return member
-
-
-def _check_classic_member(group: ClassicGroup, request: req.TxnOffsetCommitRequest) -> None:
-    """Members of a classic group are known from Kafka's records alone."""
-    epoch = int(request.generation_id)
-    if epoch < 0 and group.is_empty:
-        return
-    members = () if group.metadata is None else group.metadata.members
-    if all(each.member_id != request.member_id for each in members):
-        raise _unknown_member(request)
-    if group.metadata is None or epoch != group.metadata.generation:
-        raise CoordinatorError(ErrorCode.illegal_generation, f"Generation {epoch} is not that of {group.group_id}.")
 
 
 def _check_ownership(group: StreamsGroup, member: StreamsGroupMember, request: req.TxnOffsetCommitRequest) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from penstock.coordinator.records.schemas import (
     CurrentTaskIds,
     GroupMetadataKey,
+    GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
     StreamsGroupCurrentMemberAssignmentKey,
@@ -28,6 +29,7 @@ from penstock.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple, 
 
 __all__ = [
     "assigned_tasks",
+    "group_metadata_record",
     "group_metadata_tombstone",
     "offset_commit_record",
     "offset_commit_tombstone",
@@ -56,6 +58,10 @@ def pending_offset_record(
     key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int, producer_epoch: int = -1
 ) -> CoordinatorRecord:
     return CoordinatorRecord(key=key, value=value, producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+def group_metadata_record(group: str, value: GroupMetadataValue) -> CoordinatorRecord:
+    return CoordinatorRecord(key=GroupMetadataKey(group=group), value=value)
 
 
 def group_metadata_tombstone(group: str) -> CoordinatorRecord:

@@ -103,7 +103,9 @@ class StreamsGroups:
             return session_timed_out(group, soft, key.member_id, circumstances)
         if key.kind == "rebalance":
             return rebalance_timed_out(group, soft, key.member_id, circumstances)
-        return assignment_due(group, soft, circumstances)
+        if key.kind in ("initial-delay", "assignment-interval"):
+            return assignment_due(group, soft, circumstances)
+        return None  # of another kind of group that had this id
 
     def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
         for group in self._state.registry.streams_groups():
