@@ -251,6 +251,12 @@ def test_a_session_that_is_over_ends_the_connection_and_a_client_logs_in_again()
             clock.advance(seconds=2)
             assert client.metadata(refresh=True).brokers  # on a new connection
             assert connection.closed
+        samples = broker.metrics()
+    of_listener = 'kafka_server_socket_server_metrics_%s{listener="SASL_PLAINTEXT",networkProcessor="0"}'
+    assert samples[of_listener % "successful_authentication_total"] == 2
+    assert samples[of_listener % "successful_reauthentication_total"] == 1
+    assert samples[of_listener % "expired_connections_killed_count"] == 1
+    assert samples[of_listener % "failed_authentication_total"] == 0
 
 
 def test_scram_credentials_survive_a_kill_and_nobody_else_reads_them() -> None:
@@ -324,3 +330,39 @@ def test_librdkafka_is_told_of_a_wrong_password(broker: EmbeddedBroker) -> None:
             break
         client.poll(0.5)
     assert "_AUTHENTICATION" in heard
+
+
+def test_logins_and_connections_are_counted_by_listener(certificates: Certificates) -> None:
+    config = {
+        "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
+        "ssl.keystore.location": str(certificates.server),
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    }
+    with EmbeddedBroker(config=config) as broker:
+        broker.add_scram_users(USERS)
+        for protocol in LISTENERS:
+            who = BOB if "SASL" in protocol else {}
+            with our_client(broker, protocol, protocol, **trusting(certificates, protocol), **who) as client:
+                assert client.metadata().brokers
+        for protocol, settings in (("SASL_SSL", login("SCRAM-SHA-512", "bob", "no")), ("SSL", {})):
+            trusted = trusting(certificates, protocol) if settings else {}  # without: the client breaks off
+            with pytest.raises(CannotConnect), our_client(broker, protocol, protocol, **trusted, **settings) as client:
+                client.metadata()
+        samples = broker.metrics()
+
+    def of(listener: str, what: str) -> float:
+        return samples[f'kafka_server_socket_server_metrics_{what}{{listener="{listener}",networkProcessor="0"}}']
+
+    assert {name: of(name, "successful_authentication_total") for name in LISTENERS} == {
+        "PLAINTEXT": 0,  # as in Kafka: there is nothing to succeed in
+        "SSL": 1,
+        "SASL_PLAINTEXT": 1,
+        "SASL_SSL": 1,
+    }
+    assert {name: of(name, "failed_authentication_total") > 0 for name in LISTENERS} == {
+        "PLAINTEXT": False,
+        "SSL": True,
+        "SASL_PLAINTEXT": False,
+        "SASL_SSL": True,
+    }
+    assert all(of(name, "connection_creation_total") > 0 for name in LISTENERS)

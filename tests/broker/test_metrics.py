@@ -98,6 +98,7 @@ def all_families() -> list[Family]:
     metrics.requests.answered(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, object(), seconds=0.002)
     metrics.server.connection_opened("PLAINTEXT")
     metrics.server.connection_closed("PLAINTEXT", "idle")
+    metrics.server.login("PLAINTEXT", "failed-authentication")
     metrics.server.flushed(0.01, False)
     return list(metrics.families(Sizes()))
 

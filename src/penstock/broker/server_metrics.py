@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from penstock.broker.metric_families import counter, gauge, one
 from penstock.broker.metric_sensors import Distribution, Meter
 from penstock.broker.prometheus_text import Family
 from penstock.broker.request_metrics import PERCENTILES, times_of
 
-__all__ = ["LogSize", "ServerMetrics", "ServerSizes"]
+__all__ = ["LogSize", "Login", "ServerMetrics", "ServerSizes"]
 
 MOST_PARTITIONS = 1000
 LOGS = "kafka.log:type=Log"
@@ -34,6 +34,15 @@ SERVER = "kafka.server:type=KafkaServer"
 LOOP = "penstock:type=event-loop"
 CLOSED = "penstock:type=connections"
 DISK = "penstock:type=disk"
+Login = Literal[
+    "successful-authentication", "failed-authentication", "successful-reauthentication", "failed-reauthentication"
+]
+_LOGINS: dict[Login, str] = {
+    "successful-authentication": "TLS handshakes and SASL logins that went well",
+    "failed-authentication": "TLS handshakes and SASL logins that were refused",
+    "successful-reauthentication": "Logins again on the same connection that went well",
+    "failed-reauthentication": "Logins again on the same connection that were refused",
+}
 _STARTING, _RUNNING, _STOPPING = 1, 3, 6  # Kafka's BrokerState
 
 
@@ -71,6 +80,8 @@ class ServerMetrics:
         self._created: dict[str, Meter] = {}
         self._closed: dict[str, Meter] = {}
         self._closed_because: Counter[tuple[str, str]] = Counter()
+        self._logins: dict[Login, dict[str, Meter]] = {login: {} for login in _LOGINS}
+        self._expired: Counter[str] = Counter()
         self._flushes = Distribution(clock)
         self._flush_failures = 0
         self._lag = Distribution(clock)
@@ -85,6 +96,14 @@ class ServerMetrics:
         """`reason`: one of a few words of ours, never a client's."""
         self._meter(self._closed, listener).add()
         self._closed_because[listener, reason] += 1
+
+    def login(self, listener: str, login: Login) -> None:
+        """A TLS handshake or a SASL login came to its end; SASL_SSL counts once, as in Kafka."""
+        self._meter(self._logins[login], listener).add()
+
+    def session_expired(self, listener: str) -> None:
+        """A connection ended because its client did not log in again in time."""
+        self._expired[listener] += 1
 
     def flushed(self, seconds: float, failed: bool) -> None:
         self._flushes.add(seconds * 1000)
@@ -134,11 +153,24 @@ class ServerMetrics:
             totals = [(meter.total, labels) for meter, labels in found]
             yield gauge(SOCKETS, f"connection-{word}-rate", f"{what}, per second over the last minute.", rates)
             yield counter(SOCKETS, f"connection-{word}-total", f"{what}, since the start.", totals)
+        yield from self._authentication(names)
         because = [
             (count, {"listener": listener, "reason": reason})
             for (listener, reason), count in sorted(self._closed_because.items())
         ]
         yield counter(CLOSED, "closed-total", "Connections that ended, by reason.", because)
+
+    def _authentication(self, names: list[str]) -> Iterator[Family]:
+        for login, meters in self._logins.items():
+            found = [(self._meter(meters, name), _socket(name)) for name in names]
+            rates = [(meter.rate(), labels) for meter, labels in found]
+            totals = [(meter.total, labels) for meter, labels in found]
+            what = _LOGINS[login]
+            yield gauge(SOCKETS, f"{login}-rate", f"{what}, per second over the last minute.", rates)
+            yield counter(SOCKETS, f"{login}-total", f"{what}, since the start.", totals)
+        expired = [(self._expired[name], _socket(name)) for name in names]
+        what = "Connections closed because their login had ended and was not renewed."
+        yield gauge(SOCKETS, "expired-connections-killed-count", what, expired)
 
     def _process(self) -> Iterator[Family]:
         used = resource.getrusage(resource.RUSAGE_SELF)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.security.listener_security import ListenerSecurity
 from penstock.broker.security.principal import Principal
 from penstock.broker.security.sasl_gate import GateAnswer, SaslGate
+from penstock.broker.server_metrics import Login
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.request_codec import RequestHeader, encode_response
 
@@ -38,6 +39,7 @@ class Authentication:
         self._gate = SaslGate(security, services.scram_credentials, self._answer_versions)
         self._session_ends_ms: int | None = None
         self._login_began_ms: int | None = None
+        self._again = False  # there was a login on this connection already
         timeout_s = server.configuration.integer("penstock.authentication.timeout.ms") / 1000
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._too_late)
 
@@ -64,6 +66,7 @@ class Authentication:
                 self._gate.close_again()
                 self._connection.forget_answers()
             elif self.expired():
+                self._server.metrics.server.session_expired(self._connection.listener_name)
                 self._connection.refuse("its session is over and it did not log in again")
                 return True
             else:
@@ -92,10 +95,13 @@ class Authentication:
             lifetime_ms = self._gate.session_lifetime_ms
             self._session_ends_ms = self._server.now_ms() + lifetime_ms if lifetime_ms else None
             self._connection.authenticated_as(self._gate.principal)
+            self._count("successful-reauthentication" if self._again else "successful-authentication")
+            self._again = True
 
     def _refuse(self, answer: GateAnswer) -> None:
         """In Kafka's order: what is told at once, the delay, what is told late, the end."""
         self._timer.cancel()
+        self._count("failed-reauthentication" if self._again else "failed-authentication")
         reply = answer.reply
         if reply is not None and not answer.late:
             self._connection.write(reply)
@@ -111,7 +117,11 @@ class Authentication:
 
         self._timer = asyncio.get_running_loop().call_later(delay_s, end)
 
+    def _count(self, login: Login) -> None:
+        self._server.metrics.server.login(self._connection.listener_name, login)
+
     def _too_late(self) -> None:
+        self._count("failed-authentication")
         self._connection.refuse("it did not log in in time")
 
     def _answer_versions(self, header: RequestHeader, request: object) -> bytes:

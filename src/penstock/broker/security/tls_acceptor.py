@@ -83,6 +83,8 @@ class TlsAcceptor:
         except (OSError, ssl.SSLError) as error:  # TimeoutError and ConnectionError among them
             logger.warning("Closed the connection of %s:%s: %s.", *connection.peer, _why(error))
             connection.close_reason = "not-authenticated"
+            if isinstance(error, ssl.SSLError):
+                connection.count_login("failed-authentication")
         finally:
             if not done:
                 accepted.close()
