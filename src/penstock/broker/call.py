@@ -14,6 +14,7 @@ class Call:
 
     `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
     (PLAINTEXT where nothing is named); `secure` says that nobody on the way could read along (TLS).
+    `sends_files`: the connection takes records of an answer as spans of their file (`file_sending`).
     `steady` is set where the answer may be repeated for the same bytes of this connection, see `steady_answers`.
     """
 
@@ -25,6 +26,7 @@ class Call:
         "local_address",
         "principal",
         "secure",
+        "sends_files",
         "steady",
         "token",
     )
@@ -40,6 +42,7 @@ class Call:
         principal: Principal = ANONYMOUS,
         listener_name: str = "PLAINTEXT",
         secure: bool = False,
+        sends_files: bool = False,
     ) -> None:
         self.token = token
         self.client_id = client_id
@@ -49,6 +52,7 @@ class Call:
         self.principal = principal
         self.listener_name = listener_name
         self.secure = secure
+        self.sends_files = sends_files
         self.steady: SteadyHeartbeat | None = None
 
     @property

@@ -15,24 +15,26 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
+from penstock.broker.file_sending import FileSending
 from penstock.broker.security.authentication import Authentication
 from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
 from penstock.broker.throttling import throttle_ms
+from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
     MalformedRequest,
     RequestHeader,
     UnsupportedVersion,
     decode_request,
-    encode_response,
+    encode_pieces,
 )
 from penstock.protocol.units import from_ms
 from penstock.protocol.wire_errors import FrameTooLarge
@@ -40,6 +42,8 @@ from penstock.protocol.wire_errors import FrameTooLarge
 if TYPE_CHECKING:
     from penstock.broker.listener import Listener
     from penstock.broker.server import Server
+    from penstock.broker.server_metrics import Login
+    from penstock.storage.file_span import FileSpan
 
 __all__ = ["ClientConnection"]
 
@@ -70,6 +74,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
         self._call: Call | None = None
+        self._files: FileSending | None = None
         self._request_bytes = 0
         self._held_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -112,9 +117,12 @@ class ClientConnection(asyncio.Protocol):
         assert self._security is not None
         principal = principal_of(self._security, certificate)
         if principal is None:
+            self.count_login("failed-authentication")
             self.refuse("no rule of ssl.principal.mapping.rules fits the name of its certificate")
             return
         self._principal = principal
+        if not self._security.mechanisms:  # with SASL the login counts, not the handshake before it
+            self.count_login("successful-authentication")
         self._begin()
 
     def _begin(self) -> None:
@@ -138,6 +146,8 @@ class ClientConnection(asyncio.Protocol):
             self._at_work.cancel()
         if self._muted is not None:
             self._muted.cancel()
+        if self._files is not None:
+            self._files.close()
         self._server.limits.receiving(-self._held_bytes)
         self._server.forget(self)
 
@@ -145,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._leaving or self._transport.is_closing():
             return
         self.last_active = time.monotonic()
-        if self._steady_answers and self.idle and self._writable and not self._frames.buffered_bytes:
+        if self._steady_answers and self.idle and self.ready and not self._frames.buffered_bytes:
             data = self._repeat_answers(data)
             if not data:
                 return
@@ -172,7 +182,9 @@ class ClientConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """After the answers that are already written."""
-        if self._transport is not None:
+        if self._files is not None and self._files.under_way:
+            self._leaving = True  # see `_files_sent`
+        elif self._transport is not None:
             self._transport.close()
 
     def close_when_answered(self) -> None:
@@ -198,6 +210,9 @@ class ClientConnection(asyncio.Protocol):
         self._principal = principal
         self._frames.max_frame_bytes = self._server.configuration.integer("socket.request.max.bytes")
 
+    def count_login(self, login: Login) -> None:
+        self._server.metrics.server.login(self.listener_name, login)
+
     def forget_answers(self) -> None:
         """None of the answers so far is repeated: they were given to who the client was."""
         self._steady_answers = SteadyAnswers(self._server.door_rules)
@@ -220,7 +235,8 @@ class ClientConnection(asyncio.Protocol):
     @property
     def ready(self) -> bool:
         """Whether the next request may be looked at."""
-        return self._at_work is None and self._writable and self._muted is None
+        sending = self._files is not None and self._files.under_way
+        return self._at_work is None and self._writable and self._muted is None and not sending
 
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
@@ -321,16 +337,22 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None:
             return None
         if response is None:
-            self._metered(header, None, b"")
+            self._metered(header, None, 0)
             return None
         try:
-            encoded = encode_response(header, response)
-            encoded = self._metered(header, response, encoded)
+            encoded = encode_pieces(header, response)
+            told = self._metered(header, response, sum(map(len, encoded)))
+            if told is not response:
+                response, encoded = told, encode_pieces(header, told)
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
             return None
         self.last_active = time.monotonic()
-        self._transport.write(encoded)
+        whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
+        if whole is not None:
+            self._transport.write(whole)
+        else:
+            self._send_files(self._transport, encoded)
         self._server.request_log.answered(
             header,
             response,
@@ -339,29 +361,41 @@ class ClientConnection(asyncio.Protocol):
             queue_seconds=self._queued_seconds,
             remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
         )
-        return encoded
+        return whole
 
-    def _metered(self, header: RequestHeader, response: object, encoded: bytes) -> bytes:
-        """The answer with the time that quotas make the client wait; the connection is mute that long (KIP-219)."""
+    def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
+        if self._files is None:
+            self._files = FileSending(transport, self._files_sent)
+        self._files.send(cast("list[bytes | FileSpan]", pieces))
+
+    def _files_sent(self) -> None:
+        self.last_active = time.monotonic()
+        if self._leaving:
+            self.close()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._advance()
+
+    def _metered(self, header: RequestHeader, response: object, size: int) -> object:
+        """The answer, of `size` bytes, with the time that quotas make the client wait; so long the connection is mute
+        (KIP-219)."""
         services, call = self._server.services, self._call
         if services is None or call is None or not services.quotas.active:
-            return encoded
+            return response
         told_ms = round(getattr(response, "throttle_time", NO_THROTTLE) / MILLISECOND)
         waiting_ms = throttle_ms(
             services.quotas,
             call,
             header.api_key,
             request_bytes=self._request_bytes,
-            answer_bytes=len(encoded),
+            answer_bytes=size,
             seconds=(self._parked_at or time.monotonic()) - self._began,
             now_ms=self._server.now_ms(),
         )
         if waiting_ms > told_ms and response is not None:
-            waiting = dataclasses.replace(cast("Any", response), throttle_time=from_ms(waiting_ms))
-            encoded = encode_response(header, waiting)
+            response = dataclasses.replace(cast("Any", response), throttle_time=from_ms(waiting_ms))
         if max(waiting_ms, told_ms) > 0:
             self._mute(max(waiting_ms, told_ms))
-        return encoded
+        return response
 
     def _mute(self, milliseconds: int) -> None:
         self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
@@ -374,6 +408,8 @@ class ClientConnection(asyncio.Protocol):
         self._advance()
 
     def call(self, header: RequestHeader) -> Call:
+        secure = self._security is not None and self._security.tls is not None
+        faults = self._server.faults
         return Call(
             token=self._server.next_token(),
             client_id=header.client_id or "",
@@ -382,7 +418,8 @@ class ClientConnection(asyncio.Protocol):
             local_address=self._local_address,
             principal=self._principal,
             listener_name=self.listener_name,
-            secure=self._security is not None and self._security.tls is not None,
+            secure=secure,
+            sends_files=not secure and header.api_key == ApiKey.FETCH and (faults is None or not faults.active),
         )
 
     def _refuse_version(self, error: UnsupportedVersion) -> None:

@@ -22,6 +22,7 @@ from penstock.protocol.record_batches import iter_batch_headers
 from penstock.settings import render_value
 from penstock.storage.batch_validation import Origin
 from penstock.storage.errors import OffsetOutOfRange, StorageError, StorageFull
+from penstock.storage.file_span import FileSpan
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_directory import LogDirectory
 from penstock.storage.partition_log import AppendResult, PartitionLog
@@ -79,6 +80,9 @@ class LogView(Protocol):
     def read(
         self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
     ) -> bytes: ...
+    def span(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> FileSpan | bytes: ...
     def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]: ...
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
     def max_timestamp_offset(self) -> tuple[int, int] | None: ...
@@ -146,24 +150,45 @@ class PartitionLogs:
                 flush_now=False,
             )
         except StorageError as error:
-            if isinstance(error, StorageFull):
-                self.no_room = str(error)
-            raise AppendRefused(
-                ErrorCode(error.error_code), str(error), record_errors=error.facts.get("record_errors", ())
-            ) from error
-        self.no_room = None
-        if log.config.fsync == "never":
-            self._delayed_fetches.appended(topic.name, partition, len(batches))
-        else:
-            self._flusher.dirty(log)
-            if log.config.fsync == "always":
-                # Readers see records once they are on the disk, so they are woken then.
-                self._flusher.after_flush(
-                    log, lambda: self._delayed_fetches.appended(topic.name, partition, len(batches))
-                )
-            else:
-                self._delayed_fetches.appended(topic.name, partition, len(batches))
+            raise self._refused(error) from error
+        self._appended(log, topic.name, partition, len(batches))
         return result
+
+    def append_usual(
+        self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int
+    ) -> AppendResult | None:
+        """As `append` for one batch that `looks_usual`; None, and nothing was done, where `append` has the word.
+
+        Raises AppendRefused.
+        """
+        log = self._directory.open_logs().get((topic.name, partition))
+        if log is None:
+            return None
+        try:
+            result = log.append_usual(frame, start, end, leader_epoch=self._directory.leader_epoch)
+        except StorageError as error:
+            raise self._refused(error) from error
+        if result is not None:
+            self._appended(log, topic.name, partition, end - start)
+        return result
+
+    def _refused(self, error: StorageError) -> AppendRefused:
+        if isinstance(error, StorageFull):
+            self.no_room = str(error)
+        return AppendRefused(
+            ErrorCode(error.error_code), str(error), record_errors=error.facts.get("record_errors", ())
+        )
+
+    def _appended(self, log: PartitionLog, topic: str, partition: int, size: int) -> None:
+        self.no_room = None
+        fsync = log.config.fsync
+        if fsync != "never":
+            self._flusher.dirty(log)
+        if fsync == "always":
+            # Readers see records once they are on the disk, so they are woken then.
+            self._flusher.after_flush(log, lambda: self._delayed_fetches.appended(topic, partition, size))
+        else:
+            self._delayed_fetches.appended(topic, partition, size)
 
     def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
         """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
@@ -284,6 +309,16 @@ class _OpenLog:
         except StorageError as error:
             raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
 
+    def span(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> FileSpan | bytes:
+        try:
+            return self._log.span(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
+        except OffsetOutOfRange as error:
+            raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
     def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:
         try:
             return self._log.aborted_transactions(offset, size_bytes, end_offset)
@@ -302,6 +337,8 @@ class _NoLog:
         if offset != 0:
             raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
         return b""
+
+    span = read
 
     def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:  # noqa: ARG002 - LogView's
         return []

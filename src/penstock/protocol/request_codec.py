@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -29,6 +29,7 @@ __all__ = [
     "UnsupportedVersion",
     "decode_request",
     "decode_response",
+    "encode_pieces",
     "encode_request",
     "encode_response",
 ]
@@ -112,13 +113,33 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
         by_hand = hot_responses.produce_response(api_version, header.correlation_id, cast("Any", response))
         if by_hand is not None:
             return by_hand
+    if api_key is ApiKey.FETCH:
+        pieces = hot_responses.fetch_response(api_version, header.correlation_id, cast("Any", response))
+        if pieces is not None:
+            return b"".join(cast("Any", pieces))
+    return b"".join(_by_codec(api_key, api_version, header, response))
+
+
+def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
+    """As `encode_response`, in pieces that lie one behind the other; of a Fetch response each span of a file, which
+    stands there in the place of records, is one."""
+    if header.api_key == ApiKey.FETCH:
+        by_hand = hot_responses.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
+        if by_hand is not None:
+            return list(by_hand)
+        return list(_by_codec(ApiKey.FETCH, header.api_version, header, response))
+    return [encode_response(header, response)]
+
+
+def _by_codec(api_key: ApiKey, api_version: int, header: RequestHeader, response: object) -> list[bytes]:
+    """The frame, its length before it."""
     codec = _codec(api_key, api_version, "response")
     buffer = _Parts()
     buffer.write(_CORRELATION_ID.pack(header.correlation_id))
     if codec.tagged_header:
         buffer.write(_NO_TAGGED_FIELDS)
     codec.write(buffer, version_bridge.lower_response(api_key, api_version, response))
-    return buffer.frame()
+    return buffer.pieces()
 
 
 def encode_request(
@@ -215,10 +236,10 @@ class _Parts:
         self._parts: list[bytes] = [b""]
         self.write = self._parts.append
 
-    def frame(self) -> bytes:
+    def pieces(self) -> list[bytes]:
         """Everything, its length before it."""
         self._parts[0] = sum(map(len, self._parts)).to_bytes(4, "big")
-        return b"".join(self._parts)
+        return self._parts
 
 
 def _with_length(buffer: io.BytesIO) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kio.schema.types import ProducerId
 from kio.static.primitive import Records, i32, i64
@@ -101,7 +101,8 @@ class _Reading:
                 return diverging
             limit = max(0, min(part.partition_max_bytes, self._left))
             end = log.last_stable_offset if self._committed_only else log.high_watermark
-            records = log.read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
+            read = log.span if self.call.sends_files else log.read
+            records = read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
             aborted = self._aborted_in(log, part.fetch_offset, len(records), end)
         except ReadRefused as refused:
             return self._refuse(part, refused.code)
@@ -117,7 +118,7 @@ class _Reading:
             last_stable_offset=i64(log.last_stable_offset),
             log_start_offset=i64(log.log_start_offset),
             aborted_transactions=aborted,
-            records=Records(records),
+            records=cast("Records", records),  # a span of a file is written as its bytes, see `call.sends_files`
         )
 
     def _aborted_in(
