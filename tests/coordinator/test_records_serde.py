@@ -194,7 +194,7 @@ def test_values_survive(value: Any) -> None:
     assert (record.key, record.value) == (key, value)
 
 
-@pytest.mark.parametrize("number", [3, 8, 10, 16, 18, 24, 99])
+@pytest.mark.parametrize("number", [10, 14, 18, 24, 99])
 def test_an_unknown_type_is_nothing(number: int) -> None:
     assert serde.decode(number.to_bytes(2, "big") + b"\x00\x01g", b"\x00\x00\xff") is None
 

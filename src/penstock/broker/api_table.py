@@ -1,8 +1,7 @@
 """Every API this broker serves, one row each. ApiVersions is answered from here, so nothing is advertised that has no
 handler; the versions are `protocol.supported_versions`'s.
 
-Not served yet, therefore not advertised: classic and consumer group membership (JoinGroup, SyncGroup, Heartbeat,
-LeaveGroup, ConsumerGroupHeartbeat), share groups.
+Not served yet, therefore not advertised: share groups.
 Handlers are imported when first called: all of them with their message classes would cost half a second of every start.
 """
 
@@ -78,6 +77,8 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
             ApiKey.DESCRIBE_PRODUCERS,
             ApiKey.DESCRIBE_TRANSACTIONS,
             ApiKey.LIST_TRANSACTIONS,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
             ApiKey.LIST_CONFIG_RESOURCES,
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
             ApiKey.STREAMS_GROUP_HEARTBEAT,

@@ -16,6 +16,7 @@ from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.features import Features
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
+from penstock.broker.hanging_transactions import HangingTransactions
 from penstock.broker.listener import Listeners
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.quotas import Quotas
@@ -27,13 +28,17 @@ from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.protocol.units import from_ms
 from penstock.settings import list_of
 
-__all__ = ["ALL_OPERATIONS_UNKNOWN", "NO_THROTTLE", "STREAMS_GROUPS_OFF", "Services"]
+__all__ = ["ALL_OPERATIONS_UNKNOWN", "CONSUMER_GROUPS_OFF", "NO_THROTTLE", "STREAMS_GROUPS_OFF", "Services"]
 
 NO_THROTTLE = from_ms(0)
 # Kafka sends the code alone.
 STREAMS_GROUPS_OFF = (
     "Streams groups are switched off here: the feature streams.version is at 0, or "
     "group.coordinator.rebalance.protocols lacks streams."
+)
+CONSUMER_GROUPS_OFF = (
+    "Consumer groups are switched off here: the feature group.version is at 0, or "
+    "group.coordinator.rebalance.protocols lacks consumer."
 )
 # Kafka's "not asked for" in fields of authorized operations.
 ALL_OPERATIONS_UNKNOWN = -(2**31)
@@ -54,6 +59,7 @@ class Services:
     topics: TopicAdministration
     coordinator: CoordinatorRuntime
     transactions: TransactionRuntime
+    hanging: HangingTransactions
     markers: TransactionMarkers
     delayed_fetches: DelayedFetches
     fetch_sessions: FetchSessions
@@ -73,6 +79,12 @@ class Services:
         """Both switches are on: the finalised feature, and the protocol among those of the coordinator."""
         protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
         return "streams" in protocols and self.features.level("streams.version") > 0
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """As `serves_streams_groups`."""
+        protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
+        return "consumer" in protocols and self.features.level("group.version") > 0
 
     def address(self, call: Call) -> tuple[str, int]:
         """Where this client shall connect to: its own listener's address, see `Listeners.address`."""

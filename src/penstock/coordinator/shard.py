@@ -22,6 +22,7 @@ from penstock.coordinator.assignors.sticky_tasks import StickyTaskAssignor
 from penstock.coordinator.classic.classic_groups import ClassicGroups
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+from penstock.coordinator.consumer.consumer_groups import ConsumerGroups
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.group_kind import GroupKind, ShardState
 from penstock.coordinator.group_registry import Group, GroupRegistry
@@ -78,10 +79,13 @@ class GroupCoordinatorShard:
         self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
         self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
         self.classic = ClassicGroups(self._state)
-        self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic)
+        self.consumer = ConsumerGroups(self._state)
+        self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic, self.consumer)
         # Requests of one kind of group are that kind's own methods.
         self.streams_group_heartbeat = self.streams.streams_group_heartbeat
         self.streams_group_describe = self.streams.streams_group_describe
+        self.consumer_group_heartbeat = self.consumer.consumer_group_heartbeat
+        self.consumer_group_describe = self.consumer.consumer_group_describe
         self.join_group = self.classic.join_group
         self.sync_group = self.classic.sync_group
         self.heartbeat = self.classic.heartbeat
@@ -114,6 +118,7 @@ class GroupCoordinatorShard:
             self._registry.get(request.group_id),
             request,
             context,
+            image=self._state.image,
             metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
             now_ms=now_ms,
         )

@@ -229,6 +229,8 @@ CHECKS: Mapping[ApiKey, Check] = {
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: _on_cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: groups.consumer_group_describe,
     ApiKey.STREAMS_GROUP_HEARTBEAT: groups.streams_group_heartbeat,
     ApiKey.JOIN_GROUP: groups.read_group,
     ApiKey.SYNC_GROUP: groups.sync_group,

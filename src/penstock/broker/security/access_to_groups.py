@@ -17,6 +17,8 @@ from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = [
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
     "delete_groups",
     "describe_groups",
     "find_coordinator",
@@ -208,6 +210,35 @@ def delete_groups(checked: Checked) -> Any:
     )
 
 
+def consumer_group_describe(checked: Checked) -> Any:
+    """A group with a topic that may not be seen, subscribed to or assigned, is refused as a whole."""
+
+    def shown(group: Any) -> Any:
+        names = dict.fromkeys(name for member in group.members for name in _topics_of_consumer(member))
+        if all(checked.allow.on_topic(checked.call, Operation.DESCRIBE, name) for name in names):
+            return group
+        return dataclasses.replace(
+            group,
+            error_code=_TOPIC_FAILED,
+            error_message="The group has described topic(s) that the client is not authorized to describe.",
+            members=(),
+        )
+
+    return then(
+        _described(checked, "group_ids"),
+        lambda answer: dataclasses.replace(answer, groups=tuple(shown(group) for group in answer.groups)),
+    )
+
+
+def consumer_group_heartbeat(checked: Checked) -> Any:
+    """READ of the group. The handler asks for DESCRIBE of the topics that the member names or matches."""
+    from penstock.broker.handlers.consumer_group_heartbeat import refuse
+
+    if checked.allow.on_group(checked.call, Operation.READ, checked.request.group_id):
+        return checked.handled()
+    return refuse(_GROUP_FAILED, MESSAGES[_GROUP_FAILED])
+
+
 def streams_group_heartbeat(checked: Checked) -> Any:
     """READ of the group. The handler asks for DESCRIBE of every topic in the topology, once that is known to be legal,
     and for CREATE of the internal topics that are missing."""
@@ -228,6 +259,12 @@ def read_group(checked: Checked) -> Any:
 def sync_group(checked: Checked) -> Any:
     """The same; a request that does not name what its version must name is refused for that, as in Kafka."""
     return read_group(checked) if names_its_protocol(checked.request, checked.call) else checked.handled()
+
+
+def _topics_of_consumer(member: Any) -> Iterator[str]:
+    yield from member.subscribed_topic_names
+    yield from (each.topic_name for each in member.assignment.topic_partitions)
+    yield from (each.topic_name for each in member.target_assignment.topic_partitions)
 
 
 def _topics_of(subtopologies: tuple[Any, ...]) -> Iterator[str]:

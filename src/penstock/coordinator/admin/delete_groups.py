@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.group_registry import Group
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
@@ -31,4 +32,6 @@ def delete_group(
     tombstones = [offset_commit_tombstone(group_id, topic, partition) for topic, partition in sorted(keys)]
     if isinstance(group, ClassicGroup):
         return (*tombstones, group_metadata_tombstone(group_id))
+    if isinstance(group, ConsumerGroup):
+        return (*tombstones, *group.tombstones())
     return (*tombstones, *streams_group_tombstones(group_id))

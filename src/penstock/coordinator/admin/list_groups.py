@@ -7,6 +7,7 @@ from typing import cast
 
 from kio.schema.types import GroupId
 
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.group_registry import Group
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.protocol.messages import list_groups_response as m
@@ -29,6 +30,8 @@ def list_groups(groups: Iterable[Group], states: Collection[str], types: Collect
 def _listed(group: Group) -> m.ListedGroup:
     if isinstance(group, StreamsGroup):
         protocol_type, state, kind = "streams", group.state().value, "streams"
+    elif isinstance(group, ConsumerGroup):
+        protocol_type, state, kind = "consumer", group.state().value, "consumer"
     else:
         protocol_type, state, kind = group.protocol_type, group.state(), "classic"
     return m.ListedGroup(

@@ -13,8 +13,10 @@ from kio.schema.types import TopicName
 
 from penstock.coordinator.classic.commits import check_classic_commit
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.offsets.consumer_members import check_consumer_commit
 from penstock.coordinator.offsets.member_ownership import may_commit
 from penstock.coordinator.records.builders import offset_commit_record
 from penstock.coordinator.records.schemas import OffsetCommitValue
@@ -33,7 +35,7 @@ _MEMBER_EPOCHS_SINCE = 9
 
 
 def offset_commit(
-    group: StreamsGroup | ClassicGroup | None,
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
     request: req.OffsetCommitRequest,
     context: RequestContext,
     *,
@@ -42,7 +44,7 @@ def offset_commit(
     now_ms: int,
 ) -> CoordinatorResult:
     """Raises CoordinatorError when the whole request is refused; else an error code per partition."""
-    member = _committing_member(group, request, context.api_version)
+    member = _committing_member(group, request, context.api_version, image)
     epoch = int(request.generation_id_or_member_epoch)
     records: list[CoordinatorRecord] = []
     topics = []
@@ -67,7 +69,10 @@ def offset_commit(
 
 
 def _committing_member(
-    group: StreamsGroup | ClassicGroup | None, request: req.OffsetCommitRequest, api_version: int
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
+    request: req.OffsetCommitRequest,
+    api_version: int,
+    image: MetadataImage,
 ) -> StreamsGroupMember | None:
     """The member that commits, None when it is somebody who is no member and may."""
     epoch = int(request.generation_id_or_member_epoch)
@@ -77,6 +82,21 @@ def _committing_member(
         raise _unknown_group(request.group_id, api_version)
     if isinstance(group, ClassicGroup):
         check_classic_commit(group.membership, request.member_id, request.group_instance_id, epoch)
+        return None
+    if isinstance(group, ConsumerGroup):
+        check_consumer_commit(
+            group,
+            request.member_id,
+            request.group_instance_id,
+            epoch,
+            (
+                (_topic_name(topic, image), int(each.partition_index))
+                for topic in request.topics
+                for each in topic.partitions
+            ),
+            image=image,
+            api_version=api_version,
+        )
         return None
     if epoch < 0 and not group.members:
         return None
@@ -116,7 +136,7 @@ def _topic_name(topic: req.OffsetCommitRequestTopic, image: MetadataImage) -> st
 
 
 def _refusal(
-    group: StreamsGroup | ClassicGroup | None,
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
     member: StreamsGroupMember | None,
     epoch: int,
     topic: str,

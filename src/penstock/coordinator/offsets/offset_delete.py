@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
 from penstock.coordinator.offsets.member_ownership import subscribed_topics
@@ -23,7 +24,7 @@ __all__ = ["offset_delete"]
 def offset_delete(
     offsets: CommittedOffsets,
     pending: PendingOffsets,
-    group: StreamsGroup | ClassicGroup | None,
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
     request: req.OffsetDeleteRequest,
     context: RequestContext,
 ) -> CoordinatorResult:
@@ -55,7 +56,9 @@ def offset_delete(
     return CoordinatorResult(records=tuple(records), replies=(Reply(token=context.token, response=response),))
 
 
-def _is_read(group: StreamsGroup | ClassicGroup, topic: str) -> bool:
+def _is_read(group: StreamsGroup | ClassicGroup | ConsumerGroup, topic: str) -> bool:
+    if isinstance(group, ConsumerGroup):
+        return topic in group.subscriptions.topics()
     if isinstance(group, ClassicGroup):
         return group.membership.reads(topic)
     return bool(group.members) and topic in subscribed_topics(group.topology)

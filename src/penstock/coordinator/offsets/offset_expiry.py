@@ -9,10 +9,11 @@ neither members nor offsets goes with the next pass, or with its last offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.classic.group_state import ClassicGroupState
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets, TopicPartition
 from penstock.coordinator.offsets.member_ownership import subscribed_topics
 from penstock.coordinator.offsets.pending_offsets import PendingOffsets
@@ -33,7 +34,7 @@ _MOST_RECORDS = 1_000
 
 
 def expiry_results(
-    groups: Iterable[StreamsGroup | ClassicGroup],
+    groups: Iterable[StreamsGroup | ClassicGroup | ConsumerGroup],
     offsets: CommittedOffsets,
     pending: PendingOffsets,
     *,
@@ -50,6 +51,8 @@ def expiry_results(
         is_over = len(gone) == offsets.count(group_id) and _is_empty(group) and not pending.has_offsets(group_id)
         if is_over and isinstance(group, StreamsGroup):
             records.extend(streams_group_tombstones(group_id))
+        elif is_over and isinstance(group, ConsumerGroup):
+            records.extend(group.tombstones())
         elif is_over:
             records.append(group_metadata_tombstone(group_id))
         if gone:
@@ -63,7 +66,7 @@ def expiry_results(
 
 
 def expired(
-    group: StreamsGroup | ClassicGroup,
+    group: StreamsGroup | ClassicGroup | ConsumerGroup,
     offsets: CommittedOffsets,
     pending: PendingOffsets,
     *,
@@ -72,9 +75,11 @@ def expired(
 ) -> list[TopicPartition]:
     """Which offsets of the group have expired, in order of topic and partition."""
     base_ms: int | None = None
-    read: frozenset[str] = frozenset()
+    read: Collection[str] = frozenset()
     if isinstance(group, StreamsGroup):
         read = subscribed_topics(group.topology) if group.members else read
+    elif isinstance(group, ConsumerGroup):
+        read = group.subscriptions.topics()
     elif group.protocol_type:
         membership = group.membership
         if membership.is_empty:
@@ -98,5 +103,5 @@ def _has_expired(value: OffsetCommitValue, base_ms: int | None, retention_ms: in
     return now_ms - (value.commit_timestamp if base_ms is None else base_ms) >= retention_ms
 
 
-def _is_empty(group: StreamsGroup | ClassicGroup) -> bool:
+def _is_empty(group: StreamsGroup | ClassicGroup | ConsumerGroup) -> bool:
     return group.is_forsaken if isinstance(group, ClassicGroup) else not group.members

@@ -7,9 +7,11 @@ from typing import cast
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.offsets.committed_offsets import CommittedOffsets
+from penstock.coordinator.offsets.consumer_members import check_consumer_fetch
 from penstock.coordinator.offsets.pending_offsets import PendingOffsets
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.protocol.error_codes import ErrorCode
@@ -33,10 +35,13 @@ def offset_fetch(
 
     `unstable`: pending offsets, whose partitions are UNSTABLE_OFFSET_COMMIT; None when the client takes what is there.
 
-    Raises CoordinatorError(UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH) for a member of a streams group that is not current.
+    Raises CoordinatorError(UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH) for a member that is not current, where groups have
+    such: streams and consumer groups.
     """
     if isinstance(group, StreamsGroup):
         _check_member(group, request)
+    elif isinstance(group, ConsumerGroup):
+        check_consumer_fetch(group, request.member_id, request.member_epoch)
     topics = (
         _all(offsets, request.group_id, image, unstable)
         if request.topics is None

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from penstock.coordinator.classic.commits import check_classic_commit
 from penstock.coordinator.classic.group import ClassicGroup
+from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.offsets.consumer_members import check_consumer_commit
 from penstock.coordinator.offsets.member_ownership import may_commit
 from penstock.coordinator.records.builders import pending_offset_record
 from penstock.coordinator.records.schemas import OffsetCommitKey, OffsetCommitValue
@@ -27,15 +30,16 @@ __all__ = ["txn_offset_commit"]
 
 
 def txn_offset_commit(
-    group: StreamsGroup | ClassicGroup | None,
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
     request: req.TxnOffsetCommitRequest,
     context: RequestContext,
     *,
+    image: MetadataImage,
     metadata_max_bytes: int,
     now_ms: int,
 ) -> CoordinatorResult:
     """Raises CoordinatorError(ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID) when the whole request is refused."""
-    member = _committing_member(group, request)
+    member = _committing_member(group, request, context.api_version, image)
     if member is not None and isinstance(group, StreamsGroup):
         _check_ownership(group, member, request)
     records: list[CoordinatorRecord] = []
@@ -57,7 +61,10 @@ def txn_offset_commit(
 
 
 def _committing_member(
-    group: StreamsGroup | ClassicGroup | None, request: req.TxnOffsetCommitRequest
+    group: StreamsGroup | ClassicGroup | ConsumerGroup | None,
+    request: req.TxnOffsetCommitRequest,
+    api_version: int,
+    image: MetadataImage,
 ) -> StreamsGroupMember | None:
     """The member that commits, None when it is somebody who need not be one."""
     epoch = int(request.generation_id)
@@ -69,6 +76,18 @@ def _committing_member(
         return None
     if isinstance(group, ClassicGroup):
         check_classic_commit(group.membership, request.member_id, request.group_instance_id, epoch, transactional=True)
+        return None
+    if isinstance(group, ConsumerGroup):
+        check_consumer_commit(
+            group,
+            request.member_id,
+            request.group_instance_id,
+            epoch,
+            ((topic.name, int(each.partition_index)) for topic in request.topics for each in topic.partitions),
+            image=image,
+            api_version=api_version,
+            transactional=True,
+        )
         return None
     if epoch < 0 and not group.members:
         return None
