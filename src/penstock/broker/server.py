@@ -30,6 +30,7 @@ from penstock.broker.features import Features
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.flusher import Flusher
 from penstock.broker.group_logs import GroupMetadataLogs
+from penstock.broker.hanging_transactions import HangingTransactions
 from penstock.broker.health import Health, LoopLag
 from penstock.broker.listener import Listeners
 from penstock.broker.log_cleaner import LogCleaner
@@ -140,6 +141,7 @@ class Server:
         await self._say_goodbye()
         services.coordinator.stop()
         services.transactions.stop()
+        services.hanging.stop()
         services.flusher.close()
         self.services = None
         services.logs.close()
@@ -286,9 +288,16 @@ class Server:
                 metadata=metadata,
                 markers=markers,
                 transaction_version=lambda: features.level("transaction.version"),
+                verifies=lambda: configuration.flag("transaction.partition.verification.enable"),
                 clock=self.clock,
             )
             transactions.load()
+            hanging = HangingTransactions(
+                transactions=transactions, markers=markers, metadata=metadata, clock=self.clock
+            )
+            directory.when_opened = hanging.opened
+            for log in tuple(directory.open_logs().values()):
+                hanging.opened(log)
         except BaseException:
             flusher.close()
             directory.abandon()
@@ -302,6 +311,7 @@ class Server:
             topics=topics,
             coordinator=coordinator,
             transactions=transactions,
+            hanging=hanging,
             markers=markers,
             delayed_fetches=delayed_fetches,
             fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
@@ -356,6 +366,7 @@ class Server:
         if services is not None:
             services.coordinator.stop()
             services.transactions.stop()
+            services.hanging.stop()
             services.delayed_fetches.wake_all()
             services.flusher.close()
             services.logs.abandon()

@@ -17,11 +17,11 @@ from penstock.broker.clock import Cancellable, Clock
 from penstock.broker.cluster_metadata import ClusterMetadata, TopicDescription
 from penstock.broker.flusher import FlushFailed
 from penstock.broker.partition_logs import PartitionLogs
-from penstock.broker.shard_runner import AppendFailed, LogUnreadable, Outcome, ShardRunner
-from penstock.broker.transaction_logs import TransactionLog, TransactionStateTopic
+from penstock.broker.shard_runner import AppendFailed, Outcome, ShardRunner
+from penstock.broker.transaction_logs import TransactionStateTopic
 from penstock.broker.transaction_markers import TransactionMarker
-from penstock.coordinator.errors import CoordinatorError, CorruptRecord
-from penstock.coordinator.partitions import partition_for_group
+from penstock.broker.transaction_shards import LoadedShard, TransactionShards, partition_of
+from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.records.transaction_log import TransactionLogValue
 from penstock.coordinator.result import CoordinatorResult
 from penstock.coordinator.transactions.listing import TransactionFilter
@@ -29,7 +29,6 @@ from penstock.coordinator.transactions.shard import TransactionConfiguration, Tr
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity, state_of
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.wire_errors import CorruptBatch
 from penstock.storage.errors import StorageError
 
 __all__ = ["MarkerWriter", "TransactionRuntime"]
@@ -63,18 +62,27 @@ class TransactionRuntime:
         metadata: ClusterMetadata,
         markers: MarkerWriter,
         transaction_version: Callable[[], int],
+        verifies: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        self._configuration = configuration
+        """`verifies`: whether partitions have to be in the transaction that their client wants to write in."""
         self._topic = topic
         self._logs = logs
         self._metadata = metadata
         self._markers = markers
-        self._transaction_version = transaction_version
         self._clock = clock
-        self._shards: dict[int, tuple[TransactionCoordinatorShard, ShardRunner]] = {}
+        self._verifies = verifies
+        self.transaction_version = transaction_version
+        self._shards = TransactionShards(
+            configuration=configuration,
+            topic=topic,
+            logs=logs,
+            transaction_version=transaction_version,
+            new_producer_id=self._new_producer_id,
+            clock=clock,
+            loaded=self._started,
+        )
         self._behind: dict[ShardRunner, None] = {}
-        self._failed: dict[int, str] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._timer: Cancellable | None = None
         self._timer_deadline_ms = 0
@@ -82,18 +90,11 @@ class TransactionRuntime:
 
     def load(self) -> None:
         """Replays every shard on the disk and completes what is decided. Called once, when groups are loaded."""
-        topic = self._topic.existing()
-        if topic is None:
-            return
-        for partition in range(topic.partitions):
-            if self._logs.exists(topic, partition):
-                try:
-                    self._start_shard(topic, partition)
-                except CoordinatorError as error:
-                    logger.error("%s", error.message)
+        self._shards.load()
 
     def stop(self) -> None:
         self._stopped = True
+        self._shards.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._ending.values():
@@ -150,7 +151,7 @@ class TransactionRuntime:
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[tuple[str, int]]
     ) -> tuple[ErrorCode, frozenset[tuple[str, int]]]:
         """AddPartitionsToTxn that only verifies: a code for all, and the partitions that were not added."""
-        found = self._shard_of(transactional_id)
+        found = self._shards.of(transactional_id)
         if found is None:
             return ErrorCode.invalid_producer_id_mapping, frozenset()
         return found[0].verify(transactional_id, producer, partitions)
@@ -165,12 +166,15 @@ class TransactionRuntime:
         add: bool,
     ) -> ErrorCode:
         """Before records of a transaction are appended. `add`: the client speaks transaction version 2 and left it to
-        the broker to add the partitions; otherwise it must have done so itself.
+        the broker to add the partitions; otherwise it must have done so itself, unless nobody is to look
+        (`transaction.partition.verification.enable`).
 
         NONE, or: INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH (fenced), CONCURRENT_TRANSACTIONS (markers of the
         one before are under way), TRANSACTION_ABORTABLE (not added; INVALID_TXN_STATE for Produce below 11),
         COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
+        if not add and not self._verifies():
+            return ErrorCode.none
         producer = ProducerIdentity(producer_id=producer_id, producer_epoch=producer_epoch)
         try:
             if add:
@@ -185,29 +189,45 @@ class TransactionRuntime:
 
     def transaction(self, transactional_id: str) -> TransactionLogValue | None:
         """None for one that is not known. Raises CoordinatorError."""
-        found = self._shard_of(transactional_id)
+        found = self._shards.of(transactional_id)
         return None if found is None else found[0].transaction(transactional_id)
 
     def list_transactions(self, wanted: TransactionFilter) -> Iterator[tuple[str, TransactionLogValue]]:
-        """In the order of partitions, and there in that of last creation."""
+        """In the order of partitions, and there in that of last creation. Raises CoordinatorError while some cannot be
+        read."""
+        if self._shards.is_loading:
+            self._shards.check_complete()
         now_ms = self._clock.now_ms()
-        for partition in sorted(self._shards):
-            yield from self._shards[partition][0].list_transactions(wanted, now_ms=now_ms)
+        for shard, _ in self._shards:
+            yield from shard.list_transactions(wanted, now_ms=now_ms)
+
+    def holder(self, producer_id: int) -> tuple[str, TransactionLogValue] | None:
+        """The transactional id that has this producer id, or had it until its epochs ran out."""
+        return self._shards.holder(producer_id)
+
+    def check_complete(self) -> None:
+        """Raises CoordinatorError: not every transaction can be known."""
+        self._shards.check_complete()
+
+    def log_of(self, transactional_id: str) -> tuple[TopicDescription, int] | None:
+        """The partition of `__transaction_state` that says what partitions are in the transaction."""
+        topic = self._topic.existing()
+        return None if topic is None else (topic, partition_of(transactional_id, topic))
 
     def wait_for_flush(self, transactional_id: str) -> bool:
         """Whether an answer about it has to wait for the disk."""
         topic = self._topic.existing()
-        return topic is not None and self._logs.wait_for_flush(topic, _partition_of(transactional_id, topic))
+        return topic is not None and self._logs.wait_for_flush(topic, partition_of(transactional_id, topic))
 
     def flushed(self, transactional_id: str) -> Awaitable[None]:
         """Awaits that what was written about it is on the disk. Raises FlushFailed."""
         topic = self._topic.made()
-        return self._logs.flushed(topic, _partition_of(transactional_id, topic))
+        return self._logs.flushed(topic, partition_of(transactional_id, topic))
 
     # --- shards ---
 
     def _run(self, transactional_id: str, rule: Rule) -> Answer:
-        found = self._shard_of(transactional_id)
+        found = self._shards.of(transactional_id)
         if found is None:
             return Answer(code=ErrorCode.invalid_producer_id_mapping)
         shard, runner = found
@@ -218,35 +238,9 @@ class TransactionRuntime:
         answer: Answer = outcome.replies[0].response  # type: ignore[assignment]
         return answer
 
-    def _shard_of(self, transactional_id: str) -> tuple[TransactionCoordinatorShard, ShardRunner] | None:
-        topic = self._topic.existing()
-        if topic is None:
-            return None
-        partition = _partition_of(transactional_id, topic)
-        return self._shards.get(partition) or self._start_shard(topic, partition)
-
-    def _start_shard(self, topic: TopicDescription, partition: int) -> tuple[TransactionCoordinatorShard, ShardRunner]:
-        """A log that cannot be read takes its own transactional ids out of service, and no others."""
-        if partition in self._failed:
-            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
-        shard = TransactionCoordinatorShard(
-            self._configuration,
-            transaction_version=self._transaction_version,
-            new_producer_id=self._new_producer_id,
-        )
-        runner = ShardRunner(shard, TransactionLog(self._logs, topic, partition, self._transaction_version))
-        try:
-            runner.load(now_ms=self._clock.now_ms())
-        except (CorruptRecord, CorruptBatch) as error:
-            self._failed[partition] = f"The transactions of {topic.name}-{partition} are out of service: {error}."
-            raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition]) from error
-        except LogUnreadable as error:
-            message = f"The transactions of {topic.name}-{partition} cannot be read now: {error}."
-            raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
-        self._shards[partition] = (shard, runner)
-        self._arm(runner)
-        self._end_prepared(shard)
-        return shard, runner
+    def _started(self, shard: LoadedShard) -> None:
+        self._arm(shard[1])
+        self._end_prepared(shard[0])
 
     def _new_producer_id(self) -> int:
         try:
@@ -274,7 +268,7 @@ class TransactionRuntime:
     def _wake(self) -> None:
         self._timer = None
         now_ms = self._clock.now_ms()
-        for shard, runner in tuple(self._shards.values()):
+        for shard, runner in self._shards:
             if runner in self._behind:
                 self._drain(runner, runner.catch_up(self._metadata.image, now_ms=now_ms))
             self._drain(runner, runner.fire_timers(now_ms=now_ms))
@@ -362,7 +356,7 @@ class TransactionRuntime:
 
     def _complete(self, transactional_id: str) -> bool:
         """Whether the end is written."""
-        found = self._shard_of(transactional_id)
+        found = self._shards.of(transactional_id)
         if found is None:
             return True
         shard, runner = found
@@ -373,7 +367,3 @@ class TransactionRuntime:
             logger.error("The transaction %r cannot end yet: %s", transactional_id, error.message)
             return False
         return True
-
-
-def _partition_of(transactional_id: str, topic: TopicDescription) -> int:
-    return partition_for_group(transactional_id, topic.partitions)

@@ -81,6 +81,7 @@ class LogDirectory:
         self._clock_ms = clock_ms
         self._file_system = file_system
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self.when_opened: Callable[[PartitionLog], None] = lambda _log: None
         file_system.make_directory(self.path)
         try:
             self._lock = file_system.lock(self.path / ".lock")
@@ -296,6 +297,7 @@ class LogDirectory:
                     partition=partition,
                     path=str(self.path / f"{topic}-{partition}"),
                 ) from error
+            self.when_opened(log)
         return log
 
     def existing_log(self, topic: str, partition: int) -> PartitionLog | None:

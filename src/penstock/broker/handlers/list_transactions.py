@@ -10,6 +10,7 @@ from kio.schema.types import ProducerId, TransactionalId
 
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
+from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.transactions.id_pattern import BadPattern, IdPattern
 from penstock.coordinator.transactions.listing import TransactionFilter, unknown_states
 from penstock.coordinator.transactions.transaction_state import state_name
@@ -33,13 +34,17 @@ def handle(request: m.list_transactions_request.ListTransactionsRequest, _call: 
         longer_than_ms=int(request.duration_filter),
         matches=None if pattern is None else pattern.matches,
     )
+    try:
+        listed = list(broker.transactions.list_transactions(wanted))
+    except CoordinatorError as error:
+        return _response(error.code)
     states = tuple(
         m.list_transactions_response.TransactionState(
             transactional_id=TransactionalId(transactional_id),
             producer_id=ProducerId(value.producer_id),
             transaction_state=state_name(state_of(value)),
         )
-        for transactional_id, value in broker.transactions.list_transactions(wanted)
+        for transactional_id, value in listed
     )
     return _response(ErrorCode.none, unknown_states(request.state_filters), states)
 

@@ -24,6 +24,7 @@ from penstock.broker.transactional_produce import check_transaction
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.units import timestamp_from_ms
+from penstock.storage.partition_log import AppendResult
 
 NO_ACKS = 0
 
@@ -41,11 +42,15 @@ def handle(
     )
     if request.acks == NO_ACKS:
         return None
+    if appended and request.transactional_id:
+        # What is acknowledged must not be lost to its transaction: that the partition is in it comes to the disk too.
+        appended.extend(filter(None, (broker.transactions.log_of(request.transactional_id),)))
     waiting = [(topic, partition) for topic, partition in appended if broker.logs.wait_for_flush(topic, partition)]
-    return _when_flushed(response, waiting, broker) if waiting else response
+    return when_flushed(response, waiting, broker) if waiting else response
 
 
-async def _when_flushed(response: Response, appended: list[tuple[TopicDescription, int]], broker: Services) -> Response:
+async def when_flushed(response: Response, appended: list[tuple[TopicDescription, int]], broker: Services) -> Response:
+    """The answer when these partitions are on the disk, or that they are not."""
     try:
         await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in appended))
     except FlushFailed as error:
@@ -93,16 +98,26 @@ def _partition(
         )
         result = broker.logs.append(topic, part.index, batch, transaction_version=version)
     except AppendRefused as refused:
-        return _failed(part.index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
+        return refused_part(part.index, refused)
     appended.append((topic, part.index))
+    return appended_part(part.index, result)
+
+
+def appended_part(index: int, result: AppendResult) -> m.produce_response.PartitionProduceResponse:
+    """The answer for a partition that took its batch."""
     return m.produce_response.PartitionProduceResponse(
-        index=part.index,
+        index=i32(index),
         error_code=ErrorCode.none,
         base_offset=i64(result.base_offset),
         log_append_time=timestamp_from_ms(result.log_append_time_ms),
         log_start_offset=i64(result.log_start_offset),
         record_errors=(),
     )
+
+
+def refused_part(index: int, refused: AppendRefused) -> m.produce_response.PartitionProduceResponse:
+    """The answer for one whose log refused it."""
+    return _failed(index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
 
 
 def _refusal(

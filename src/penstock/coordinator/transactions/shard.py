@@ -152,6 +152,9 @@ class TransactionCoordinatorShard:
     def transaction(self, transactional_id: str) -> TransactionLogValue | None:
         return self._transactions.get(transactional_id)
 
+    def transactions(self) -> Iterator[tuple[str, TransactionLogValue]]:
+        return iter(self._transactions.items())
+
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[tuple[str, int]]
     ) -> tuple[ErrorCode, frozenset[tuple[str, int]]]:

@@ -17,6 +17,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 __all__ = [
     "EPOCH_BUMP_VERSION",
+    "MAX_EPOCH",
     "Answer",
     "ProducerIdentity",
     "Step",
