@@ -98,3 +98,41 @@ def test_quotas_of_kafkas_tool(tools: ToolServer, broker: EmbeddedBroker) -> Non
     assert told == "Quota configs for ip '127.0.0.1' are connection_creation_rate=10.0"
     configs("--alter", *user, "--delete-config", "producer_byte_rate")
     assert configs("--describe", *user) == "Quota configs for user-principal 'u' are consumer_byte_rate=2048.0"
+
+
+# What `--describe` is asked behind them; one entity of two parts in either order, defaults, short options.
+QUOTAS = (
+    ("--entity-type", "users", "--entity-name", "u", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048"),
+    ("--entity-type", "clients", "--entity-default", "--add-config", "request_percentage=12.5"),
+    ("--user", "u", "--client-defaults", "--add-config", "controller_mutation_rate=5"),
+    ("--user-defaults", "--add-config", "producer_byte_rate=77"),
+    ("--ip", "127.0.0.1", "--add-config", "connection_creation_rate=10"),
+    ("--user", "u", "--add-config", "SCRAM-SHA-512=[iterations=4096,password=correct-horse]"),
+    ("--user", "u", "--delete-config", "consumer_byte_rate"),
+)
+ASKED = (
+    ("--entity-type", "users"),
+    ("--entity-type", "users", "--entity-name", "u"),
+    ("--entity-type", "users", "--entity-default"),
+    ("--entity-type", "clients"),
+    ("--entity-type", "users", "--entity-type", "clients"),
+    ("--entity-type", "users", "--entity-name", "u", "--entity-type", "clients", "--entity-default"),
+    ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", "c"),
+    ("--entity-type", "ips"),
+)
+
+
+def test_quotas_by_both_tools(tools: ToolServer) -> None:
+    with EmbeddedBroker() as theirs, EmbeddedBroker() as ours:
+        for changed in QUOTAS:
+            done = tools.run(CONFIGS, "--bootstrap-server", theirs.bootstrap_servers, "--alter", *changed)
+            assert done.code == 0, done.err
+            did = penstock_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--alter", *changed)
+            assert (did.code, lines(did.out)) == (0, lines(done.out)), did.err
+        for asked in ASKED:
+            told = [
+                lines(tools.run(CONFIGS, "--bootstrap-server", broker.bootstrap_servers, "--describe", *asked).out)
+                for broker in (theirs, ours)
+            ]
+            ours_tells = penstock_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--describe", *asked)
+            assert told[0] == told[1] == lines(ours_tells.out), (asked, ours_tells.err)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.terminal import data, print_json
+from penstock.cli.terminal import data
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
 
-__all__ = ["alter_user", "describe_users"]
+__all__ = ["alter_user", "described_users", "print_users"]
 
 _ITERATIONS = 4096
 
@@ -40,13 +40,14 @@ def alter_user(admin: Admin, username: str, changes: Mapping[str, str | None]) -
     data(f"Completed updating config for user {username}.")
 
 
-def describe_users(admin: Admin, username: str | None, *, as_json: bool) -> None:
+def described_users(admin: Admin, username: str | None) -> dict[str, dict[str, int]]:
+    """User → mechanism → iterations; None: of all."""
     from penstock.client.scram_admin import describe_scram_credentials
 
-    described = describe_scram_credentials(admin.client, None if username is None else [username])
-    if as_json:
-        print_json([{"user": user, "scram": dict(mechanisms)} for user, mechanisms in described.items()])
-        return
+    return describe_scram_credentials(admin.client, None if username is None else [username])
+
+
+def print_users(described: Mapping[str, Mapping[str, int]]) -> None:
     for user, mechanisms in described.items():
         told = ", ".join(f"{name}=iterations={iterations}" for name, iterations in mechanisms.items())
         data(f"SCRAM credential configs for user-principal '{user}' are {told}")

@@ -1,4 +1,4 @@
-"""`penstock configs`: settings of topics, brokers and groups, with kafka-configs' flags and output (4.3.1).
+"""`penstock configs`: settings of topics, brokers and groups, passwords and quotas, as kafka-configs (4.3.1) has them.
 
 Where Kafka's tool ends with a Java stack trace, stderr has one sentence here, and the exit code is 1.
 """
@@ -6,13 +6,14 @@ Where Kafka's tool ends with a Java stack trace, stderr has one sentence here, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from penstock.cli.client_quotas import CLIENTS, IPS, NAME_ORDER, QUOTAS, USERS, Part, quota_parts
 from penstock.cli.options import (
     bootstrap_option,
     command_config_option,
@@ -23,19 +24,27 @@ from penstock.cli.options import (
     timeout_option,
 )
 from penstock.cli.terminal import data, print_json
+from penstock.client.quota_admin import ANY
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.admin_configs import ResourceType
     from penstock.client.admin_results import ConfigEntry
+    from penstock.client.quota_admin import QuotaEntity
 
 __all__ = ["command"]
 
 KINDS = {"topics": "topic", "groups": "group", "brokers": "broker"}
-USERS = "users"
 _ALL_BROKERS = ""
 # As Kafka's tool: commas within square brackets belong to the value.
 _COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def _ordered(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Remembers which of the options that name things came first."""
+    if value:
+        context.meta.setdefault(NAME_ORDER, []).append(option.name)
+    return value
 
 
 @click.command("configs")
@@ -43,14 +52,33 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 @click.option("--alter", is_flag=True, help="Change settings: --add-config, --add-config-file, --delete-config.")
 @click.option("--all", "all_", is_flag=True, help="With --describe: defaults as well.")
 @click.option(
-    "--entity-type", "entity_types", multiple=True, type=click.Choice((*KINDS, USERS)), help="What the settings are of."
+    "--entity-type",
+    "entity_types",
+    multiple=True,
+    type=click.Choice((*KINDS, USERS, CLIENTS, IPS)),
+    help="What the settings are of.",
 )
-@click.option("--entity-name", "entity_names", multiple=True, metavar="NAME", help="The topic, group id or broker id.")
-@click.option("--entity-default", is_flag=True, help="All brokers, instead of --entity-name.")
+@click.option(
+    "--entity-name",
+    "entity_names",
+    multiple=True,
+    metavar="NAME",
+    callback=_ordered,
+    help="The topic, group id, broker id, user, client id or address.",
+)
+@click.option(
+    "--entity-default", is_flag=True, callback=_ordered, help="All brokers, users, … instead of --entity-name."
+)
 @click.option("--topic", metavar="NAME", help="Short for --entity-type topics --entity-name NAME.")
 @click.option("--group", metavar="ID", help="Short for --entity-type groups --entity-name ID.")
 @click.option("--broker", metavar="ID", help="Short for --entity-type brokers --entity-name ID.")
 @click.option("--broker-defaults", is_flag=True, help="Short for --entity-type brokers --entity-default.")
+@click.option("--user", metavar="NAME", help="Short for --entity-type users --entity-name NAME.")
+@click.option("--user-defaults", is_flag=True, help="Short for --entity-type users --entity-default.")
+@click.option("--client", metavar="ID", help="Short for --entity-type clients --entity-name ID.")
+@click.option("--client-defaults", is_flag=True, help="Short for --entity-type clients --entity-default.")
+@click.option("--ip", metavar="ADDRESS", help="Short for --entity-type ips --entity-name ADDRESS.")
+@click.option("--ip-defaults", is_flag=True, help="Short for --entity-type ips --entity-default.")
 @click.option(
     "--add-config", metavar="K=V,…", help="Settings to set; [a,b] keeps commas within a value: k1=v1,k2=[v2,v3]."
 )
@@ -66,18 +94,21 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 @bootstrap_option
 @json_option
 def command(**given: Any) -> None:
-    """Show and change settings of topics, brokers and groups, with kafka-configs' flags and output.
+    """Show and change settings of topics, brokers and groups, and the passwords and quotas of clients, with
+    kafka-configs' flags and output.
 
     \b
       penstock configs --describe --group flight-delays --all
       penstock configs --alter --group flight-delays --add-config streams.num.standby.replicas=1
+      penstock configs --alter --user alice --client etl --add-config producer_byte_rate=1048576
     """
     action = exactly_one({"--describe": given["describe"], "--alter": given["alter"]})
-    entity = _entity(given)
+    parts = quota_parts(given, click.get_current_context().meta.get(NAME_ORDER, ()))
     changes = _changes(given)
-    if entity.entity_type == USERS:
-        _of_users(action, entity.name, changes, given)
+    if parts:
+        _of_clients(action, parts, changes, given)
         return
+    entity = _entity(given)
     _check(action, entity, changes, all_=given["all_"])
     with open_admin(
         given["bootstrap_servers"],
@@ -91,24 +122,53 @@ def command(**given: Any) -> None:
             _describe(admin, entity, all_=given["all_"], as_json=given["as_json"])
 
 
-def _of_users(action: str, name: str | None, changes: Mapping[str, str | None], given: Mapping[str, Any]) -> None:
-    """Users have SCRAM credentials: `--add-config 'SCRAM-SHA-512=[password=…]'`, `--delete-config SCRAM-SHA-512`."""
-    from penstock.cli.scram_users import alter_user, describe_users
+def _of_clients(
+    action: str, parts: Sequence[Part], changes: Mapping[str, str | None], given: Mapping[str, Any]
+) -> None:
+    """Clients have quotas; users have SCRAM credentials as well, `--add-config 'SCRAM-SHA-512=[password=…]'`."""
+    from penstock.cli.client_quotas import alter_quotas, describe_quotas, print_quotas
+    from penstock.cli.scram_users import alter_user, described_users, print_users
 
-    if action == "--alter" and (not name or not changes):
-        raise click.UsageError("--alter needs --entity-name, and --add-config or --delete-config.")
+    if action == "--alter" and (any(name == ANY for _, name in parts) or not changes):
+        raise click.UsageError("--alter needs --entity-name or --entity-default, and --add-config or --delete-config.")
     if action == "--describe" and changes:
         raise click.UsageError("--add-config, --add-config-file and --delete-config go with --alter.")
+    (kind, name), *more = parts
+    quotas = [each for each in changes if each in QUOTAS]
+    if quotas and len(quotas) < len(changes):
+        raise click.UsageError("Change quotas and SCRAM credentials one after the other, not in one command.")
     with open_admin(
         given["bootstrap_servers"],
         client_id="penstock-configs",
         timeout_ms=given["timeout_ms"],
         command_config=given["command_config"],
     ) as admin:
-        if action == "--alter":
-            alter_user(admin, name or "", changes)
+        if action == "--alter" and not quotas and kind == USERS and name and not more:
+            alter_user(admin, name, changes)
+        elif action == "--alter":
+            alter_quotas(admin, parts, changes)
         else:
-            describe_users(admin, name, as_json=given["as_json"])
+            found = describe_quotas(admin, parts)
+            users = described_users(admin, name or None) if kind == USERS and name is not None and not more else {}
+            if given["as_json"]:
+                print_json(_document_of_clients(found, users))
+            else:
+                print_quotas(found)
+                print_users(users)
+
+
+def _document_of_clients(
+    found: Sequence[tuple[QuotaEntity, dict[str, float]]], users: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, object]]:
+    """One entry for each entity; a user with a password and without quotas has one, too."""
+    documents: list[dict[str, object]] = []
+    told = dict(found) | {(("user", user),): {} for user in users if (("user", user),) not in dict(found)}
+    for entity, quotas in told.items():
+        document: dict[str, object] = {"entity": dict(entity), "quotas": quotas}
+        if len(entity) == 1 and entity[0][0] == "user":
+            document = {"user": entity[0][1], "scram": dict(users.get(entity[0][1] or "", {})), **document}
+        documents.append(document)
+    return documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
