@@ -103,6 +103,8 @@ _ROWS: Final = (
         500,
         "heartbeats come at least so often, so that a leave is noticed fast",
     ),
+    _int("penstock.metrics.port", None, 0, 0, "the first port to try for /metrics and /health; 0: none"),
+    _text("penstock.metrics.host", None, "127.0.0.1", "the address of that port; whoever reaches it may read"),
     _int("penstock.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
 )
 

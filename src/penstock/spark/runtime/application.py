@@ -90,6 +90,7 @@ class ApplicationRuntime:
             self._join()
         except BaseException:
             self._release()
+            self.observation.ended()
             raise
         for runner in self.runners.values():
             runner.start()

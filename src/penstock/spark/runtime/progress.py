@@ -10,16 +10,16 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.spark.listeners import timestamp
 from penstock.spark.runtime.plan import MicroBatchPlan, StageReport, TaskReport
 from penstock.spark.runtime.tasks import RunningTask
 
-__all__ = ["BatchTiming", "SubtopologyProgress", "write_status"]
+__all__ = ["BatchTiming", "SubtopologyProgress", "Totals", "write_status"]
 
 KEPT = 100
 RATE_WINDOW = 5.0
@@ -34,6 +34,30 @@ class BatchTiming:
     committed: float
 
 
+@dataclass(slots=True)
+class Totals:
+    """Since the start of this instance, and never less than before: what counters tell."""
+
+    batches: int = 0
+    records_out: int = 0
+    dead_letters: int = 0
+    state_updates: int = 0
+    records: dict[int, int] = field(default_factory=dict)  # by partition of the task, as are
+    dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+    def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int]) -> None:
+        self.batches += 1
+        for partition, task in tasks.items():
+            self.records_out += task.records_out
+            self.dead_letters += task.dead
+            self.state_updates += task.state_updates
+            self.records[partition] = self.records.get(partition, 0) + task.records_in
+            self.dropped[partition] = self.dropped.get(partition, 0) + task.skipped
+        for stage, spent in durations_ms.items():
+            self.stage_ms[stage] = self.stage_ms.get(stage, 0) + spent
+
+
 class SubtopologyProgress:
     """The last micro-batches of one subtopology. Written by its runner, read by anybody."""
 
@@ -45,6 +69,8 @@ class SubtopologyProgress:
         self.lag = 0
         self.records = 0
         self.restored = 0
+        self.totals = Totals()
+        self.tell: Callable[[Mapping[str, Any]], None] = lambda _row: None
 
     def see_lag(self, lag: int) -> None:
         self.lag = lag
@@ -66,23 +92,29 @@ class SubtopologyProgress:
             self._rates.append((timing.committed, records))
             self.records += records
             waited = max(1e-6, timing.committed - previous)
-            self._recent.append(
-                {
-                    "batchId": plan.batch.batch_id,
-                    "timestamp": _timestamp(),
-                    "numInputRows": records,
-                    "inputRowsPerSecond": records / waited,
-                    "processedRowsPerSecond": records / seconds,
-                    "durationMs": _durations(reports, timing),
-                    "stateOperators": _state(running, tasks),
-                    "sources": [self._source(plan, tasks, running, records, waited, seconds)],
-                    "sink": {"numOutputRows": sum(task.records_out for task in tasks.values())},
-                    "subtopology": self.name,
-                    "tasks": sorted(task.partition for task in plan.tasks),
-                    "skippedRecords": sum(task.skipped for task in tasks.values()),
-                    "deadLetters": sum(task.dead for task in tasks.values()),
-                }
-            )
+            durations = _durations(reports, timing)
+            self.totals.add(tasks, durations)
+            row = {
+                "batchId": plan.batch.batch_id,
+                "timestamp": timestamp(),
+                "batchDuration": durations["triggerExecution"],
+                "numInputRows": records,
+                "inputRowsPerSecond": records / waited,
+                "processedRowsPerSecond": records / seconds,
+                "durationMs": durations,
+                "stateOperators": _state(running, tasks, durations, len(plan.slots)),
+                "sources": [self._source(plan, tasks, running, records, waited, seconds)],
+                "sink": {
+                    "description": f"penstock[{self.name}]",
+                    "numOutputRows": sum(task.records_out for task in tasks.values()),
+                },
+                "subtopology": self.name,
+                "tasks": sorted(task.partition for task in plan.tasks),
+                "skippedRecords": sum(task.skipped for task in tasks.values()),
+                "deadLetters": sum(task.dead for task in tasks.values()),
+            }
+            self._recent.append(row)
+        self.tell(row)
 
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -132,16 +164,29 @@ def _durations(reports: Sequence[StageReport], timing: BatchTiming) -> dict[str,
     }
 
 
-def _state(running: Sequence[RunningTask], tasks: Mapping[int, TaskReport]) -> list[dict[str, Any]]:
+def _state(
+    running: Sequence[RunningTask], tasks: Mapping[int, TaskReport], durations: Mapping[str, int], slots: int
+) -> list[dict[str, Any]]:
+    """Spark's keys, all of them: its own listeners and dashboards read each."""
     updated = sum(task.state_updates for task in tasks.values())
     total, size = sum(task.state_keys for task in running), sum(task.state_bytes for task in running)
     if not total and not updated:
         return []
-    return [{"operatorName": "aggregate", "numRowsTotal": total, "numRowsUpdated": updated, "memoryUsedBytes": size}]
-
-
-def _timestamp() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return [
+        {
+            "operatorName": "aggregate",
+            "numRowsTotal": total,
+            "numRowsUpdated": updated,
+            "numRowsRemoved": 0,
+            "allUpdatesTimeMs": durations["addBatch"],
+            "allRemovalsTimeMs": 0,
+            "commitTimeMs": durations["commitOffsets"],
+            "memoryUsedBytes": size,
+            "numRowsDroppedByWatermark": 0,
+            "numShufflePartitions": slots,
+            "numStateStoreInstances": len(running),
+        }
+    ]
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:

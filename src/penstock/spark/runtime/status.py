@@ -5,7 +5,8 @@
     {"time": s, "pid", "group", "state": "starting" | "not-ready" | "running" | "stopped" | "failed", "member_id",
      "member_epoch", "tasks": {subtopology: [partitions]}, "opening": {subtopology: [partitions]}, "restoring":
      {subtopology: {partition: {"restored", "remaining"}}}, "records_per_second", "records", "lag", "batch_ms",
-     "state_bytes", "state_keys", "error": null | {"code", "message", "fix"}, "not_ready": [[code, detail]]}
+     "state_bytes", "state_keys", "error": null | {"code", "message", "fix"}, "not_ready": [[code, detail]],
+     "url": where metrics are served, or null}
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.spark.runtime.restore_stage import progress_path
 if TYPE_CHECKING:
     from penstock.spark.runtime.application import ApplicationRuntime
 
-__all__ = ["state_of", "write_status_of"]
+__all__ = ["restoring", "state_of", "write_status_of"]
 
 
 def state_of(runtime: ApplicationRuntime) -> str:
@@ -55,7 +56,7 @@ def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
         "tasks": {name: sorted(task.partition for task in tasks) for name, tasks in running.items()},
         "opening": {name: runner.opening() for name, runner in runners.items()},
         "restoring": {
-            name: found for name, runner in runners.items() if (found := _restoring(runtime, name, runner.opening()))
+            name: found for name, runner in runners.items() if (found := restoring(runtime, name, runner.opening()))
         },
         "records_per_second": round(sum(runner.progress.records_per_second() for runner in runners.values()), 1),
         "records": {name: runner.progress.records for name, runner in runners.items()},
@@ -65,10 +66,12 @@ def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
         "state_keys": sum(task.state_keys for tasks in running.values() for task in tasks),
         "error": {"code": error.code, "message": error.message, "fix": error.fix} if error else None,
         "not_ready": [list(found) for found in runtime.not_ready],
+        "url": runtime.observation.url,
     }
 
 
-def _restoring(runtime: ApplicationRuntime, name: str, partitions: list[int]) -> dict[str, Any]:
+def restoring(runtime: ApplicationRuntime, name: str, partitions: list[int]) -> dict[str, Any]:
+    """Task → how far its restore is, as its stage last noted it."""
     found: dict[str, Any] = {}
     for partition in partitions:
         with contextlib.suppress(OSError, ValueError):

@@ -1,0 +1,151 @@
+"""A running application seen from outside: Spark's own listeners, metrics for Prometheus, health."""
+
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming import StreamingQueryListener
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+
+
+class Watcher(StreamingQueryListener):
+    """Somebody's listener, made for Structured Streaming."""
+
+    def __init__(self):
+        self.started, self.progress, self.idle, self.ends, self.tasks = [], [], [], [], []
+        self.seen = threading.Condition()
+
+    def _note(self, kept, event):
+        with self.seen:
+            kept.append(event)
+            self.seen.notify_all()
+
+    def onQueryStarted(self, event):
+        self._note(self.started, event)
+
+    def onQueryProgress(self, event):
+        self._note(self.progress, event)
+
+    def onQueryIdle(self, event):
+        self._note(self.idle, event)
+
+    def onQueryTerminated(self, event):
+        self._note(self.ends, event)
+
+    def onTasksChanged(self, event):
+        self._note(self.tasks, event)
+
+    def await_rows(self, count):
+        with self.seen:
+            assert self.seen.wait_for(lambda: sum(e.progress.numInputRows for e in self.progress) >= count, 60)
+
+
+class Rude:
+    """A listener that raises."""
+
+    def onQueryProgress(self, event):
+        raise RuntimeError("no time for this")
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def get(url):
+    """(status, body)"""
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_listener_of_structured_streaming_is_told_everything(broker, make_app, flights, caplog):
+    flights.send(broker, range(300))
+    watcher, declared = Watcher(), make_app()
+    declared.addListener(Rude())
+    declared.addListener(watcher)
+    with flights.count_by_origin(declared).start() as app:
+        app.wait_until("caught-up", timeout=60)
+        watcher.await_rows(600)  # once from the topic, once more from the repartition topic
+        (started,) = watcher.started
+        assert started.name == "flight-counts"
+        told = [event.progress for event in watcher.progress]
+        assert {progress.id for progress in told} == {started.id}
+        assert {progress.runId for progress in told} == {started.runId}
+        assert sum(progress["numInputRows"] for progress in told if progress["subtopology"] == "flights") == 300
+        with_state = [progress for progress in told if progress.stateOperators]
+        assert with_state[-1].stateOperators[0].numRowsTotal == 3
+        assert told[0].sink.numOutputRows >= 0
+        assert told[0].sources[0].description == "penstock[flights]"
+        assert told[0].batchDuration == told[0].durationMs["triggerExecution"]
+        (came,) = watcher.tasks[:1]
+        assert came.assigned == came.tasks
+        assert came.member_epoch == app.member.member_epoch
+        assert set(came.tasks) == {"flights", "origin"} or sum(map(len, came.tasks.values())) == 8
+        app.removeListener(watcher)
+        app.addListener(watcher)
+    (end,) = watcher.ends
+    assert end.exception is None
+    assert end.id == started.id
+    assert not watcher.idle
+    assert "Rude.onQueryProgress raised" in caplog.text
+
+
+def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
+    flights.send(broker, range(400))
+    app = running(flights.count_by_origin(make_app(config={"penstock.metrics.port": free_port()})))
+    app.wait_until("caught-up", timeout=60)
+    app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 800, None, "told")
+    status, text = get(f"{app.metrics_url}/metrics")
+    assert status == 200
+    samples = dict(re.findall(r"^([a-z_A-Z]+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE))
+
+    def total(name, **labels):
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = [at for at in samples if at.split("{")[0] == name and all(each in at for each in wanted)]
+        return sum(float(samples[at]) for at in lines)
+
+    assert total("kafka_streams_stream_metrics_client_state") == 2
+    assert total("kafka_streams_stream_task_metrics_process_total") == 800
+    assert total("kafka_consumer_consumer_fetch_manager_metrics_records_lag", topic="flights") == 0
+    assert total("penstock_app_state_keys") == 3
+    assert total("penstock_app_tasks") == len(app.tasks)
+    assert total("penstock_app_batch_ms_total", stage="triggerExecution") > 0
+    named = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    section = PAGE.read_text().split("## Applications")[1].split("\n## ")[0]
+    assert named == set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
+
+
+def test_health_says_whether_it_runs_and_why_not(broker, make_app, running, flights):
+    port = free_port()
+    first = running(flights.count_by_origin(make_app(config={"penstock.metrics.port": port})))
+    first.wait_until("running", timeout=60)
+    assert get(f"{first.metrics_url}/health/live") == (200, '{"status": "live", "reasons": []}\n')
+    assert get(f"{first.metrics_url}/health/ready") == (200, '{"status": "ready", "reasons": []}\n')
+    url = first.metrics_url
+    second = running(
+        flights.count_by_origin(make_app(name="others", instance="b", config={"penstock.metrics.port": port}))
+    )
+    assert second.metrics_url != url  # the next free one
+    first._runtime.not_ready = ((1, "topic flights is gone"),)
+    first._runtime.snapshot = None
+    status, body = get(f"{url}/health/ready")
+    assert status == 503
+    assert {found["detail"] for found in json.loads(body)["reasons"]} >= {"topic flights is gone"}
+
+
+def test_what_is_no_listener_is_refused(make_app):
+    with pytest.raises(TypeError, match="int is no listener: it has none of onQueryStarted"):
+        make_app().addListener(7)
