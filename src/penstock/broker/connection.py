@@ -27,6 +27,8 @@ from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
 from penstock.broker.throttling import throttle_ms
+from penstock.broker.usual_produce import NO_ANSWER, append_usual
+from penstock.protocol import hot_requests
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
@@ -54,6 +56,7 @@ CloseReason = Literal[
 ]
 NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
 _API = struct.Struct(">hh")
+_PRODUCE = b"\0\0"
 _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
 
@@ -280,6 +283,8 @@ class ClientConnection(asyncio.Protocol):
         self._queued_seconds = self._began - arrived
         self._parked_at = 0.0
         try:
+            if frame.startswith(_PRODUCE) and self._take_usual(frame):
+                return
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
             if handler is None:
@@ -303,12 +308,45 @@ class ClientConnection(asyncio.Protocol):
             self._close_after_fault(header, error)
             return
         if isinstance(outcome, Awaitable):
-            self._parked_at = time.monotonic()
-            self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
+            self._park(header, outcome)
         else:
             answer = self._reply(header, outcome)
             if call.steady is not None and answer is not None:
                 self._steady_answers.keep(frame, answer, call.steady)
+
+    def _take_usual(self, frame: bytes) -> bool:
+        """Whether it is a Produce request of the usual shape: then it is dealt with."""
+        services, faults = self._server.services, self._server.faults
+        if services is None or services.quotas.active or (faults is not None and faults.active):
+            return False
+        request = hot_requests.produce_request(frame)
+        if request is None:
+            return False
+        header = RequestHeader(
+            api_key=ApiKey.PRODUCE,
+            api_version=request.api_version,
+            correlation_id=request.correlation_id,
+            client_id=request.client_id,
+        )
+        outcome = append_usual(request, frame, partial(self.call, header), services)
+        if outcome is None:
+            return False
+        if faults is not None:
+            faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
+        self._call = None
+        if isinstance(outcome, bytes):
+            if outcome is not NO_ANSWER and self._transport is not None:
+                self._transport.write(outcome)
+                self._told(header, None)
+        elif isinstance(outcome, Awaitable):
+            self._park(header, outcome)
+        else:
+            self._reply(header, outcome)
+        return True
+
+    def _park(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
+        self._parked_at = time.monotonic()
+        self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
 
     async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
         try:
@@ -347,12 +385,17 @@ class ClientConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
             return None
-        self.last_active = time.monotonic()
         whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
         if whole is not None:
             self._transport.write(whole)
         else:
             self._send_files(self._transport, encoded)
+        self._told(header, response)
+        return whole
+
+    def _told(self, header: RequestHeader, response: object) -> None:
+        """`response` None: one without an error and a wait."""
+        self.last_active = time.monotonic()
         self._server.request_log.answered(
             header,
             response,
@@ -361,7 +404,6 @@ class ClientConnection(asyncio.Protocol):
             queue_seconds=self._queued_seconds,
             remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
         )
-        return whole
 
     def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
         if self._files is None:

@@ -1,0 +1,136 @@
+"""The short way of nearly every Produce request: read by hand, judged by its headers, appended, answered by hand.
+
+Nothing is appended before all of the request is known to be usual (`hot_requests`, `usual_batch.looks_usual`), to go to
+topics that are there, and to be permitted; else the handler of Produce has it, with all rules and all errors. What is
+found wrong later, in a batch itself, is judged by the log as ever, and answered for its partition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from kio.schema.types import TopicName
+
+from penstock.broker.call import Call
+from penstock.broker.cluster_metadata import TopicDescription
+from penstock.broker.handlers import produce
+from penstock.broker.partition_logs import AppendRefused
+from penstock.broker.security.acls import Operation
+from penstock.broker.services import NO_THROTTLE, Services
+from penstock.protocol import hot_responses
+from penstock.protocol import messages as m
+from penstock.protocol.hot_requests import ProduceFrame
+from penstock.storage.partition_log import AppendResult
+from penstock.storage.usual_batch import looks_usual
+
+__all__ = ["NO_ANSWER", "append_usual"]
+
+NO_ANSWER = b""
+_ACKS = (-1, 0, 1)
+
+Outcome = tuple[int, AppendResult | AppendRefused]
+
+
+def append_usual(
+    request: ProduceFrame, frame: bytes, call: Callable[[], Call], broker: Services
+) -> bytes | m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse] | None:
+    """None: it is not usual, nothing was done. Else the answer: the bytes of its frame when all went well and nobody
+    has to wait (`NO_ANSWER` for acks=0), or what the handler would give.
+
+    `call` makes the call, which is needed only where access is checked.
+    """
+    topics = _known(request, frame, broker)
+    if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(), broker)):
+        return None
+    appended = [
+        [
+            (batch.partition, _append(topic, batch.partition, frame, batch.start, batch.end, broker))
+            for batch in asked.batches
+        ]
+        for asked, topic in zip(request.topics, topics, strict=True)
+    ]
+    if not request.acks:
+        return NO_ANSWER
+    waiting = [
+        (topic, partition)
+        for topic, outcomes in zip(topics, appended, strict=True)
+        for partition, outcome in outcomes
+        if isinstance(outcome, AppendRefused) or broker.logs.wait_for_flush(topic, partition)
+    ]
+    return _answer(request, topics, appended, broker) if waiting else _bytes(request, appended)
+
+
+def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
+    if request.acks not in _ACKS:
+        return None
+    topics = []
+    for asked in request.topics:
+        topic = (
+            broker.metadata.topic_by_id(UUID(bytes=asked.key))
+            if request.by_id
+            else broker.metadata.topic(asked.key[1:].decode())
+        )
+        if topic is None or topic.is_internal:
+            return None
+        for batch in asked.batches:
+            if not 0 <= batch.partition < topic.partitions or not looks_usual(frame, batch.start, batch.end):
+                return None
+        topics.append(topic)
+    return topics
+
+
+def _permitted(topics: list[TopicDescription], call: Call, broker: Services) -> bool:
+    return all(broker.authorizer.on_topic(call, Operation.WRITE, topic.name) for topic in topics)
+
+
+def _append(
+    topic: TopicDescription, partition: int, frame: bytes, start: int, end: int, broker: Services
+) -> AppendResult | AppendRefused:
+    try:
+        result = broker.logs.append_usual(topic, partition, frame, start, end)
+        return broker.logs.append(topic, partition, frame[start:end]) if result is None else result
+    except AppendRefused as refused:
+        return refused
+
+
+def _bytes(request: ProduceFrame, appended: list[list[Outcome]]) -> bytes:
+    keys = [asked.key for asked in request.topics]
+    results = [
+        [
+            (partition, outcome.base_offset, outcome.log_start_offset)
+            for partition, outcome in outcomes
+            if isinstance(outcome, AppendResult)
+        ]
+        for outcomes in appended
+    ]
+    return hot_responses.produced(request.correlation_id, tuple(zip(keys, results, strict=True)))
+
+
+def _answer(
+    request: ProduceFrame, topics: list[TopicDescription], appended: list[list[Outcome]], broker: Services
+) -> m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse]:
+    """What the handler would give."""
+    response = m.produce_response.ProduceResponse(
+        responses=tuple(
+            m.produce_response.TopicProduceResponse(
+                name=TopicName("" if request.by_id else topic.name),
+                topic_id=topic.topic_id if request.by_id else None,
+                partition_responses=tuple(
+                    produce.refused_part(partition, outcome)
+                    if isinstance(outcome, AppendRefused)
+                    else produce.appended_part(partition, outcome)
+                    for partition, outcome in outcomes
+                ),
+            )
+            for topic, outcomes in zip(topics, appended, strict=True)
+        ),
+        throttle_time=NO_THROTTLE,
+    )
+    waiting = [
+        (topic, partition)
+        for topic, outcomes in zip(topics, appended, strict=True)
+        for partition, outcome in outcomes
+        if isinstance(outcome, AppendResult) and broker.logs.wait_for_flush(topic, partition)
+    ]
+    return produce.when_flushed(response, waiting, broker) if waiting else response
