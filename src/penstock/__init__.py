@@ -13,6 +13,8 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.broker.embedded import EmbeddedBroker
     from penstock.client.admin import Admin
+    from penstock.client.consumer.async_consumer import AsyncConsumer
+    from penstock.client.consumer.consumer import Consumer
     from penstock.errors import PenstockError
     from penstock.spark.grouped_stream import GroupedStream, StreamTable
     from penstock.spark.stream import Stream
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AsyncConsumer",
+    "Consumer",
     "DeadLetter",
     "EmbeddedBroker",
     "GroupedStream",
@@ -34,6 +38,8 @@ __all__ = [
 
 _MODULES = {
     "Admin": "penstock.client.admin",
+    "AsyncConsumer": "penstock.client.consumer.async_consumer",
+    "Consumer": "penstock.client.consumer.consumer",
     "DeadLetter": "penstock.spark.topology.nodes",
     "EmbeddedBroker": "penstock.broker.embedded",
     "GroupedStream": "penstock.spark.grouped_stream",

@@ -83,6 +83,11 @@ class PendingReply:
         self.deadline = deadline
         self.done = False
 
+    @property
+    def connection(self) -> Connection:
+        """Where the answer will come from; closing it gives up everything that is out there."""
+        return self._connection
+
     def result(self) -> Any:
         """Waits for the answer (newest class). Raises ConnectionLost, RequestTimedOut, MalformedResponse."""
         while not self.done:
@@ -130,6 +135,15 @@ class Connection:
     @property
     def closed(self) -> bool:
         return self._socket.fileno() < 0
+
+    def fileno(self) -> int:
+        """To wait for answers together with other things; -1 when closed."""
+        return self._socket.fileno()
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether TLS holds bytes that came already: the socket does not show them."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def version_range(self, api_key: ApiKey) -> VersionRange | None:
         """What both sides speak of an API; None when there is nothing in common."""

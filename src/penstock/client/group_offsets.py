@@ -34,6 +34,7 @@ def commit_offsets(
     *,
     member_id: str = "",
     member_epoch: int = -1,
+    instance_id: str | None = None,
     timeout_ms: float | None = None,
 ) -> None:
     """Commits positions (the next record to read), plain or with leader epoch and metadata. Without a member: allowed
@@ -54,7 +55,7 @@ def commit_offsets(
     refresh = False
     while True:
         cluster = client.known_topics(_topics(offsets), refresh=refresh)
-        request = _commit_request(group_id, committed, member_id, member_epoch, cluster)
+        request = _commit_request(group_id, committed, member_id, member_epoch, instance_id, cluster)
         response = client.call_coordinator(
             group_id, request, lambda r: (code for _, _, code in _commit_errors(r)), timeout_ms=_left_ms(deadline)
         )
@@ -183,6 +184,7 @@ def _commit_request(
     offsets: Mapping[TopicPartition, CommittedOffset],
     member_id: str,
     member_epoch: int,
+    instance_id: str | None,
     cluster: ClusterMetadata,
 ) -> object:
     request = m.offset_commit_request
@@ -190,6 +192,7 @@ def _commit_request(
         group_id=GroupId(group_id),
         generation_id_or_member_epoch=i32(member_epoch),
         member_id=member_id,
+        group_instance_id=instance_id,
         topics=tuple(
             request.OffsetCommitRequestTopic(
                 name=TopicName(topic),

@@ -168,7 +168,14 @@ class NetworkClient:
         """Sends without waiting; `.result()` waits. No retries: raises ConnectionLost when the connection breaks."""
         self._own_process()
         deadline = Deadline.after_ms(self.request_timeout_ms if timeout_ms is None else timeout_ms)
-        return self._connection(node, deadline).send(request, deadline)
+        within = deadline.earlier(self.request_timeout_ms)  # to connect; the answer may take longer
+        return self._connection(node, within).send(request, deadline)
+
+    def finish(self, pending: PendingReply) -> Any:
+        """Waits for the answer to what `start` sent, and learns from it. Raises ConnectionLost, MalformedResponse."""
+        response = pending.result()
+        self._learn(response)
+        return response
 
     def supported_range(self, api_key: ApiKey, node: int | None = None) -> VersionRange | None:
         """The versions of an API that both sides speak; None when the broker does not offer it."""

@@ -1,8 +1,8 @@
 """How a client reaches its brokers: `security.protocol`, `ssl.*`, `sasl.*`, in Kafka's names. Prints no secret.
 
 TLS checks the certificate against `ssl.truststore.*`, else against the machine's own authorities, and the host's name
-unless `ssl.endpoint.identification.algorithm` is empty. SASL: PLAIN and SCRAM, the login once for each connection, and
-again before a broker's session ends (KIP-368).
+unless `ssl.endpoint.identification.algorithm` is empty. SASL: PLAIN, SCRAM, and OAUTHBEARER with tokens of a callback;
+the login once for each connection, and again before a broker's session ends (KIP-368).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Final
 
 from penstock.client.tls_files import load_identity, load_trusted, set_versions
 from penstock.errors import CannotConnect, ConfigError
+from penstock.protocol.sasl.oauthbearer import OAUTHBEARER, bearer_message
 from penstock.protocol.sasl.plain import plain_message
+from penstock.protocol.sasl.refused import SaslRefused
 from penstock.protocol.sasl.scram import MECHANISMS, ScramClient
 
-__all__ = ["PLAINTEXT", "ClientSecurity", "authentication_failed", "tls_failed"]
+__all__ = ["PLAINTEXT", "ClientSecurity", "TokenProvider", "authentication_failed", "tls_failed"]
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN: Final = "PLAIN"
@@ -30,6 +32,8 @@ _FILES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
 _OPTION = re.compile(r'\b(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+))')
 
 Ask = Callable[[bytes], bytes]
+TokenProvider = Callable[[], str | tuple[str, Mapping[str, str]]]
+"""Gives a bearer token, with SASL extensions if there are any; asked at every login."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,12 @@ class ClientSecurity:
 
     protocol: str = "PLAINTEXT"
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    token_provider: TokenProvider | None = field(default=None, repr=False)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, object]) -> ClientSecurity:
+    def from_settings(
+        cls, settings: Mapping[str, object], *, token_provider: TokenProvider | None = None
+    ) -> ClientSecurity:
         """Of whatever settings; those that are not about security, and empty ones, are passed over."""
         protocol = str(settings.get("security.protocol") or "PLAINTEXT").strip().upper()
         if protocol not in PROTOCOLS:
@@ -55,7 +62,7 @@ class ClientSecurity:
             kept[name] = str(Path(kept[name]).absolute())  # other processes may work in other directories
         if settings.get("ssl.endpoint.identification.algorithm") == "":
             kept["ssl.endpoint.identification.algorithm"] = ""
-        security = cls(protocol=protocol, values=kept)
+        security = cls(protocol=protocol, values=kept, token_provider=token_provider)
         if security.uses_tls:
             security._context()
         if security.uses_sasl:
@@ -67,7 +74,7 @@ class ClientSecurity:
         return {"security.protocol": self.protocol, **self.values}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (ClientSecurity.from_settings, (self.to_settings(),))
+        return (_rebuild, (self.to_settings(), self.token_provider))
 
     @property
     def uses_tls(self) -> bool:
@@ -87,12 +94,24 @@ class ClientSecurity:
 
     def log_in(self, ask: Ask) -> None:
         """One SASL exchange; `ask` sends a token and gives the broker's. Raises SaslRefused, and what `ask` raises."""
+        if self.mechanism == OAUTHBEARER:
+            self._log_in_with_token(ask)
+            return
         username, password = self._credentials()
         if self.mechanism == PLAIN:
             ask(plain_message(username, password))
             return
         client = ScramClient(MECHANISMS[self.mechanism], username, password, secrets.token_urlsafe(24))
         client.verify(ask(client.final(ask(client.first()))))
+
+    def _log_in_with_token(self, ask: Ask) -> None:
+        assert self.token_provider is not None
+        given = self.token_provider()
+        token, extensions = (given, None) if isinstance(given, str) else given
+        if ask(bearer_message(token, extensions)):
+            # The broker tells in JSON what is wrong, and refuses when that was acknowledged (RFC 7628, 3.2.3).
+            ask(b"\x01")
+            raise SaslRefused("the broker does not take the token")
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -111,11 +130,20 @@ class ClientSecurity:
         return context
 
     def _check_mechanism(self) -> None:
+        if self.mechanism == OAUTHBEARER:
+            if self.token_provider is None:
+                raise ConfigError(
+                    "bad-value",
+                    "sasl.mechanism=OAUTHBEARER needs a token provider",
+                    "give token_provider=, a function that returns a token, to the client; files cannot name one",
+                    key="sasl.mechanism",
+                )
+            return
         if self.mechanism != PLAIN and self.mechanism not in MECHANISMS:
             raise ConfigError(
                 "bad-value",
                 f"sasl.mechanism is {self.mechanism!r}, which is not spoken here",
-                f"give one of {', '.join((PLAIN, *MECHANISMS))}",
+                f"give one of {', '.join((PLAIN, *MECHANISMS, OAUTHBEARER))}",
                 key="sasl.mechanism",
             )
         if not all(self._credentials()):
@@ -139,6 +167,10 @@ class ClientSecurity:
 
 
 PLAINTEXT: Final = ClientSecurity()
+
+
+def _rebuild(settings: dict[str, str], token_provider: TokenProvider | None) -> ClientSecurity:
+    return ClientSecurity.from_settings(settings, token_provider=token_provider)
 
 
 def tls_failed(address: object, error: Exception) -> CannotConnect:

@@ -1,0 +1,109 @@
+"""Where partitions begin: at their committed offset, else as `auto.offset.reset` says, or where `seek` wished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from penstock.client.admin import Admin
+from penstock.client.consumer.commits import OffsetCommits
+from penstock.client.consumer.consumer_types import OffsetReset, TopicPartition
+from penstock.client.consumer.positions import Positions, Start
+from penstock.client.fetch_loop import IsolationLevel
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError
+
+__all__ = ["StartPositions"]
+
+
+class StartPositions:
+    """`find` gives every partition without a position one. `commits` None: without a group nothing is committed."""
+
+    def __init__(
+        self,
+        control: NetworkClient,
+        positions: Positions,
+        commits: OffsetCommits | None,
+        *,
+        reset: OffsetReset,
+        isolation_level: IsolationLevel,
+        group_id: str,
+    ) -> None:
+        self._admin = Admin(control)
+        self._positions = positions
+        self._commits = commits
+        self._reset = reset
+        self._isolation_level: IsolationLevel = isolation_level
+        self._group_id = group_id
+
+    def find(self) -> None:
+        """Raises BrokerError `no-offset` where `auto.offset.reset` is none; what the broker answers; CannotConnect."""
+        missing = self._positions.without_position()
+        if not missing:
+            return
+        by_commit = [each for each in missing if self._positions[each].start == "committed"]
+        committed = {}
+        if by_commit and self._commits is not None:
+            committed = self._commits.committed(by_commit, require_stable=self._isolation_level == "read_committed")
+        starts: dict[TopicPartition, Start] = {}
+        for each in missing:
+            start = self._positions[each].start
+            if start != "committed":
+                starts[each] = start
+            elif each in committed and committed[each].offset >= 0:
+                self._positions[each].seek(committed[each].offset)
+            else:
+                starts[each] = self._by_reset(each)
+        self._look_up(starts)
+
+    def out_of_range(self, partitions: Iterable[TopicPartition]) -> None:
+        """The log has no such offset (any more). Raises BrokerError `offset-out-of-range` where reset is none."""
+        for each in partitions:
+            if each not in self._positions:
+                continue
+            state = self._positions[each]
+            if self._reset.kind == "none":
+                raise BrokerError(
+                    "offset-out-of-range",
+                    f"{each.topic}-{each.partition} has no offset {state.fetch_position} any more, and "
+                    "auto.offset.reset is none",
+                    "seek to where it shall go on, or set auto.offset.reset",
+                    topic=each.topic,
+                    partition=each.partition,
+                    offset=state.fetch_position,
+                    api="Fetch",
+                )
+            if state.pieces:
+                continue  # what waits is handed out first; then it is asked again
+            state.begin_at(self._by_reset(each))
+
+    def _by_reset(self, each: TopicPartition) -> Start:
+        match self._reset.kind:
+            case "earliest" | "latest":
+                return self._reset.kind
+            case "by_duration":
+                return int(time.time() * 1000) - self._reset.duration_ms
+            case "none":
+                raise BrokerError(
+                    "no-offset",
+                    f"{self._group_id or 'this consumer'} has no committed offset of {each.topic}-{each.partition}, "
+                    "and auto.offset.reset is none",
+                    "commit one, seek, or set auto.offset.reset to earliest, latest or by_duration:…",
+                    topic=each.topic,
+                    partition=each.partition,
+                    group_id=self._group_id,
+                )
+
+    def _look_up(self, starts: dict[TopicPartition, Start]) -> None:
+        if not starts:
+            return
+        asked: dict[tuple[str, int], str | int] = {each: _question(start) for each, start in starts.items()}
+        found = self._admin.list_offsets(asked, isolation_level=self._isolation_level)
+        none_so_late = [each for each in starts if found[each].offset < 0]
+        ends = self._admin.list_offsets(dict.fromkeys(none_so_late, "latest"), isolation_level=self._isolation_level)
+        for each in starts:
+            self._positions[each].seek(ends[each].offset if each in ends else found[each].offset)
+
+
+def _question(start: Start) -> str | int:
+    return start if isinstance(start, int) else str(start)
