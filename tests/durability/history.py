@@ -7,7 +7,10 @@ The ledger knows what was asked, what was acknowledged, and what the logs held w
 - every acknowledged record is at its offset; what was refused for want of room is nowhere;
 - an idempotent producer that repeats what it does not know the fate of is answered, and nothing is there twice;
 - committed offsets and epochs of groups have not gone back behind an acknowledgement;
-- topics and settings are those that were acknowledged, and no producer id is given out a second time.
+- topics, settings, access rules, passwords and quotas are those that were acknowledged, and no producer id is given out
+  a second time;
+- what a transaction wrote, records and offsets, is seen as a whole or not at all; after any loss, under each policy, no
+  transaction stays open in a log that the coordinator does not know.
 
 "Unless" means: under the policies never and interval after a power loss. Topics, settings and producer ids survive that
 under every policy.
@@ -22,10 +25,12 @@ from random import Random
 from typing import Any
 
 from tests.durability import requests as r
+from tests.durability.access import Access
 from tests.durability.simulated_broker import SimulatedBroker, Wire
 from tests.durability.transactions import PARTITIONS, Transactions, visible_records
 from tests.storage.faulty_file_system import NOTHING_FAILS, error
 
+from penstock.coordinator.transactions.hanging import fate_of_open
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
@@ -111,6 +116,7 @@ class History:
         self.wires: list[Wire] = []
         self.lives = 0
         self.transactions = Transactions(self.chance, 0)
+        self.access = Access(self.chance)
         self.acknowledgements = 0
         self.begin_life()
 
@@ -127,6 +133,8 @@ class History:
             "log.cleaner.min.cleanable.ratio": 0.1,
             "group.streams.initial.rebalance.delay.ms": 0,
             "group.streams.assignment.interval.ms": 0,
+            "authorizer.class.name": "on",
+            "allow.everyone.if.no.acl.found": "true",
         }
 
     # -- one life ------------------------------------------------------------------------------------------------
@@ -145,6 +153,7 @@ class History:
                     *(self.send, self.send, self.send, self.send_idempotent, self.send_idempotent),
                     *(self.commit, self.commit, self.change_topics, self.heartbeat, self.change_settings),
                     *(self.new_producer, self.delete_records, self.transact, self.transact, self.transact),
+                    self.change_access,
                 )
             )()
         if choice < 0.70:
@@ -374,11 +383,16 @@ class History:
         if (topic_id := self.topic_id(self.transactions.topic)) is not None:
             self.transactions.step(self.wire().ask, topic_id, self.broker.now_ms())
 
+    def change_access(self) -> None:
+        self.access.step(self.wire().ask)
+
     def fill_the_disk(self) -> None:
         disk = self.broker.disk
         disk.capacity_bytes = disk.used() + self.chance.choice((0, 50, 300, 2_000))
         for _ in range(self.chance.randint(1, 6)):
-            self.chance.choice((self.send, self.send_idempotent, self.commit, self.change_topics))()
+            self.chance.choice(
+                (self.send, self.send_idempotent, self.commit, self.change_topics, self.transact, self.change_access)
+            )()
             self.broker.run(10)
         if self.chance.random() < 0.3:
             self.end_life(self.chance.choice((self.kill, self.stop, self.lose_power)))
@@ -495,6 +509,9 @@ class History:
                 self._check_log((name, index), power=power, loses=loses)
         self._check_commits(loses=loses)
         self._check_transactions()
+        self._check_nothing_hangs()
+        if wrong := self.access.wrong(self.broker.services.logs._directory):
+            raise Violation(wrong)
         self._check_group(loses=loses)
         topic = self.broker.services.metadata.topic(KEPT)
         value = int(topic.configs.get("retention.ms", 10**10)) - 10**10
@@ -600,6 +617,34 @@ class History:
             allowed = {"committed": ([1, 1],), "doubtful": ([1, 1], [0, 0])}.get(outcomes.expected(number), ([0, 0],))
             if there not in allowed:
                 raise Violation(f"transaction {number} is {outcomes.expected(number)}, and seen {there} times")
+
+        self._check_transactional_offset()
+
+    def _check_transactional_offset(self) -> None:
+        answers: list[Any] = []
+        topic = self.transactions.topic
+        request = r.fetch_offsets(self.transactions.group, topic, self.topic_id(topic), (0,))
+        self.broker.connect().ask(ApiKey.OFFSET_FETCH, request, answers.append)
+        self.broker.run(5)
+        found = int(answers[0].groups[0].topics[0].partitions[0].committed_offset)
+        if found not in self.transactions.allowed_offsets():
+            allowed = sorted(self.transactions.allowed_offsets())
+            raise Violation(f"the offset of {self.transactions.group} is {found}, it may be one of {allowed}")
+
+    def _check_nothing_hangs(self) -> None:
+        """What is open in a log is open for the coordinator, too: somebody will end it."""
+        self.broker.disk.capacity_bytes = None
+        directory = self.broker.services.logs._directory
+        for partition in directory.partitions_on_disk():
+            directory.log(*partition)
+        self.broker.run(10)
+        self.broker.pass_time(2)
+        for partition, log in directory.open_logs().items():
+            for producer_id, epoch, start in log.producers.open_transactions():
+                holder = self.broker.services.transactions.holder(producer_id)
+                fate = fate_of_open(holder and holder[1], producer_id, epoch, partition)
+                if fate != "known":
+                    raise Violation(f"{partition}: the transaction of {producer_id} at {start} hangs ({fate})")
 
     def _committed_numbers(self, topic: str, partition: int) -> list[int]:
         found: list[int] = []

@@ -9,17 +9,22 @@ from penstock.protocol import messages as m
 from penstock.protocol.units import from_ms
 
 __all__ = [
+    "allow",
     "alter_topic_config",
     "commit",
+    "commit_in_transaction",
     "create_topic",
     "delete_records",
     "delete_topic",
     "describe_streams_group",
     "describe_transaction",
+    "disallow",
     "fetch",
     "fetch_offsets",
     "init_producer",
     "produce",
+    "set_password",
+    "set_quota",
     "streams_heartbeat",
 ]
 
@@ -126,6 +131,68 @@ def streams_heartbeat(group: str, member: str, epoch: int, topic: str) -> Any:
 
 def describe_transaction(transactional_id: str) -> Any:
     return m.describe_transactions_request.DescribeTransactionsRequest(transactional_ids=(transactional_id,))
+
+
+def commit_in_transaction(
+    transactional_id: str, producer_id: int, epoch: int, group: str, topic: str, partition: int, offset: int
+) -> Any:
+    """Of a simple consumer's group."""
+    r = m.txn_offset_commit_request
+    part = r.TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+    return r.TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        topics=(r.TxnOffsetCommitRequestTopic(name=topic, partitions=(part,)),),
+    )
+
+
+def set_quota(user: str, bytes_per_second: int) -> Any:
+    r = m.alter_client_quotas_request
+    entry = r.EntryData(
+        entity=(r.EntityData(entity_type="user", entity_name=user),),
+        ops=(r.OpData(key="producer_byte_rate", value=float(bytes_per_second), remove=False),),
+    )
+    return r.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
+
+
+def set_password(user: str, iterations: int) -> Any:
+    r = m.alter_user_scram_credentials_request
+    upsertion = r.ScramCredentialUpsertion(
+        name=user, mechanism=1, iterations=iterations, salt=b"salt" * 4, salted_password=b"salted" * 5
+    )
+    return r.AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,))
+
+
+def allow(user: str, topic: str) -> Any:
+    """To read the topic."""
+    r = m.create_acls_request
+    rule = r.AclCreation(
+        resource_type=2,
+        resource_name=topic,
+        resource_pattern_type=3,
+        principal=f"User:{user}",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    return r.CreateAclsRequest(creations=(rule,))
+
+
+def disallow(user: str, topic: str) -> Any:
+    """Takes back what `allow` gave."""
+    r = m.delete_acls_request
+    rule = r.DeleteAclsFilter(
+        resource_type_filter=2,
+        resource_name_filter=topic,
+        pattern_type_filter=3,
+        principal_filter=f"User:{user}",
+        host_filter="*",
+        operation=3,
+        permission_type=3,
+    )
+    return r.DeleteAclsRequest(filters=(rule,))
 
 
 def describe_streams_group(group: str) -> Any:

@@ -1,9 +1,9 @@
 """A transactional producer in a random history: one request at a time, and what became of each transaction.
 
-Each transaction writes its number to both partitions of its topic. It is `committed` or `aborted` when that was
-acknowledged, or aborted by the next InitProducerId before its end was asked for; what was asked and not answered is in
-doubt, and must then be whole or not there at all. A power loss that may take what was acknowledged begins anew with
-another topic: logs may go back to different moments.
+Each transaction writes its number to both partitions of its topic, and some commit it as the offset of a group. It is
+`committed` or `aborted` when that was acknowledged, or aborted by the next InitProducerId before its end was asked for;
+what was asked and not answered is in doubt, and must then be whole or not there at all. A power loss that may take what
+was acknowledged begins anew with another topic: logs may go back to different moments.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from kio.static.primitive import i16
+from tests.durability import requests as r
 
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
@@ -40,6 +41,8 @@ class Transactions:
         self._ending: str | None = None
         self._busy = False
         self.outcomes: dict[int, str] = {}
+        self.group = f"group-of-{self.topic}"
+        self.offsets: dict[int, bool] = {}  # numbers that were to be committed as an offset: whether that was answered
 
     def step(self, ask: Ask, topic_id: Any, now_ms: int) -> None:
         if self._busy:
@@ -47,12 +50,15 @@ class Transactions:
         self._busy = True
         if self._producer is None:
             ask(ApiKey.INIT_PRODUCER_ID, self._init(), self._initialised)
+        elif self._number not in self.offsets and self._chance.random() < 0.2:
+            self.offsets[self._number] = False
+            ask(ApiKey.TXN_OFFSET_COMMIT, self._offset_commit(), self._offset_committed)
         elif len(self._written) < PARTITIONS and (not self._written or self._chance.random() < 0.9):
             partition = len(self._written)
             request = self._produce(topic_id, partition, now_ms)
             ask(ApiKey.PRODUCE, request, lambda answer: self._produced(partition, answer))
         else:
-            whole = len(self._written) == PARTITIONS
+            whole = len(self._written) == PARTITIONS and self.offsets.get(self._number, True)
             self._ending = "committed" if whole and self._chance.random() < 0.7 else "aborted"
             ask(ApiKey.END_TXN, self._end(), self._ended)
 
@@ -71,8 +77,9 @@ class Transactions:
         self._producer = None
 
     def _init(self) -> Any:
-        r = m.init_producer_id_request
-        return r.InitProducerIdRequest(transactional_id=self._id, transaction_timeout=from_ms(600_000))
+        return m.init_producer_id_request.InitProducerIdRequest(
+            transactional_id=self._id, transaction_timeout=from_ms(600_000)
+        )
 
     def _initialised(self, answer: Any) -> None:
         self._busy = False
@@ -92,10 +99,10 @@ class Transactions:
         producer_id, epoch = self._producer or (-1, -1)
         how = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": self._sequences[partition]}
         record = PlainRecord(value=b"%d" % self._number, timestamp_ms=now_ms)
-        r = m.produce_request
-        part = r.PartitionProduceData(index=partition, records=encode_batch([record], transactional=True, **how))
-        data = r.TopicProduceData(name=self.topic, topic_id=topic_id, partition_data=(part,))
-        return r.ProduceRequest(transactional_id=self._id, acks=-1, timeout=from_ms(10_000), topic_data=(data,))
+        p = m.produce_request
+        part = p.PartitionProduceData(index=partition, records=encode_batch([record], transactional=True, **how))
+        data = p.TopicProduceData(name=self.topic, topic_id=topic_id, partition_data=(part,))
+        return p.ProduceRequest(transactional_id=self._id, acks=-1, timeout=from_ms(10_000), topic_data=(data,))
 
     def _produced(self, partition: int, answer: Any) -> None:
         self._busy = False
@@ -104,6 +111,23 @@ class Transactions:
             self._sequences[partition] += 1
         else:
             self._give_up()
+
+    def _offset_commit(self) -> Any:
+        producer_id, epoch = self._producer or (-1, -1)
+        return r.commit_in_transaction(self._id, producer_id, epoch, self.group, self.topic, 0, self._number)
+
+    def _offset_committed(self, answer: Any) -> None:
+        self._busy = False
+        if answer.topics[0].partitions[0].error_code is ErrorCode.none:
+            self.offsets[self._number] = True
+        else:
+            self._give_up()
+
+    def allowed_offsets(self) -> set[int]:
+        """What may be the group's offset: the last of a committed transaction, or any of those in doubt behind it."""
+        outcomes = {number: self.expected(number) for number in self.offsets}
+        least = max((number for number, outcome in outcomes.items() if outcome == "committed"), default=-1)
+        return {least, *(number for number, each in outcomes.items() if each == "doubtful" and number > least)}
 
     def _end(self) -> Any:
         producer_id, epoch = self._producer or (-1, -1)

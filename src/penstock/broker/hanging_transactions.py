@@ -42,6 +42,7 @@ class HangingTransactions:
         self._markers = markers
         self._metadata = metadata
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[PartitionLog, None] = {}
         self._stopped = False
 
@@ -49,7 +50,7 @@ class HangingTransactions:
         """A log was opened. Looked at in a moment: whoever asked for it is in the midst of something."""
         if not self._stopped and any(True for _ in log.producers.open_transactions()):
             if not self._waiting:
-                asyncio.get_running_loop().call_soon(self._look)
+                self._loop.call_soon(self._look)
             self._waiting[log] = None
 
     def stop(self) -> None:
