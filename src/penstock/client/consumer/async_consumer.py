@@ -1,7 +1,7 @@
 """`AsyncConsumer`: the same shape as `Consumer` for asyncio programs.
 
 A `Consumer` on a thread of its own: it is the same code that fetches, commits and rebalances, and the loop never waits
-for a socket. Cancelling a poll wakes that thread; what it had taken by then is given back, and comes with the next poll.
+for a socket. Cancelling a poll wakes that thread; what it had taken by then is given back for the next poll.
 Listeners may be coroutines: they run on the loop, and are cancelled when their time is up.
 """
 
