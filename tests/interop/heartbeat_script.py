@@ -468,6 +468,8 @@ class Script:
         """The value without the run's token."""
         if isinstance(value, str):
             return str(value).replace(self._token, "")
+        if isinstance(value, bytes):
+            return value.replace(self._token.encode(), b"")
         if isinstance(value, dict):
             return {self._own_words(key): self._own_words(each) for key, each in value.items()}
         if isinstance(value, list | tuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -63,8 +64,20 @@ class Connection:
         self._correlation_id = 0
 
     def call(self, api_key: ApiKey, version: int, request: object) -> Any:
+        self.send(api_key, version, request)
+        return self.answer(api_key, version)
+
+    def send(self, api_key: ApiKey, version: int, request: object, *, client_id: str = "script") -> None:
         self._correlation_id += 1
-        self._socket.sendall(encode_request(api_key, version, self._correlation_id, "script", request))
+        self._socket.sendall(encode_request(api_key, version, self._correlation_id, client_id, request))
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the next answer, or its beginning, is there."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def answer(self, api_key: ApiKey, version: int) -> Any:
+        """To the last request."""
         length = int.from_bytes(self._read(4), "big")
         correlation_id, response = decode_response(api_key, version, self._read(length))
         assert correlation_id == self._correlation_id

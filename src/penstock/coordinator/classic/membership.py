@@ -58,7 +58,7 @@ class ClassicMembership:
             state=ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY,
             state_since_ms=value.current_state_timestamp,
             protocol_type=value.protocol_type,
-            protocol=value.protocol,
+            protocol=value.protocol if not value.members else value.protocol or "",
             generation=value.generation,
             leader=value.leader,
         )
@@ -201,7 +201,7 @@ class ClassicMembership:
 
     def _count(self, member: ClassicMember, change: int) -> None:
         self.waiting += change * member.waits_for_join
-        for name, _ in member.protocols:
+        for name in dict.fromkeys(name for name, _ in member.protocols):
             count = self.support.get(name, 0) + change
             if count:
                 self.support[name] = count
