@@ -13,7 +13,7 @@ from penstock.coordinator.linear_syntax import BadPattern, PatternParser, is_wor
 __all__ = ["BadPattern", "LinearPattern"]
 
 MOST_REMEMBERED = 10_000
-_END, _WORD, _OTHER = 0, 1, 2  # what comes next
+_END, _WORD, _NEWLINE, _OTHER = 0, 1, 2, 3  # what comes next
 
 
 class LinearPattern:
@@ -25,7 +25,7 @@ class LinearPattern:
         parser = PatternParser(pattern)
         self._first, self._last = parser.parsed()
         self._states = parser.states
-        self._looks_ahead = parser.looks_at_words
+        self._looks_ahead = parser.looks_ahead
         self._remembered: dict[tuple[frozenset[int], str, int], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
@@ -42,6 +42,8 @@ class LinearPattern:
             return _END
         if not self._looks_ahead:
             return _OTHER
+        if text[index] == "\n":
+            return _NEWLINE
         return _WORD if is_word(text[index]) else _OTHER
 
     def _step(self, current: frozenset[int], character: str, ahead: int) -> frozenset[int]:
@@ -86,5 +88,9 @@ def _holds(at: str, before: str | None, ahead: int) -> bool:
         return before is None
     if at == "$":
         return ahead == _END
+    if at == "<":
+        return before is None or before == "\n"
+    if at == ">":
+        return ahead in (_END, _NEWLINE)
     between = (before is not None and is_word(before)) != (ahead == _WORD)
     return between if at == "b" else not between

@@ -1,10 +1,10 @@
 """RE2's syntax of regular expressions, read into a nondeterministic automaton. See `linear_pattern`.
 
 Known: literals, `.`, classes with ranges, Perl, POSIX and Unicode categories (`\\d`, `[[:alpha:]]`, `\\p{Lu}`), groups
-(plain, `?:`, named), the flags i, s and U, `|`, `* + ? {n,m}` (greedy or not makes no difference where the whole text
-must match), `^ $ \\A \\z \\b \\B`, `\\Q…\\E`, escapes. Not known, and refused: Unicode scripts, the flag m, `\\C`. A
-pattern has bounds on its length, its depth and the size of the automaton. Refusals have the words of RE2/J where it
-refuses too.
+(plain, `?:`, named), the flags i, m, s and U, `|`, `* + ? {n,m}` (greedy or not makes no difference where the whole
+text must match), `^ $ \\A \\z \\b \\B`, `\\Q…\\E`, escapes. Not known, and refused: Unicode scripts, `\\C`. A pattern
+has bounds on its length, its depth and the size of the automaton. Refusals have the words of RE2/J where it refuses
+too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Characters:
 
 @dataclass(slots=True)
 class State:
-    """Waits for one of `characters`, or (None) goes on at once; `at` is "^", "$", "b" or "B" where that must hold."""
+    """Waits for one of `characters`, or (None) goes on at once; `at`: what must hold there. "^" and "$" are the ends of
+    the text, "<" and ">" those of a line, "b" an end of a word, "B" none."""
 
     following: list[int] = field(default_factory=list)
     characters: Characters | None = None
@@ -105,7 +106,7 @@ class PatternParser:
         self._flags: frozenset[str] = frozenset()
         self._names: set[str] = set()
         self.states: list[State] = []
-        self.looks_at_words = False
+        self.looks_ahead = False
 
     def parsed(self) -> _Fragment:
         whole = self._alternatives()
@@ -225,7 +226,7 @@ class PatternParser:
             self._position = begun  # RE2 takes such a brace for itself
             return None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
-            raise BadPattern("bad repetition operator")
+            raise BadPattern("invalid repeat count")
         return least, most
 
     def _number(self) -> int | None:
@@ -240,17 +241,19 @@ class PatternParser:
         character = self._next("missing argument to repetition operator")
         if character == "(":
             return self._group()
-        if character in "*+?":
+        self._position -= 1
+        if self._repeats() is not None:
             raise BadPattern("missing argument to repetition operator")
-        if character == "^" or character == "$":
-            return self._at(character)
+        self._position += 1
+        if character in "^$":
+            return self._at({"^": "<", "$": ">"}[character] if "m" in self._flags else character)
         if character == "\\" and self._pattern[self._position : self._position + 1] in ("A", "z", "b", "B"):
             escaped = self._next()
             return self._at({"A": "^", "z": "$"}.get(escaped, escaped))
         return self._one_of(self._characters(character))
 
     def _at(self, where: str) -> _Fragment:
-        self.looks_at_words = self.looks_at_words or where in "bB"
+        self.looks_ahead = self.looks_ahead or where in "bB>"
         only = self._add(State(at=where))
         return only, only
 
@@ -292,7 +295,7 @@ class PatternParser:
                 break
             else:
                 raise BadPattern("invalid or unsupported Perl syntax")
-        if (not sign and not seen) or "m" in wanted:
+        if not sign and not seen:
             raise BadPattern("invalid or unsupported Perl syntax")
         self._flags = frozenset(wanted)
         return character == ")"
@@ -365,20 +368,28 @@ class PatternParser:
         parts: list[Characters] = []
         first = True
         while first or not self._take("]"):
-            low = self._class_member(parts, first=first)
             first = False
+            low = self._class_member(parts)
             if low is None:
                 continue
-            high: str | None = low
+            high = low
             if self._ahead("-") and not self._ahead("-]"):
                 self._position += 1
-                high = self._class_member([], first=True)
-                if high is None or high < low:
+                high = self._class_end()
+                if high < low:
                     raise BadPattern("invalid character class range")
-            ranges.append((low, high or low))
+            ranges.append((low, high))
         return Characters(tuple(ranges), tuple(parts), negated=negated, any_case=any_case)
 
-    def _class_member(self, parts: list[Characters], *, first: bool) -> str | None:
+    def _class_end(self) -> str:
+        """The upper end of a range: one character."""
+        character = self._next("missing closing ]")
+        escaped = self._escaped() if character == "\\" else character
+        if isinstance(escaped, Characters):
+            raise BadPattern("invalid escape sequence")
+        return escaped
+
+    def _class_member(self, parts: list[Characters]) -> str | None:
         """A character, or None when it was a class of its own, which is added."""
         if self._ahead("[:") and (end := self._pattern.find(":]", self._position + 2)) >= 0:
             name = self._pattern[self._position + 2 : end]
@@ -390,8 +401,6 @@ class PatternParser:
             parts.append(Characters(known, negated=opposite))
             return None
         character = self._next("missing closing ]")
-        if character == "-" and not first and not self._ahead("]"):
-            raise BadPattern("invalid character class range")  # as in Perl, to be clear, it has to be escaped
         if character != "\\":
             return character
         escaped = self._escaped()

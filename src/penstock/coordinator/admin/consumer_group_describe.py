@@ -25,9 +25,9 @@ _CLASSIC, _CONSUMER = 0, 1
 
 
 def described_group(
-    group: ConsumerGroup, topics: Mapping[UUID, TopicImage], *, default_assignor: str
+    group: ConsumerGroup, topics: Mapping[UUID, TopicImage], assignors: tuple[str, ...]
 ) -> m.DescribedGroup:
-    """`topics` by id; partitions of a topic that is gone are left out."""
+    """`topics` by id; `assignors`: the default first. Partitions of a topic that is gone are left out."""
     return m.DescribedGroup(
         error_code=ErrorCode.none,
         error_message=None,
@@ -35,7 +35,7 @@ def described_group(
         group_state=group.state().value,
         group_epoch=cast("i32", group.group_epoch),
         assignment_epoch=cast("i32", group.assignment_epoch),
-        assignor_name=group.preferred_assignor() or default_assignor,
+        assignor_name=group.preferred_assignor(assignors) or assignors[0],
         members=tuple(_member(group, group.members[member_id], topics) for member_id in sorted(group.members)),
     )
 

@@ -35,20 +35,29 @@ def _by_quota(spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
     """All members read the same. `extra` members have one partition more than `quota`."""
     topic_ids = sorted(next(iter(spec.members.values())).topic_ids)
     quota, extra = divmod(sum(spec.partition_counts[topic_id] for topic_id in topic_ids), len(spec.members))
-    free = {topic_id: dict.fromkeys(range(spec.partition_counts[topic_id])) for topic_id in topic_ids}
+    # Partitions that nobody had are handed out first, then those that somebody has too many of, as in Kafka.
+    held = {topic_id: set[int]() for topic_id in topic_ids}
+    for member in spec.members.values():
+        for topic_id in member.previous.keys() & held.keys():
+            held[topic_id].update(member.previous[topic_id])
+    waiting = [
+        (topic_id, partition)
+        for topic_id in topic_ids
+        for partition in range(spec.partition_counts[topic_id])
+        if partition not in held[topic_id]
+    ]
     kept: dict[str, dict[UUID, list[int]]] = {}
     room: dict[str, int] = {}
     behind = len(spec.members)  # members from this one to the last
     for member_id, member in spec.members.items():
         may_have = quota + (extra > 0)
         kept[member_id] = {}
-        for topic_id in sorted(member.previous.keys() & free.keys()):
-            mine = [each for each in member.previous[topic_id] if each in free[topic_id]][:may_have]
-            may_have -= len(mine)
-            if mine:
-                kept[member_id][topic_id] = mine
-            for each in mine:
-                del free[topic_id][each]
+        for topic_id in sorted(member.previous.keys() & held.keys()):
+            known = [each for each in member.previous[topic_id] if each < spec.partition_counts[topic_id]]
+            waiting.extend((topic_id, each) for each in known[may_have:])
+            if known[:may_have]:
+                kept[member_id][topic_id] = known[:may_have]
+            may_have -= len(known[:may_have])
         if extra > 0:
             # The extra one is left to a later member, unless all that are left have to take one.
             if may_have > 0 and behind > extra:
@@ -57,12 +66,11 @@ def _by_quota(spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
                 extra -= 1
         room[member_id] = may_have
         behind -= 1
-    waiting = ((topic_id, each) for topic_id in topic_ids for each in free[topic_id])
+    behind = 0
     for member_id, may_have in room.items():
-        for _ in range(may_have):
-            given = next(waiting, None)
-            if given is not None:
-                kept[member_id].setdefault(given[0], []).append(given[1])
+        for topic_id, partition in waiting[behind : behind + may_have]:
+            kept[member_id].setdefault(topic_id, []).append(partition)
+        behind += may_have
     return {member_id: _plain(of_member) for member_id, of_member in kept.items()}
 
 

@@ -30,5 +30,4 @@ class Circumstances:
 
     def assignor(self, name: str | None) -> PartitionAssignor:
         """The named one, or the default."""
-        chosen = None if name is None else self.assignors.get(name)
-        return chosen or next(iter(self.assignors.values()))
+        return self.assignors[next(iter(self.assignors)) if name is None else name]

@@ -180,7 +180,7 @@ class ConsumerGroups:
         except CoordinatorError as error:
             return undescribed_group(group_id, error.code, error.message)
         configuration = self._state.configuration.for_consumer_group(group_id)
-        return described_group(group, self._topics_by_id(), default_assignor=next(iter(_chosen(configuration))))
+        return described_group(group, self._topics_by_id(), configuration.assignors)
 
     def _topics_by_id(self) -> Mapping[UUID, TopicImage]:
         image = self._state.image

@@ -6,7 +6,7 @@ Epochs begin at 1, so that the first join by topic names is group epoch 2 (Kafka
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -89,15 +89,17 @@ class ConsumerGroup:
             return GroupState.STABLE
         return GroupState.RECONCILING
 
-    def preferred_assignor(self, changed: ConsumerGroupMember | None = None) -> str | None:
-        """What most members name, `changed` in place of the stored one; of equals the first in the alphabet (Kafka: in
-        a hash map's order). None when nobody names one."""
+    def preferred_assignor(self, order: Iterable[str], changed: ConsumerGroupMember | None = None) -> str | None:
+        """What most members name, `changed` in place of the stored one; of equals the first in `order`. None when nobody
+        names one that is in it."""
         members = self.members if changed is None else {**self.members, changed.member_id: changed}
-        votes: dict[str, int] = {}
+        votes = dict.fromkeys(order, 0)
         for member in members.values():
-            if member.metadata.server_assignor is not None:
-                votes[member.metadata.server_assignor] = votes.get(member.metadata.server_assignor, 0) + 1
-        return min(votes, key=lambda name: (-votes[name], name), default=None)
+            named = member.metadata.server_assignor
+            if named is not None and named in votes:
+                votes[named] += 1
+        most = max(votes, key=votes.__getitem__, default=None)
+        return most if most is not None and votes[most] else None
 
     def replacing(self, known: ConsumerGroupMember, member: ConsumerGroupMember) -> ConsumerGroup:
         """A copy in which `member` has the place of `known`, and its target."""

@@ -17,7 +17,7 @@ from penstock.coordinator.records.consumer_schemas import ConsumerGroupMemberMet
 __all__ = ["JOIN_EPOCH", "NO_METADATA", "STATIC_LEAVE_EPOCH", "ConsumerGroupMember", "MemberState"]
 
 JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
-NO_METADATA = ConsumerGroupMemberMetadataValue(client_id="", client_host="")
+NO_METADATA = ConsumerGroupMemberMetadataValue(client_id="", client_host="", subscribed_topic_regex="")
 
 
 class MemberState(IntEnum):

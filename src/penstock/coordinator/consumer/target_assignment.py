@@ -44,7 +44,7 @@ def target_assignment(
     if group.assignment_epoch >= group_epoch or not _may_compute(group, circumstances):
         return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
     members: Mapping[str, ConsumerGroupMember] = {**group.members, member.member_id: member}
-    assignor = circumstances.assignor(group.preferred_assignor(member))
+    assignor = circumstances.assignor(group.preferred_assignor(circumstances.assignors, member))
     assigned = assignor.assign(_group_spec(group, members, subscriptions, circumstances.image))
     found = [
         records.target_assignment_record(group.group_id, member_id, assigned.get(member_id, NO_PARTITIONS))
