@@ -3,10 +3,11 @@
 import multiprocessing
 import shutil
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import StateError
-from penstock.spark.runtime import store as store_module
+from penstock.spark.runtime import store_files
 from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, boot_id
 
 IDENTITY = StoreIdentity(changelog_topic_id="t1", schema_hash="s1", boot_id="b1")
@@ -96,14 +97,14 @@ def test_another_identity_empties_it(tmp_path, change):
     first.close()
     facts = {"changelog_topic_id": "t1", "schema_hash": "s1", "boot_id": "b1"} | change
     second = TaskStore(tmp_path / "s", StoreIdentity(**facts))
-    assert second.was_emptied
+    assert second.rebuilt
     assert second.position() is None
     assert content(second) == {}
     second.close()
 
 
 def test_the_map_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "FIRST_MAP_BYTES", 256 * 1024)
+    monkeypatch.setattr(store_files, "FIRST_MAP_BYTES", 256 * 1024)
     store = TaskStore(tmp_path / "s", IDENTITY)
     calls = []
     keys = [b"%06d" % n for n in range(20_000)]
@@ -123,10 +124,18 @@ def test_long_keys_are_kept_apart(store):
     assert seen == [b"1", b"2", b"3"]
 
 
+def load(store, writer, items, next_offset):
+    keys, values = ([pair[index] for pair in items] for index in (0, 1))
+    store.load(writer, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), next_offset)
+
+
 def test_replay_and_tombstones(store):
-    store.load([(b"EWR", b"1"), (b"JFK", b"2"), (b"EWR", b"3")], position(batch(0)))
-    store.load([(b"JFK", None), (b"LGA", b"4")], position(batch(0)))
+    assert store.begin_replay(batch(0), 0, 10) == 0
+    load(store, batch(0), [(b"EWR", b"1"), (b"JFK", b"2"), (b"EWR", b"3")], 3)
+    load(store, batch(0), [(b"JFK", None), (b"LGA", b"4")], 5)
     assert content(store) == {b"EWR": 3, b"LGA": 4}
+    assert store.position().changelog_offset == 5
+    assert store.position().restoring
 
 
 def test_replaced_files_are_noticed(tmp_path):

@@ -127,10 +127,12 @@ class TaskReport:
     state_bytes: int = 0
     state_updates: int = 0
     changelog_records: int = 0
+    notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
     def add(self, other: TaskReport) -> None:
         """Reports of several stages of one task become one."""
         self.reached |= other.reached
+        self.notes += other.notes
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -5,19 +5,20 @@ values, the batch's position and an undo record of the old values go in together
 batch as committed drops the undo; any other call rolls back by it. So a failed, cancelled or truncated Spark job
 leaves nothing behind, and what a straggler of a failed job prepares is refused by batch id and attempt.
 
+A *replay* of the changelog takes the store over first (`begin_replay`): each piece of it is written only while the
+store still belongs to that replay, so a standby's and an active task's writes cannot mix, whoever is late.
+
 LMDB runs without fsync: a crash of the process loses nothing, a crash of the machine may, therefore the boot id is
 part of the identity. A store of another boot, another topic (id, not name) or another schema is emptied, in place,
-because other worker processes may have the same files open. Several processes of one host may open a store at once.
+because other worker processes may have the same files open; one that is corrupt is set aside (`store_files`). Several
+processes of one host may open a store at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,89 +26,73 @@ import lmdb
 import pyarrow as pa
 
 from penstock.errors import StateError
+from penstock.spark.runtime.bulk_load import name_of_key, newest_values
+from penstock.spark.runtime.store_files import CORRUPTIONS, condemn, file_bytes, file_id, open_environment
+from penstock.spark.runtime.store_records import (
+    BatchKey,
+    StoreIdentity,
+    StorePosition,
+    boot_id,
+    is_format_1,
+    pack_undo,
+    seal,
+    unpack_undo,
+    unseal,
+)
 
 __all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id"]
 
-STORE_FORMAT = 1
-FIRST_MAP_BYTES = 64 * 1024 * 1024
-LONGEST_PLAIN_KEY = 480  # LMDB takes 511 bytes
 _POSITION, _PREPARED, _UNDO, _IDENTITY = b"position", b"prepared", b"undo", b"identity"
-
-
-def boot_id() -> str:
-    """What changes when the machine starts anew: files written without fsync before that are not trusted."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    import subprocess
-
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=True)
-        return found.stdout.strip()
-    return platform.node()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class BatchKey:
-    """Which attempt of which micro-batch, of which run of the application."""
-
-    incarnation: str
-    batch_id: int
-    attempt: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreIdentity:
-    """What the content of a store depends on; any difference empties it."""
-
-    changelog_topic_id: str
-    schema_hash: str
-    boot_id: str
-    format: int = STORE_FORMAT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorePosition:
-    """What the values stand for: input up to `input_offsets`, changelog up to `changelog_offset` (both exclusive)."""
-
-    batch: BatchKey
-    input_offsets: Mapping[str, int]  # "topic-partition" → next offset
-    changelog_offset: int
-    restoring: bool = False  # a replay is under way: no input position belongs to these values yet
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({**asdict(self), "batch": asdict(self.batch)}).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> StorePosition:
-        facts = json.loads(data)
-        return cls(**{**facts, "batch": BatchKey(**facts["batch"])})
 
 
 class TaskStore:
     """The values of one aggregate of one task."""
 
     def __init__(self, path: Path, identity: StoreIdentity) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        """`rebuilt`: why what was here before is of no use, in words; None when it is there, or nothing was."""
         self.path = path
-        self._environment = lmdb.open(
-            str(path), map_size=FIRST_MAP_BYTES, max_dbs=2, sync=False, metasync=False, readahead=False, max_readers=512
-        )
-        self._environment.reader_check()  # readers that were killed would pin pages for ever
-        self._file = _file_id(path)
-        with self._writing() as transaction:
-            self._meta = self._environment.open_db(b"meta", transaction)
-            self._values = self._environment.open_db(b"values", transaction)
-            wanted = json.dumps(asdict(identity), sort_keys=True).encode()
-            found = transaction.get(_IDENTITY, db=self._meta)
-            self.was_emptied = found is not None and found != wanted
-            if found != wanted:
+        self.rebuilt: str | None = None
+        try:
+            self._open(identity)
+        except StateError as error:
+            if error.code != "state-corrupt":
+                raise
+            self._open(identity)  # condemned by now, hence set aside
+
+    def _open(self, identity: StoreIdentity) -> None:
+        self._environment, self.rebuilt = open_environment(self.path)
+        self._file = file_id(self.path)
+        try:
+            self._meta = self._environment.open_db(b"meta")
+            self._values = self._environment.open_db(b"values")
+            self._write(lambda transaction: self._take_identity(transaction, identity))
+        except BaseException:
+            self._environment.close()
+            raise
+
+    def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
+        found = transaction.get(_IDENTITY, db=self._meta)
+        if found is not None:
+            older = is_format_1(found)
+            difference = identity.difference(bytes(found) if older else unseal(found))
+            if difference is None and older:
+                self._seal_all(transaction)
+            elif difference is not None:
+                self.rebuilt = difference
                 self._empty(transaction)
-                transaction.put(_IDENTITY, wanted, db=self._meta)
+        transaction.put(_IDENTITY, seal(identity.to_bytes()), db=self._meta)
+
+    def _seal_all(self, transaction: Any) -> None:
+        """From format 1 to 2, in place and in one transaction."""
+        for name in (_POSITION, _PREPARED, _UNDO):
+            body = transaction.get(name, db=self._meta)
+            if body is not None:
+                transaction.put(name, seal(bytes(body)), db=self._meta)
 
     @property
     def is_current(self) -> bool:
         """Whether the files behind the path are still the ones that are open here."""
-        return _file_id(self.path) == self._file
+        return file_id(self.path) == self._file
 
     def close(self) -> None:
         self._environment.close()
@@ -131,6 +116,10 @@ class TaskStore:
             stat = transaction.stat(self._values)
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return int(pages * stat["psize"])
+
+    def disk_bytes(self) -> int:
+        """What its files take on disk; LMDB keeps freed pages for later."""
+        return file_bytes(self.path)
 
     def values(self) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of every short key, in key order; for tests and tools."""
@@ -162,7 +151,7 @@ class TaskStore:
         offset. Raises StateError("store-behind") when the values stand elsewhere, StateError("stale-attempt") when a
         newer attempt has been here.
         """
-        names = [_name(key) for key in keys]
+        names = [name_of_key(key) for key in keys]
 
         def put(transaction: Any) -> None:
             self._refuse_stragglers(transaction, position.batch)
@@ -176,70 +165,104 @@ class TaskStore:
             old = [found.get(name) for name in names]
             new = merge(old)
             _apply(transaction, self._values, names, new)
-            transaction.put(_UNDO, _pack(names, old), db=self._meta)
+            self._put(transaction, _UNDO, pack_undo(names, old))
             placed = replace(position, changelog_offset=publish())
-            transaction.put(_PREPARED, placed.to_bytes(), db=self._meta)
+            self._put(transaction, _PREPARED, placed.to_bytes())
 
         self._write(put)
 
-    def load(self, items: Sequence[tuple[bytes, bytes | None]], position: StorePosition) -> None:
-        """Replay a piece of the changelog; a value of None deletes."""
+    def begin_replay(self, writer: BatchKey, first: int, end: int) -> int:
+        """Take the store over for a replay of the changelog, which now begins at `first` and ends at `end`.
+
+        Undoes what was prepared. Returns the offset to replay from: where the values stand, or `first` when the log
+        does not hold that place any more (the store is emptied then, and `rebuilt` says why).
+        """
+
+        def take(transaction: Any) -> int:
+            base = self._settle(transaction, None)
+            start = base.changelog_offset if base is not None else first
+            if not first <= start <= end:
+                self.rebuilt = f"it stands at {start}, the changelog holds {first} to {end}"
+                self._empty_values(transaction)
+                start = first
+            taken = StorePosition(batch=writer, input_offsets={}, changelog_offset=start, restoring=True)
+            self._put(transaction, _POSITION, taken.to_bytes())
+            return start
+
+        return int(self._write(take))
+
+    def load(self, writer: BatchKey, keys: pa.Array, values: pa.Array, next_offset: int) -> None:
+        """Write a piece of the changelog, in the order of the log; a null value deletes.
+
+        Raises StateError("store-taken") when the store does not belong to the replay `writer` any more.
+        """
+        pairs, deleted = newest_values(keys, values)
 
         def put(transaction: Any) -> None:
-            newest = dict(items)
-            _apply(transaction, self._values, [_name(key) for key in newest], list(newest.values()))
-            transaction.put(_POSITION, position.to_bytes(), db=self._meta)
+            stands = self._position_in(transaction, _POSITION)
+            if stands is None or not stands.restoring or stands.batch != writer:
+                raise StateError("store-taken", f"the store {self.path} belongs to {stands and stands.batch} now")
+            transaction.cursor(self._values).putmulti(pairs)
+            for name in deleted:
+                transaction.delete(name, db=self._values)
+            self._put(transaction, _POSITION, replace(stands, changelog_offset=next_offset).to_bytes())
 
         self._write(put)
 
     def place(self, position: StorePosition) -> None:
         """Say what the values stand for, without changing them."""
-        self.load([], position)
+        self._write(lambda transaction: self._put(transaction, _POSITION, position.to_bytes()))
 
-    def clear(self) -> None:
-        """Forget everything but the identity."""
-
-        def empty(transaction: Any) -> None:
-            identity = transaction.get(_IDENTITY, db=self._meta)
-            self._empty(transaction)
-            transaction.put(_IDENTITY, identity, db=self._meta)
-
-        self._write(empty)
+    def condemn(self, reason: str) -> None:
+        """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
+        condemn(self.path, reason)
+        self._file = (-1, -1)
 
     def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
         for name in (_PREPARED, _POSITION):
-            data = transaction.get(name, db=self._meta)
-            seen = StorePosition.from_bytes(data).batch if data else None
+            stands = self._position_in(transaction, name)
+            seen = stands.batch if stands else None
             if seen and seen.incarnation == batch.incarnation and seen > batch:
                 raise StateError("stale-attempt", f"{self.path} has seen {seen}, newer than {batch}")
 
     def _settle(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
-        data = transaction.get(_PREPARED, db=self._meta)
-        if data is not None:
-            if StorePosition.from_bytes(data).batch == committed:
-                transaction.put(_POSITION, data, db=self._meta)
+        prepared = self._position_in(transaction, _PREPARED)
+        if prepared is not None:
+            if prepared.batch == committed:
+                self._put(transaction, _POSITION, prepared.to_bytes())
             else:
-                names, old = _unpack(transaction.get(_UNDO, db=self._meta))
+                names, old = unpack_undo(unseal(transaction.get(_UNDO, db=self._meta)))
                 _apply(transaction, self._values, names, old)
             transaction.delete(_PREPARED, db=self._meta)
             transaction.delete(_UNDO, db=self._meta)
-        stands = transaction.get(_POSITION, db=self._meta)
-        return StorePosition.from_bytes(stands) if stands else None
+        return self._position_in(transaction, _POSITION)
 
     def _empty(self, transaction: Any) -> None:
         transaction.drop(self._values, delete=False)
         transaction.drop(self._meta, delete=False)
 
+    def _empty_values(self, transaction: Any) -> None:
+        """All but the identity."""
+        identity = transaction.get(_IDENTITY, db=self._meta)
+        self._empty(transaction)
+        transaction.put(_IDENTITY, identity, db=self._meta)
+
+    def _put(self, transaction: Any, name: bytes, body: bytes) -> None:
+        transaction.put(name, seal(body), db=self._meta)
+
+    def _position_in(self, transaction: Any, name: bytes) -> StorePosition | None:
+        data = transaction.get(name, db=self._meta)
+        return StorePosition.from_bytes(unseal(data)) if data is not None else None
+
     def _read_position(self, name: bytes) -> StorePosition | None:
         with self._reading() as transaction:
-            data = transaction.get(name, db=self._meta)
-        return StorePosition.from_bytes(data) if data else None
+            return self._position_in(transaction, name)
 
     def _write(self, work: Callable[[Any], Any]) -> Any:
         """Run `work` in a write transaction; a full map is doubled and the work done again."""
         while True:
             try:
-                with self._writing() as transaction:
+                with self._watched(), self._begin(write=True) as transaction:
                     return work(transaction)
             except lmdb.MapFullError:
                 self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
@@ -247,14 +270,22 @@ class TaskStore:
                 raise StateError("disk-full", f"the disk of the state directory {self.path} is full") from error
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[Any]:
-        with self._begin(write=True) as transaction:
+    def _reading(self) -> Iterator[Any]:
+        with self._watched(), self._begin(write=False) as transaction:
             yield transaction
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[Any]:
-        with self._begin(write=False) as transaction:
-            yield transaction
+    def _watched(self) -> Iterator[None]:
+        """Corruption that LMDB or a checksum finds condemns the files."""
+        try:
+            yield
+        except CORRUPTIONS as error:
+            self.condemn(str(error))
+            raise StateError("state-corrupt", f"the store {self.path} is corrupt ({error})") from error
+        except StateError as error:
+            if error.code == "state-corrupt":
+                self.condemn(error.message)
+            raise
 
     def _begin(self, *, write: bool) -> Any:
         try:
@@ -264,21 +295,6 @@ class TaskStore:
             return self._environment.begin(write=write)
 
 
-def _file_id(path: Path) -> tuple[int, int] | None:
-    try:
-        found = (path / "data.mdb").stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _name(key: bytes) -> bytes:
-    """The key under which LMDB keeps it: itself, or a digest where LMDB's 511 bytes do not suffice."""
-    if len(key) <= LONGEST_PLAIN_KEY:
-        return b"k" + key
-    return b"h" + hashlib.blake2b(key, digest_size=32).digest()
-
-
 def _apply(transaction: Any, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
     kept = sorted((name, value) for name, value in zip(names, values, strict=True) if value is not None)
     transaction.cursor(database).putmulti(kept)
@@ -286,16 +302,3 @@ def _apply(transaction: Any, database: Any, names: Sequence[bytes], values: Sequ
         for name, value in zip(names, values, strict=True):
             if value is None:
                 transaction.delete(name, db=database)
-
-
-def _pack(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
-    batch = pa.record_batch([pa.array(names, pa.binary()), pa.array(values, pa.binary())], names=["name", "value"])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def _unpack(data: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    table = pa.ipc.open_stream(data).read_all()
-    return table.column("name").to_pylist(), table.column("value").to_pylist()

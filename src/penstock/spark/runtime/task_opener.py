@@ -117,6 +117,9 @@ class TaskOpener:
         started = time.monotonic()
         reports = merged(self._restore(batch, request.assignment, plans))
         replayed = sum(report.changelog_records for report in reports.values())
+        for report in reports.values():
+            for note in report.notes:
+                log.warning("%s: %s", self._name, note)
         log.info(
             "%s: opened %s, %d changes replayed in %.2f s", self._name, [*reports], replayed, time.monotonic() - started
         )

@@ -1,0 +1,135 @@
+"""Changelog into stores: how far one has come, and the loop that brings several up to their ends.
+
+Read committed: aborted batches and markers never arrive as records, so what counts is the fetch *position*. Pieces are
+gathered to tens of megabytes before they are written, because LMDB's cost is that of the pages it touches, and sorted
+puts of a large piece touch each page once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.client.fetcher import FetchedBatch, Fetcher
+from penstock.client.network_client import NetworkClient
+from penstock.spark.runtime.store import BatchKey, TaskStore
+
+__all__ = ["Replay", "committed_position", "replay_all"]
+
+PIECE_BYTES = 48 * 1024 * 1024  # of keys and values, gathered before they are written
+FETCH_BYTES = 16 * 1024 * 1024
+FETCH_PARTITION_BYTES = 8 * 1024 * 1024
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """One store on its way to the end of its changelog. Mutable: what was fetched and is not written yet, and counts."""
+
+    store: TaskStore
+    changelog: TopicPartition
+    writer: BatchKey
+    position: int  # of what was written
+    records: int = 0
+    bytes: int = 0
+    _fetched: list[pa.RecordBatch] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _next: int = -1
+
+    @property
+    def fetched_to(self) -> int:
+        """The position of what was fetched."""
+        return max(self._next, self.position)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def take(self, batch: FetchedBatch) -> None:
+        self._next = batch.next_offset
+        if batch.table.num_rows:
+            self._fetched.append(batch.table)
+            self._waiting_bytes += batch.table.nbytes
+            self.records += batch.table.num_rows
+            self.bytes += batch.table.nbytes
+
+    def write(self) -> None:
+        """Raises StateError: store-taken, state-corrupt, disk-full."""
+        if self._next <= self.position:
+            return
+        empty = pa.array([], pa.binary())
+        keys, values = empty, empty
+        if self._fetched:
+            table = pa.Table.from_batches(self._fetched)
+            keys, values = (table.column(name).combine_chunks() for name in ("key", "value"))
+        self.store.load(self.writer, keys, values, self._next)
+        self.position = self._next
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was fetched and not written."""
+        self._fetched.clear()
+        self._waiting_bytes = 0
+        self._next = -1
+
+
+def replay_all(
+    client: NetworkClient,
+    replays: Sequence[Replay],
+    ends: Mapping[TopicPartition, int],
+    *,
+    goes_on: Callable[[], bool] = lambda: True,
+    said: Callable[[], None] = lambda: None,
+    say_every_s: float = 0.25,
+) -> bool:
+    """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched is written."""
+    waiting = {
+        replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)
+    }
+    if not waiting:
+        return True
+    fetcher = Fetcher(
+        client,
+        isolation_level="read_committed",
+        max_bytes=FETCH_BYTES,
+        max_partition_bytes=FETCH_PARTITION_BYTES,
+    )
+    ranges = {where: (replay.fetched_to, ends[where]) for where, replay in waiting.items()}
+    last_said = time.monotonic()
+    finished = True
+    try:
+        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value")):
+            replay = waiting[batch.topic, batch.partition]
+            replay.take(batch)
+            if batch.next_offset >= ends[replay.changelog]:
+                replay.write()
+            elif sum(other.waiting_bytes for other in waiting.values()) >= PIECE_BYTES:
+                max(waiting.values(), key=lambda other: other.waiting_bytes).write()
+            if time.monotonic() - last_said >= say_every_s:
+                last_said = time.monotonic()
+                said()
+            if not goes_on():
+                finished = False
+                break
+        for replay in waiting.values():
+            replay.write()
+    finally:
+        for replay in waiting.values():
+            replay.drop()
+    return finished
+
+
+def committed_position(store: TaskStore, committed: Mapping[str, int]) -> bool:
+    """Whether the store stands at these input offsets; they decide about a batch whose outcome nobody remembers."""
+    prepared = store.prepared()
+    if prepared is not None and dict(prepared.input_offsets) == dict(committed):
+        store.settle(prepared.batch)
+    else:
+        store.settle(None)
+    base = store.position()
+    return base is not None and not base.restoring and dict(base.input_offsets) == dict(committed)
+

@@ -1,0 +1,339 @@
+"""The process that keeps copies of state: `python -m penstock.spark.runtime.replica_process`, started by `Replicas`.
+
+It follows the changelogs of tasks that run elsewhere (standby, warm-up, on their way here) and does the long part of a
+restore before a task is opened, all in one loop: look at the ends, fetch what is missing of all stores together, write
+it, rest. A process of its own, because a replay at full speed would take the driver's interpreter and the slots of
+running tasks. It knows no group and decides nothing: what to follow it is told, and whatever it writes it writes only
+while the store belongs to its replay (`TaskStore.load`).
+
+Lines of JSON. To it: the settings; then `follow` (all tasks to follow, replacing the last), `open` (bring these tasks
+near their end, then let go of their files), `close`. From it: `progress`, `opened`, `note`. It ends with its driver.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, PenstockError, StateError
+from penstock.protocol import arrow_batches
+from penstock.spark.runtime import bulk_load
+from penstock.spark.runtime.fetch_stage import name_of
+from penstock.spark.runtime.replay import Replay, TopicPartition, committed_position, replay_all
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+
+__all__ = ["ReplicaProcess", "main"]
+
+log = logging.getLogger("penstock.spark.replicas")
+
+REST_S = 0.1
+LONGEST_REST_S = 0.4  # when nothing came for a while
+TROUBLE_REST_S = 1.0
+PROGRESS_S = 0.25
+NEAR_RECORDS = 1_000  # what may be left when a task is handed over: a fraction of a second's work
+TOPIC_WAIT_MS = 1_000
+MOST_ROUNDS = 8  # of catching up with a changelog that grows meanwhile
+
+Task = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreOfTask:
+    """What the driver says about one store: where it lies, and what its changelog is called."""
+
+    name: str
+    changelog_topic: str
+    schema_hash: str
+    source_topics: list[str]  # of what it aggregates
+
+
+@dataclass(slots=True)
+class Copy:
+    """One task's stores at work. Mutable."""
+
+    replays: list[Replay] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    began: float = field(default_factory=time.monotonic)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """Cumulative, as heartbeats carry it."""
+        return sum(replay.position for replay in self.replays)
+
+    @property
+    def end(self) -> int:
+        return sum(self.ends.get(replay.changelog, replay.position) for replay in self.replays)
+
+    @property
+    def remaining(self) -> int:
+        return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
+
+
+class ReplicaProcess:
+    """The loop. `said` takes what is to go to the driver."""
+
+    def __init__(self, settings: Mapping[str, Any], commands: queue.Queue[dict[str, Any] | None], said: Any) -> None:
+        self._directory = Path(settings["state_dir"])
+        self._boot_id: str = settings["boot_id"]
+        self._incarnation = f"replica-{os.getpid()}-{time.time_ns():x}"
+        self._stores = {
+            name: tuple(StoreOfTask(**store) for store in stores) for name, stores in settings["stores"].items()
+        }
+        self._client = NetworkClient(settings["bootstrap_servers"], client_id=settings["client_id"])
+        self._admin = Admin(self._client)
+        self._commands, self._said = commands, said
+        self._copies: dict[Task, Copy] = {}
+        self._followed: frozenset[Task] = frozenset()
+        self._opening: list[dict[str, Any]] = []
+        self._writers = 0
+        self._told = 0.0
+        self._closing = False
+
+    def run(self) -> None:
+        """Until the driver closes."""
+        rest, trouble = REST_S, ""
+        while not self._closing:
+            self._obey(wait_s=0.0 if self._opening else rest)
+            try:
+                moved = self._open_next() or self._follow()
+                rest = REST_S if moved else min(rest * 1.3, LONGEST_REST_S)
+                trouble = ""
+            except PenstockError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("%s", error)
+                self._drop(list(self._copies))
+                self._obey(wait_s=TROUBLE_REST_S)
+            self._tell_progress()
+        self._drop(list(self._copies))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _obey(self, wait_s: float) -> None:
+        with suppress(queue.Empty):
+            self._take(self._commands.get(timeout=wait_s) if wait_s > 0 else self._commands.get_nowait())
+            while True:
+                self._take(self._commands.get_nowait())
+
+    def _take(self, command: dict[str, Any] | None) -> None:
+        match command:
+            case None | {"do": "close"}:
+                self._closing = True
+            case {"do": "follow", "tasks": tasks}:
+                self._followed = frozenset((name, partition) for name, partition in tasks)
+            case {"do": "open"}:
+                self._opening.append(command)
+
+    @property
+    def _is_called(self) -> bool:
+        """Whether there is something to do that is more urgent than what is being done."""
+        return not self._commands.empty()
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _open_next(self) -> bool:
+        if not self._opening:
+            return False
+        command = self._opening.pop(0)
+        tasks: dict[Task, Mapping[str, int]] = {
+            (command["subtopology"], task["partition"]): task["committed"] for task in command["tasks"]
+        }
+        replayed = 0
+        try:
+            late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
+            for _ in range(MOST_ROUNDS if late else 0):
+                self._begin(late)
+                self._look(late)
+                replayed = sum(self._copies[task].records for task in late)
+                if sum(self._copies[task].remaining for task in late) <= NEAR_RECORDS:
+                    break
+                self._replay(late, urgent=True)
+        except PenstockError as error:  # the stage that opens the task meets the same, and says it
+            log.warning("%s", error)
+        finally:
+            self._drop(list(tasks))
+            self._followed -= set(tasks)
+        self._said({"say": "opened", "number": command["number"], "records": replayed})
+        return True
+
+    def _stands(self, task: Task, committed: Mapping[str, int]) -> bool:
+        """Whether the stores of a task that nobody followed are at these input offsets as they are."""
+        if task in self._copies:
+            return False
+        for described in self._stores[task[0]]:
+            if not self._path(task, described).exists():
+                return False
+            names = [name_of(topic, task[1]) for topic in described.source_topics]
+            store = self._opened(task, described)
+            try:
+                if not committed_position(store, {name: committed[name] for name in names if name in committed}):
+                    return False
+            finally:
+                store.close()
+        return True
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> bool:
+        """One round over everything that is followed. Whether anything was to do."""
+        self._drop([task for task in self._copies if task not in self._followed])
+        if not self._followed:
+            return False
+        tasks = sorted(self._followed)
+        self._begin(tasks)
+        self._look(tasks)
+        behind = [task for task in tasks if task in self._copies and self._copies[task].remaining]
+        if behind:
+            self._replay(behind, urgent=False)
+        return bool(behind)
+
+    def _begin(self, tasks: Iterable[Task]) -> None:
+        """Take over the stores that are not at work yet."""
+        fresh = [task for task in tasks if task not in self._copies]
+        if not fresh:
+            return
+        wheres = [(d.changelog_topic, partition) for name, partition in fresh for d in self._stores[name]]
+        self._client.known_topics({topic for topic, _ in wheres}, refresh=True, timeout_ms=TOPIC_WAIT_MS)
+        first = self._offsets(wheres, "earliest", "read_uncommitted")
+        ends = self._offsets(wheres, "latest", "read_uncommitted")
+        for task in fresh:
+            copy = Copy()
+            self._copies[task] = copy
+            for described in self._stores[task[0]]:
+                where = (described.changelog_topic, task[1])
+                self._writers += 1
+                writer = BatchKey(incarnation=self._incarnation, batch_id=self._writers)
+                store = self._opened(task, described)
+                start = store.begin_replay(writer, first[where], ends[where])
+                copy.replays.append(Replay(store=store, changelog=where, writer=writer, position=start))
+                if store.rebuilt is not None:
+                    self._said({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
+
+    def _look(self, tasks: Iterable[Task]) -> None:
+        """Where committed records end now."""
+        replays = [replay for task in tasks for replay in self._copies[task].replays]
+        ends = self._offsets([replay.changelog for replay in replays], "latest", "read_committed")
+        for task in tasks:
+            copy = self._copies[task]
+            copy.ends = {replay.changelog: ends[replay.changelog] for replay in copy.replays}
+            if any(ends[replay.changelog] < replay.position for replay in copy.replays):
+                # The log ends before the place we stand at: it is another topic, or was cut. Opening anew finds out.
+                self._drop([task])
+                self._begin([task])
+                self._copies[task].ends = copy.ends
+
+    def _replay(self, tasks: list[Task], *, urgent: bool) -> None:
+        replays = [replay for task in tasks for replay in self._copies[task].replays]
+        ends = {where: end for task in tasks for where, end in self._copies[task].ends.items()}
+        try:
+            replay_all(
+                self._client,
+                replays,
+                ends,
+                goes_on=lambda: urgent or not self._is_called,
+                said=self._tell_progress,
+            )
+        except StateError as error:
+            if error.code not in ("store-taken", "state-corrupt"):
+                raise
+            log.info("%s", error)
+            self._drop(tasks)  # begun anew in the next round, if they are still to be followed
+        except BrokerError as error:
+            if error.code != "offset-out-of-range":
+                raise
+            self._drop(tasks)
+        for task in tasks:
+            if task in self._copies:
+                copy = self._copies[task]
+                copy.records = sum(replay.records for replay in copy.replays)
+                copy.bytes = sum(replay.bytes for replay in copy.replays)
+
+    def _drop(self, tasks: Iterable[Task]) -> None:
+        """Close the files of these tasks."""
+        for task in tasks:
+            copy = self._copies.pop(task, None)
+            for replay in copy.replays if copy is not None else ():
+                replay.store.close()
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _path(self, task: Task, described: StoreOfTask) -> Path:
+        return self._directory / f"{task[0]}_{task[1]}" / described.name
+
+    def _opened(self, task: Task, described: StoreOfTask) -> TaskStore:
+        topic = described.changelog_topic
+        identity = StoreIdentity(
+            changelog_topic_id=str(self._client.known_topics([topic]).topics[topic].topic_id),
+            schema_hash=described.schema_hash,
+            boot_id=self._boot_id,
+        )
+        return TaskStore(self._path(task, described), identity)
+
+    def _offsets(self, wheres: list[TopicPartition], of: str, isolation_level: Any) -> dict[TopicPartition, int]:
+        found = self._admin.list_offsets(dict.fromkeys(wheres, of), isolation_level=isolation_level)
+        return {where: row.offset for where, row in found.items()}
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._told < PROGRESS_S:
+            return
+        self._told = now
+        tasks = [
+            {
+                "task": [name, partition],
+                "position": copy.position,
+                "end": copy.end,
+                "records": sum(replay.records for replay in copy.replays),
+                "bytes": sum(replay.bytes for replay in copy.replays),
+                "remaining": copy.remaining,
+                "seconds": round(now - copy.began, 3),
+                "looked": bool(copy.ends),
+            }
+            for (name, partition), copy in sorted(self._copies.items())
+        ]
+        self._said({"say": "progress", "tasks": tasks})
+
+
+def main() -> None:
+    """Settings and commands come on stdin; its end is the driver's end, whatever is going on here."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the driver decides what they mean
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="penstock replicas: %(message)s")
+    logging.raiseExceptions = False
+    settings = json.loads(sys.stdin.readline())
+    commands: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            commands.put(json.loads(line))
+        os._exit(0)  # a crash of the driver; a replay under way is what LMDB's atomic commits are for
+
+    def say(message: dict[str, Any]) -> None:
+        with suppress(OSError, ValueError):
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    threading.Thread(target=listen, daemon=True).start()
+    bulk_load.warm_up()
+    arrow_batches.warm_up()
+    say({"say": "ready"})
+    ReplicaProcess(settings, commands, say).run()
+
+
+if __name__ == "__main__":
+    main()

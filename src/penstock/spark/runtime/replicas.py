@@ -1,0 +1,195 @@
+"""What the driver holds of its replica process: tells it what to follow, asks it to bring tasks near, hears how far it is.
+
+One is started with an application that has state and runs on one machine. When it dies it is started again; whoever
+waits for it then goes on without (the stage that opens a task replays whatever is left).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ReplicaProgress", "Replicas"]
+
+log = logging.getLogger("penstock.spark")
+
+CLOSE_WAIT_S = 5.0
+RESTART_PAUSE_S = 1.0
+
+Task = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProgress:
+    """How far the copy of one task is; offsets are sums over its stores' changelogs."""
+
+    position: int
+    end: int
+    records: int  # replayed since the copy was taken up
+    bytes: int
+    remaining: int  # offsets to the end, as last seen
+    seconds: float
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds > 0 else 0.0
+
+
+class Replicas:
+    """Mutable; its methods may be called from any thread."""
+
+    def __init__(self, settings: Mapping[str, Any], started: Callable[[int], None] = lambda _pid: None) -> None:
+        """`settings` as `ReplicaProcess` takes them; `started` hears the pid of each process."""
+        self._settings, self._started = dict(settings), started
+        self._lock = threading.Condition()
+        self._followed: frozenset[Task] = frozenset()
+        self._progress: dict[Task, ReplicaProgress] = {}
+        self._opened: dict[int, int] = {}
+        self._numbers = 0
+        self._generation = 0
+        self._closed = False
+        self.restored_records = 0
+        self.restored_bytes = 0
+        self.rebuilt = 0
+        self._launch()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def progress(self) -> dict[Task, ReplicaProgress]:
+        """Of everything that is being followed or opened."""
+        with self._lock:
+            return dict(self._progress)
+
+    def follow(self, tasks: Iterable[Task]) -> None:
+        """Keep copies of exactly these tasks current."""
+        wanted = frozenset(tasks)
+        with self._lock:
+            if wanted == self._followed:
+                return
+            self._followed = wanted
+            self._tell_followed()
+
+    def bring_near(self, subtopology: str, tasks: Mapping[int, Mapping[str, int]], gives_up: Callable[[], bool]) -> int:
+        """Wait until the stores of these tasks are near the end of their changelogs and nobody writes to them.
+
+        `tasks`: partition → {"topic-partition": committed input offset}. A store that stands there is left as it is.
+        Returns the number of replayed records; 0 also when the process died or `gives_up` said so.
+        """
+        with self._lock:
+            self._numbers += 1
+            number, generation = self._numbers, self._generation
+            self._followed -= {(subtopology, partition) for partition in tasks}
+            listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
+            self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed})
+            while number not in self._opened:
+                if self._closed or generation != self._generation or gives_up():
+                    return 0
+                self._lock.wait(0.1)
+            return self._opened.pop(number)
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._tell({"do": "close"})
+            self._lock.notify_all()
+        try:
+            self._process.wait(CLOSE_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(timeout=1)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _launch(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.spark.runtime.replica_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C is for the driver
+        )
+        self._tell(self._settings)
+        if self._followed:
+            self._tell_followed()
+        self._started(self._process.pid)
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="penstock-replicas", daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError, OSError):  # closed on this side
+            for line in process.stdout:
+                self._hear(json.loads(line))
+        code = process.wait()
+        with self._lock:
+            if self._closed:
+                return
+            self._generation += 1
+            self._progress.clear()
+            self._lock.notify_all()
+        log.warning("the replica process ended (%s); starting another", code)
+        time.sleep(RESTART_PAUSE_S)
+        with self._lock:
+            if not self._closed:
+                self._launch()
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            match message["say"]:
+                case "progress":
+                    self._take_progress(message["tasks"])
+                case "opened":
+                    self._opened[message["number"]] = message["records"]
+                    self._lock.notify_all()
+                case "note":
+                    self.rebuilt += 1
+                    log.warning("%s", message["text"])
+
+    def _take_progress(self, tasks: list[Mapping[str, Any]]) -> None:
+        now: dict[Task, ReplicaProgress] = {}
+        for told in tasks:
+            name, partition = told["task"]
+            if not told["looked"]:
+                continue
+            found = ReplicaProgress(
+                position=told["position"],
+                end=told["end"],
+                records=told["records"],
+                bytes=told["bytes"],
+                remaining=told["remaining"],
+                seconds=told["seconds"],
+            )
+            before = self._progress.get((name, partition))
+            if before is None or before.records > found.records:
+                self.restored_records += found.records
+                self.restored_bytes += found.bytes
+            else:
+                self.restored_records += found.records - before.records
+                self.restored_bytes += found.bytes - before.bytes
+            now[name, partition] = found
+        self._progress = now
+
+    def _tell_followed(self) -> None:
+        self._tell({"do": "follow", "tasks": [list(task) for task in sorted(self._followed)]})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        with suppress(OSError, ValueError):  # a process that died does not listen; the reader notices
+            pipe.write(json.dumps(message).encode() + b"\n")
+            pipe.flush()
