@@ -105,6 +105,15 @@ _ROWS: Final = (
     ),
     _int("penstock.metrics.port", None, 0, 0, "the first port to try for /metrics and /health; 0: none"),
     _text("penstock.metrics.host", None, "127.0.0.1", "the address of that port; whoever reaches it may read"),
+    _int("state.cleanup.delay.ms", None, 0, 600_000, "the stores of a task that went away are deleted after so long"),
+    _int("acceptable.recovery.lag", None, 0, 10_000, "changelog records that a copy may lack when a task moves to it"),
+    _int(
+        "penstock.handover.max.wait.ms",
+        None,
+        0,
+        30_000,
+        "a task that moves is worked on so long while its state is copied",
+    ),
     _int("penstock.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
 )
 

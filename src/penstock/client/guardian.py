@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -102,6 +103,8 @@ class Guardian:
 
     def run(self, already_read: bytes) -> None:
         """Until the driver closes or dies."""
+        if self._settings.task_offsets:
+            self._runner.report_offsets(_task_offsets(self._settings.task_offsets))
         self._runner.start()
         observed_s = time.monotonic()
         alive = self._take(already_read)
@@ -152,7 +155,11 @@ class Guardian:
             case "progress":
                 self._watch.progress(time.monotonic())
             case "offsets":
-                self._runner.report_offsets(_task_offsets(command["offsets"]), _task_offsets(command["end_offsets"]))
+                self._runner.report_offsets(
+                    _task_offsets(command["offsets"]),
+                    _task_offsets(command["end_offsets"]),
+                    at_once=command.get("at_once", False),
+                )
             case "shutdown":
                 self._runner.request_shutdown()
             case "watch":
@@ -183,7 +190,7 @@ class Guardian:
                 view = view[os.write(self._events, view) :]
 
 
-def _task_offsets(listed: list[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
+def _task_offsets(listed: Iterable[Sequence[Any]]) -> dict[tuple[str, int], int]:
     return {(subtopology, partition): offset for subtopology, partition, offset in listed}
 
 

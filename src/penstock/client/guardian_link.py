@@ -113,9 +113,19 @@ class GuardianLink:
             command["warmup"] = {name: list(partitions) for name, partitions in warmup.items()}
         self._tell(command)
 
-    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
-        """Changelog offsets of stores, all tasks; they travel with heartbeats to brokers that take them."""
-        self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": _listed(end_offsets or {})})
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Changelog offsets of stores, all tasks; they travel with heartbeats to brokers that take them.
+
+        `at_once`: with the next one, whatever the coordinator's interval.
+        """
+        ends = _listed(end_offsets or {})
+        self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": ends, "at_once": at_once})
 
     def request_shutdown(self) -> None:
         """Asks all members of the group to stop; this one hears `ShutdownRequested` too."""

@@ -96,9 +96,15 @@ class MemberRunner:
             lambda now_ms: self._membership.acknowledge(owned, now_ms, standby=standby, warmup=warmup, version=version)
         )
 
-    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
         """See `StreamsMembership.report_offsets`."""
-        self._command(lambda _: self._membership.report_offsets(offsets, end_offsets))
+        self._command(lambda _: self._membership.report_offsets(offsets, end_offsets, at_once=at_once))
 
     def request_shutdown(self) -> None:
         """See `StreamsMembership.request_shutdown`."""

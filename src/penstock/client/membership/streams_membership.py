@@ -148,12 +148,19 @@ class StreamsMembership(MemberCore):
             self._schedule.beat_now(now_ms)
             self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
 
-    def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Cumulative changelog offsets of stores, and the ends of their changelogs: all tasks, replacing the last call.
 
         They travel with heartbeats, once per the coordinator's interval, to brokers that take them (heartbeat v1).
+        `at_once`: with the next heartbeat, because somebody waits for a copy.
         """
-        self._offsets.update(offsets, end_offsets or {})
+        self._offsets.update(offsets, end_offsets or {}, at_once=at_once)
 
     def request_shutdown(self, now_ms: int) -> None:
         """Asks all members of the group to stop; this one hears it too, as `ShutdownRequested`."""

@@ -36,8 +36,12 @@ class TaskOffsetReport:
     def __bool__(self) -> bool:
         return bool(self._offsets or self._end_offsets)
 
-    def update(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
-        """Replaces what is reported."""
+    def update(
+        self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int], *, at_once: bool = False
+    ) -> None:
+        """Replaces what is reported. `at_once`: somebody waits for it, the interval does not count."""
+        if at_once:
+            self._told_ms = None
         if offsets != self._offsets or end_offsets != self._end_offsets:
             self._offsets = MappingProxyType(dict(offsets))
             self._end_offsets = MappingProxyType(dict(end_offsets))

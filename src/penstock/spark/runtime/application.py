@@ -30,6 +30,7 @@ from penstock.spark.observation import Observation
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.chains import build_chains, source_topics
 from penstock.spark.runtime.job_runner import JobRunner
+from penstock.spark.runtime.local_state import LocalState
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
 from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.status import write_status_of
@@ -72,12 +73,13 @@ class ApplicationRuntime:
         self.observation = Observation(self)
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._boot_id = boot_id()
+        self.boot_id = boot_id()
         self._topic_ids: dict[str, str] = {}
-        self.directory = StateDirectory(Path(app.state_dir))
+        self.directory = StateDirectory(Path(app.state_dir), self.group_id)
         self._client = self.network_client()
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
+        self.state = LocalState(self)
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -85,6 +87,7 @@ class ApplicationRuntime:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
             self._check_topics()
+            self.state.start()
             self._build_runners()
             self.observation.started()
             self._join()
@@ -114,6 +117,10 @@ class ApplicationRuntime:
     @property
     def is_failed(self) -> bool:
         return self.error is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
 
     @property
     def has_tasks(self) -> bool:
@@ -147,7 +154,7 @@ class ApplicationRuntime:
             state_dir=str(self.directory.path),
             slots=slots,
             topic_ids=self._changelog_ids(subtopology) if slots else {},
-            boot_id=self._boot_id,
+            boot_id=self.boot_id,
             compression=str(self.app.config["compression.type"]),
             fetch_max_bytes=int(self.app.config["fetch.max.bytes"]),
             fetch_max_partition_bytes=int(self.app.config["max.partition.fetch.bytes"]),
@@ -162,6 +169,17 @@ class ApplicationRuntime:
                 found = self._client.known_topics(missing, refresh=True).topics
                 self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
         return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
+
+    def topic_ids_of(self, topics: list[str]) -> dict[str, str]:
+        """Of those that exist."""
+        found = self._client.metadata(topics, refresh=True).topics
+        return {name: str(topic.topic_id) for name, topic in found.items()}
+
+    def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
+        """Stores are about to be opened: a changelog that was deleted and created anew has another id."""
+        with self._lock:
+            for aggregate in subtopology.aggregates:
+                self._topic_ids.pop(aggregate.changelog_topic, None)
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -221,12 +239,16 @@ class ApplicationRuntime:
             max_poll_interval_ms=self._max_poll_ms,
             heartbeat_max_interval_ms=int(self.app.config["penstock.heartbeat.max.interval.ms"]),
             instance_id=self.instance_id,
+            early_look=self.state.looks_ahead,
+            task_offsets=self.state.found_offsets(),
             security=self.security.to_settings(),
         )
         self._link = GuardianLink.start(settings)
         jvm = self.spark.sparkContext._jvm
         assert jvm is not None
         self._link.watch_process(int(jvm.java.lang.ProcessHandle.current().pid()))
+        if self.state.replicas is not None:
+            self._link.watch_process(self.state.replicas.pid)
 
     # -- the member thread --------------------------------------------------------------------------------------------
 
@@ -241,6 +263,9 @@ class ApplicationRuntime:
                 if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):
                     self._link.acknowledge(snapshot.active)
                     acknowledged = snapshot
+                wider = self.state.turn(self._link)
+                if wider is not None:
+                    self._assign(wider)
                 self._tick()
         except PenstockError as error:
             self.fail(error)
@@ -255,9 +280,10 @@ class ApplicationRuntime:
             case member_events.Assigned(assignment=snapshot) | member_events.AssignmentChanged(assignment=snapshot):
                 self.snapshot = snapshot
                 self.not_ready = ()
-                for runner in self.runners.values():
-                    runner.assign(snapshot)
+                self._assign(self.state.assigned(snapshot))
                 self.observation.assigned(snapshot)
+            case member_events.TargetSeen(target=target):
+                self.state.targeted(target)
             case member_events.Lost(reason=reason):
                 log.warning("%s: all tasks are lost (%s)", self.group_id, reason)
                 self._lose_everything()
@@ -284,8 +310,13 @@ class ApplicationRuntime:
             case _:
                 log.debug("%s: %s", self.group_id, event)
 
+    def _assign(self, snapshot: AssignmentSnapshot) -> None:
+        for runner in self.runners.values():
+            runner.assign(snapshot)
+
     def _lose_everything(self) -> None:
         self.snapshot = None
+        self.state.lost()
         for runner in self.runners.values():
             runner.lose()
         self.observation.assigned(None)
@@ -310,6 +341,7 @@ class ApplicationRuntime:
         )
 
     def _wind_down(self) -> None:
+        self.state.let_go()
         for runner in self.runners.values():
             runner.stop()
         self._await_runners()
@@ -345,6 +377,7 @@ class ApplicationRuntime:
         if self._link is not None:
             with contextlib.suppress(PenstockError, OSError):
                 self._link.close()
+        self.state.close()
         self._client.close()
         self.directory.release()
 

@@ -68,48 +68,48 @@ def _spans(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArr
 
 
 @njit(cache=True, nogil=True)
-def _newest(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """(row of the newest record of each key, eight bytes by which to sort them)."""
-    count = len(starts)
+def _common_prefix(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+    """Bytes that all keys begin with."""
     common = sizes[0]
-    for row in range(1, count):
+    for row in range(1, len(starts)):
         limit = min(common, sizes[row])
         same = 0
         while same < limit and data[starts[0] + same] == data[starts[row] + same]:
             same += 1
         common = same
-        if common == 0:
-            break
+    return int(common)
+
+
+@njit(cache=True, nogil=True)
+def _equal(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
+    for at in range(size):  # noqa: SIM110 - compiled
+        if data[first + at] != data[second + at]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _newest(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """(row of the newest record of each key, eight bytes by which to sort them)."""
+    count = len(starts)
+    common = _common_prefix(data, starts, sizes)
     room = 16
     while room < 2 * count:
         room *= 2
     mask = np.uint64(room - 1)
-    table = np.full(room, -1, np.int32)
-    kept = np.empty(count, np.int64)
-    words = np.empty(count, np.uint64)
-    found = 0
+    table = np.full(room, -1, np.int32)  # open addressing: rows, by the hash of their keys
+    kept, words, found = np.empty(count, np.int64), np.empty(count, np.uint64), 0
     for row in range(count - 1, -1, -1):
         start, size = starts[row], sizes[row]
         hashed = np.uint64(1469598103934665603)
         for at in range(size):
             hashed = (hashed ^ np.uint64(data[start + at])) * np.uint64(1099511628211)
-        hashed ^= hashed >> np.uint64(29)
-        slot = hashed & mask
-        known = False
-        while table[slot] >= 0:
-            other = table[slot]
-            if sizes[other] == size:
-                known = True
-                for at in range(size):
-                    if data[starts[other] + at] != data[start + at]:
-                        known = False
-                        break
-                if known:
-                    break
+        slot = (hashed ^ (hashed >> np.uint64(29))) & mask
+        while table[slot] >= 0 and not (sizes[table[slot]] == size and _equal(data, starts[table[slot]], start, size)):
             slot = (slot + np.uint64(1)) & mask
-        if known:
+        if table[slot] >= 0:
             continue
         table[slot] = row
         word = np.uint64(0)
@@ -117,7 +117,6 @@ def _newest(
             word = word << np.uint64(8)
             if common + at < size:
                 word |= np.uint64(data[start + common + at])
-        words[found] = word
-        kept[found] = row
+        words[found], kept[found] = word, row
         found += 1
     return kept[:found], words[:found]

@@ -1,4 +1,4 @@
-"""Changelog into stores: how far one has come, and the loop that brings several up to their ends.
+"""Changelogs into stores: how far one has come, and the loop that brings several up to their ends.
 
 Read committed: aborted batches and markers never arrive as records, so what counts is the fetch *position*. Pieces are
 gathered to tens of megabytes before they are written, because LMDB's cost is that of the pages it touches, and sorted
@@ -28,7 +28,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """One store on its way to the end of its changelog. Mutable: what was fetched and is not written yet, and counts."""
+    """One store on its way to the end of its changelog. Mutable: counts, and what was fetched but not written."""
 
     store: TaskStore
     changelog: TopicPartition
@@ -87,9 +87,7 @@ def replay_all(
     say_every_s: float = 0.25,
 ) -> bool:
     """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched is written."""
-    waiting = {
-        replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)
-    }
+    waiting = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
     if not waiting:
         return True
     fetcher = Fetcher(
@@ -132,4 +130,3 @@ def committed_position(store: TaskStore, committed: Mapping[str, int]) -> bool:
         store.settle(None)
     base = store.position()
     return base is not None and not base.restoring and dict(base.input_offsets) == dict(committed)
-

@@ -33,7 +33,9 @@ from penstock.protocol import arrow_batches
 from penstock.spark.runtime import bulk_load
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.replay import Replay, TopicPartition, committed_position, replay_all
+from penstock.spark.runtime.replicas import StoreOfTask
 from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+from penstock.spark.runtime.store_files import path_of_store
 
 __all__ = ["ReplicaProcess", "main"]
 
@@ -48,16 +50,6 @@ TOPIC_WAIT_MS = 1_000
 MOST_ROUNDS = 8  # of catching up with a changelog that grows meanwhile
 
 Task = tuple[str, int]
-
-
-@dataclass(slots=True, kw_only=True)
-class StoreOfTask:
-    """What the driver says about one store: where it lies, and what its changelog is called."""
-
-    name: str
-    changelog_topic: str
-    schema_hash: str
-    source_topics: list[str]  # of what it aggregates
 
 
 @dataclass(slots=True)
@@ -94,7 +86,9 @@ class ReplicaProcess:
         self._stores = {
             name: tuple(StoreOfTask(**store) for store in stores) for name, stores in settings["stores"].items()
         }
-        self._client = NetworkClient(settings["bootstrap_servers"], client_id=settings["client_id"])
+        self._client = NetworkClient(
+            settings["bootstrap_servers"], client_id=settings["client_id"], security=settings.get("security") or {}
+        )
         self._admin = Admin(self._client)
         self._commands, self._said = commands, said
         self._copies: dict[Task, Copy] = {}
@@ -273,7 +267,7 @@ class ReplicaProcess:
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _path(self, task: Task, described: StoreOfTask) -> Path:
-        return self._directory / f"{task[0]}_{task[1]}" / described.name
+        return path_of_store(self._directory, *task, described.name)
 
     def _opened(self, task: Task, described: StoreOfTask) -> TaskStore:
         topic = described.changelog_topic

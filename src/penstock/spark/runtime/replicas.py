@@ -1,4 +1,4 @@
-"""What the driver holds of its replica process: tells it what to follow, asks it to bring tasks near, hears how far it is.
+"""What the driver holds of its replica process: what it follows, what it is asked to bring near, how far it is.
 
 One is started with an application that has state and runs on one machine. When it dies it is started again; whoever
 waits for it then goes on without (the stage that opens a task replays whatever is left).
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ReplicaProgress", "Replicas"]
+__all__ = ["ReplicaProgress", "Replicas", "StoreOfTask"]
 
 log = logging.getLogger("penstock.spark")
 
@@ -25,6 +25,16 @@ CLOSE_WAIT_S = 5.0
 RESTART_PAUSE_S = 1.0
 
 Task = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOfTask:
+    """What one store of a subtopology's tasks is called, and what it copies."""
+
+    name: str
+    changelog_topic: str
+    schema_hash: str
+    source_topics: tuple[str, ...]  # of what it aggregates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,16 @@ import lmdb
 
 from penstock.errors import StateError
 
-__all__ = ["CORRUPTIONS", "condemn", "file_bytes", "file_id", "open_environment", "remove_store", "set_aside"]
+__all__ = [
+    "CORRUPTIONS",
+    "condemn",
+    "file_bytes",
+    "file_id",
+    "open_environment",
+    "path_of_store",
+    "remove_store",
+    "set_aside",
+]
 
 log = logging.getLogger("penstock.spark")
 
@@ -39,6 +48,11 @@ CORRUPTIONS = (
 )
 
 
+def path_of_store(state_dir: str | Path, subtopology_id: str, partition: int, name: str) -> Path:
+    """Where a task keeps a store."""
+    return Path(state_dir) / f"{subtopology_id}_{partition}" / name
+
+
 def file_id(path: Path) -> tuple[int, int] | None:
     """Which file lies at the path of a store; None: none."""
     try:
@@ -54,7 +68,7 @@ def file_bytes(path: Path) -> int:
     for directory, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+                total += os.lstat(f"{directory}/{name}").st_blocks * 512
     return total
 
 

@@ -70,7 +70,7 @@ class StoreIdentity:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     def difference(self, found: bytes) -> str | None:
-        """Why a store of the identity `found` is of no use, in words; None when it is this one (or its older format)."""
+        """Why a store of the identity `found` is of no use, in words; None when it is this one, or its older format."""
         facts = json.loads(found)
         if facts.get("format") not in (1, STORE_FORMAT):
             return f"it has format {facts.get('format')}, this release knows the formats 1 and {STORE_FORMAT}"

@@ -19,6 +19,7 @@ from penstock.client.group_offsets import fetch_offsets
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, PenstockError
+from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.tasks import RunningTask, TopicPartition
@@ -51,13 +52,14 @@ class TaskOpener:
         slots: int,
         next_batch: Callable[[], BatchKey],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
+        bring_near: Callable[[Mapping[int, Mapping[str, int]]], int] | None,
         opened: Callable[[OpenRequest, list[RunningTask]], None],
         failed: Callable[[PenstockError], None],
         make_thread: Callable[..., threading.Thread],
     ) -> None:
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
-        self._next_batch, self._restore = next_batch, restore
+        self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
         self._opened, self._failed = opened, failed
         self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
         self._closing = threading.Event()
@@ -115,8 +117,13 @@ class TaskOpener:
             rows.setdefault(task.partition % self._slots, []).append(TaskPlan(partition=task.partition, ranges=ranges))
         plans = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
         started = time.monotonic()
+        ahead = 0
+        if self._bring_near is not None:
+            ahead = self._bring_near(
+                {task.partition: {name_of(*where): at for where, at in task.positions.items()} for task in tasks}
+            )
         reports = merged(self._restore(batch, request.assignment, plans))
-        replayed = sum(report.changelog_records for report in reports.values())
+        replayed = ahead + sum(report.changelog_records for report in reports.values())
         for report in reports.values():
             for note in report.notes:
                 log.warning("%s: %s", self._name, note)

@@ -7,11 +7,13 @@ opened again. Forked workers start with empty caches, because the daemon opens n
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.spark.runtime.store import StoreIdentity, TaskStore
+from penstock.spark.runtime.store_files import path_of_store
 from penstock.spark.topology.nodes import Aggregate
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["client_for", "forget_client", "reach_by", "schema_hash", "store_for"
 
 _clients: dict[str, NetworkClient] = {}
 _access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
+LOOK_S = 30.0
+_looked = 0.0
 _stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
 
 
@@ -50,11 +54,12 @@ def forget_client(bootstrap_servers: str) -> None:
 
 def store_path(state_dir: str | Path, subtopology_id: str, partition: int, aggregate: Aggregate) -> Path:
     """Where a task keeps the store of one of its aggregates."""
-    return Path(state_dir) / f"{subtopology_id}_{partition}" / aggregate.name
+    return path_of_store(state_dir, subtopology_id, partition, aggregate.name)
 
 
 def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     """The open store at `path`, opened anew when its files or its identity are other ones than last time."""
+    _let_go()
     known = _stores.get(path)
     if known is not None:
         if known[0] == identity and known[1].is_current:
@@ -63,6 +68,18 @@ def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     store = TaskStore(path, identity)
     _stores[path] = (identity, store)
     return store
+
+
+def _let_go() -> None:
+    """Now and then, close what was deleted or set aside: an open file keeps its room on the disk."""
+    global _looked
+    if time.monotonic() - _looked < LOOK_S:
+        return
+    _looked = time.monotonic()
+    for path, (_, store) in list(_stores.items()):
+        if not store.is_current:
+            store.close()
+            del _stores[path]
 
 
 def schema_hash(aggregate: Aggregate) -> str:
