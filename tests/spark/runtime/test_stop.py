@@ -5,6 +5,8 @@ import threading
 import lmdb
 import pytest
 
+from penstock.spark.runtime.local_state import LocalState
+
 pytestmark = pytest.mark.spark
 
 
@@ -16,7 +18,10 @@ def stops(app):
     return not stopping.is_alive()
 
 
-def test_while_a_store_is_restored(broker, make_app, running, spark, flights, tmp_path):
+@pytest.mark.parametrize("by", ["the replica process", "a stage"])
+def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, spark, flights, tmp_path):
+    if by == "a stage":
+        monkeypatch.setattr(LocalState, "start", lambda _state: None)
     flights.send(broker, range(300))
     with flights.count_by_origin(make_app(instance="a")).start() as first:
         first.wait_until("caught-up", timeout=60)
@@ -28,7 +33,10 @@ def test_while_a_store_is_restored(broker, make_app, running, spark, flights, tm
         app = flights.count_by_origin(make_app(instance="b")).start()
         [runner] = [runner for runner in app._runtime.runners.values() if runner.subtopology.aggregates]
         tracker, group = spark.sparkContext.statusTracker(), runner._jobs.restore_group
-        app._wait(lambda: {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(group)}, None, "restoring")
+        if by == "a stage":
+            app._wait(lambda: {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(group)}, None, "restoring")
+        else:
+            app._wait(lambda: app._runtime.state.replicas.is_asked, None, "restoring")
         assert stops(app)
     assert app.exception() is None
     flights.send(broker, range(300, 420))

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.guardian_link import GuardianLink
 from penstock.client.membership.assignment import AssignmentSnapshot, Tasks, union
 from penstock.client.membership.target_watch import TargetAssignment
-from penstock.errors import PenstockError, StateError
+from penstock.errors import PenstockError
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.handover import Handover
 from penstock.spark.runtime.replicas import ReplicaProgress, Replicas, StoreOfTask
-from penstock.spark.runtime.store import StoreIdentity, TaskStore
+from penstock.spark.runtime.store import StoreIdentity, position_on_disk
 from penstock.spark.runtime.store_files import path_of_store
 from penstock.spark.runtime.worker_process import schema_hash
 from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology
@@ -133,26 +133,14 @@ class LocalState:
         total = 0
         for described in self._stores[task[0]]:
             path = self._path(task, described)
-            if described.changelog_topic not in topic_ids or not path.exists():
+            if described.changelog_topic not in topic_ids:
                 return None
             identity = StoreIdentity(
                 changelog_topic_id=topic_ids[described.changelog_topic],
                 schema_hash=described.schema_hash,
                 boot_id=self._runtime.boot_id,
             )
-            try:
-                store = TaskStore(path, identity)
-            except StateError as error:
-                log.warning("%s", error)
-                return None
-            try:
-                if store.rebuilt is not None:
-                    log.warning("the store %s is rebuilt from its changelog: %s", path, store.rebuilt)
-                at = store.position()
-            except StateError:
-                return None
-            finally:
-                store.close()
+            at = position_on_disk(path, identity)
             if at is None:
                 return None
             total += at.changelog_offset

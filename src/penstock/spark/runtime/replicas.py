@@ -64,6 +64,7 @@ class Replicas:
         self._progress: dict[Task, ReplicaProgress] = {}
         self._opened: dict[int, int] = {}
         self._numbers = 0
+        self._waiting = 0
         self._generation = 0
         self._closed = False
         self.restored_records = 0
@@ -74,6 +75,11 @@ class Replicas:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for tasks to be brought near."""
+        return self._waiting > 0
 
     def progress(self) -> dict[Task, ReplicaProgress]:
         """Of everything that is being followed or opened."""
@@ -101,11 +107,15 @@ class Replicas:
             self._followed -= {(subtopology, partition) for partition in tasks}
             listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
             self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed})
-            while number not in self._opened:
-                if self._closed or generation != self._generation or gives_up():
-                    return 0
-                self._lock.wait(0.1)
-            return self._opened.pop(number)
+            self._waiting += 1
+            try:
+                while number not in self._opened:
+                    if self._closed or generation != self._generation or gives_up():
+                        return 0
+                    self._lock.wait(0.1)
+                return self._opened.pop(number)
+            finally:
+                self._waiting -= 1
 
     def close(self) -> None:
         """End the process."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.spark.runtime.bulk_load import name_of_key, newest_values
-from penstock.spark.runtime.store_files import CORRUPTIONS, condemn, file_bytes, file_id, open_environment
+from penstock.spark.runtime.store_files import CORRUPTIONS, condemn, file_bytes, file_id, open_environment, open_to_look
 from penstock.spark.runtime.store_records import (
     BatchKey,
     StoreIdentity,
@@ -40,7 +40,7 @@ from penstock.spark.runtime.store_records import (
     unseal,
 )
 
-__all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id"]
+__all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id", "position_on_disk"]
 
 _POSITION, _PREPARED, _UNDO, _IDENTITY = b"position", b"prepared", b"undo", b"identity"
 
@@ -302,3 +302,22 @@ def _apply(transaction: Any, database: Any, names: Sequence[bytes], values: Sequ
         for name, value in zip(names, values, strict=True):
             if value is None:
                 transaction.delete(name, db=database)
+
+
+def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
+    """Where a store stands that nobody need have open; nothing is changed. None: it is of no use, or there is none."""
+    environment = open_to_look(path)
+    if environment is None:
+        return None
+    try:
+        meta = environment.open_db(b"meta", create=False)
+        with environment.begin(db=meta) as transaction:
+            found = transaction.get(_IDENTITY)
+            stands = transaction.get(_POSITION)
+        if found is None or stands is None or is_format_1(found) or identity.difference(unseal(found)) is not None:
+            return None
+        return StorePosition.from_bytes(unseal(stands))
+    except (lmdb.Error, StateError):
+        return None
+    finally:
+        environment.close()

@@ -26,6 +26,7 @@ __all__ = [
     "file_bytes",
     "file_id",
     "open_environment",
+    "open_to_look",
     "path_of_store",
     "remove_store",
     "set_aside",
@@ -107,6 +108,22 @@ def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
         return _guarded(path), reason
 
 
+def open_to_look(path: Path) -> lmdb.Environment | None:
+    """The environment for reading only; None when there is none, or nothing one should map."""
+    try:
+        if (path / _CONDEMNED).exists() or (path / "data.mdb").stat().st_size == 0:
+            return None
+        environment = lmdb.open(str(path), readonly=True, max_dbs=2, readahead=False, max_readers=512)
+    except (OSError, lmdb.Error):
+        return None
+    try:
+        _check_length(path, environment)
+    except StateError:
+        environment.close()
+        return None
+    return environment
+
+
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """One process at a time opens a store, or two would set it aside one after the other."""
@@ -148,10 +165,7 @@ def _probed(path: Path) -> lmdb.Environment:
     except lmdb.DiskError as error:
         raise StateError("disk-full", f"the disk of the state directory {path} is full") from error
     try:
-        pages, page_bytes = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
-        size = (path / "data.mdb").stat().st_size
-        if pages > 2 and size < pages * page_bytes:
-            raise StateError("state-corrupt", f"data.mdb has {size} bytes where its pages need {pages * page_bytes}")
+        _check_length(path, environment)
         environment.reader_check()  # readers that were killed would pin pages for ever
         for name in (b"meta", b"values"):
             database = environment.open_db(name)
@@ -162,3 +176,10 @@ def _probed(path: Path) -> lmdb.Environment:
         environment.close()
         raise
     return environment
+
+
+def _check_length(path: Path, environment: lmdb.Environment) -> None:
+    pages, page_bytes = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
+    size = (path / "data.mdb").stat().st_size
+    if pages > 2 and size < pages * page_bytes:
+        raise StateError("state-corrupt", f"data.mdb has {size} bytes where its pages need {pages * page_bytes}")
