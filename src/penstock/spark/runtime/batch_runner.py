@@ -75,6 +75,7 @@ class SubtopologyRunner:
             slots=slots,
             next_batch=self.next_batch,
             restore=self._restore if subtopology.aggregates else None,
+            restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,
             opened=self._take_opened,
             failed=runtime.fail,
@@ -271,6 +272,9 @@ class SubtopologyRunner:
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment
         return self._runtime.plan(self.subtopology, assignment, slots, batch)
+
+    def _add_restored(self, records: int) -> None:
+        self.progress.restored += records
 
     def _bring_near(self, tasks: Mapping[int, Mapping[str, int]]) -> int:
         self._runtime.forget_topic_ids(self.subtopology)

@@ -147,13 +147,14 @@ class ReplicaProcess:
         tasks: dict[Task, Mapping[str, int]] = {
             (command["subtopology"], task["partition"]): task["committed"] for task in command["tasks"]
         }
-        replayed = 0
+        replayed = -sum(self._copies[task].records for task in tasks if task in self._copies)
+        before = replayed
         try:
             late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
             for _ in range(MOST_ROUNDS if late else 0):
                 self._begin(late)
                 self._look(late)
-                replayed = sum(self._copies[task].records for task in late)
+                replayed = before + sum(self._copies[task].records for task in late)
                 if sum(self._copies[task].remaining for task in late) <= NEAR_RECORDS:
                     break
                 self._replay(late, urgent=True)

@@ -52,6 +52,7 @@ class TaskOpener:
         slots: int,
         next_batch: Callable[[], BatchKey],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
+        restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]]], int] | None,
         opened: Callable[[OpenRequest, list[RunningTask]], None],
         failed: Callable[[PenstockError], None],
@@ -60,6 +61,7 @@ class TaskOpener:
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
+        self._restored = restored
         self._opened, self._failed = opened, failed
         self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
         self._closing = threading.Event()
@@ -124,6 +126,7 @@ class TaskOpener:
             )
         reports = merged(self._restore(batch, request.assignment, plans))
         replayed = ahead + sum(report.changelog_records for report in reports.values())
+        self._restored(replayed)
         for report in reports.values():
             for note in report.notes:
                 log.warning("%s: %s", self._name, note)
