@@ -67,9 +67,7 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
     topics = []
     for asked in request.topics:
         topic = (
-            broker.metadata.topic_by_id(UUID(bytes=asked.key))
-            if request.by_id
-            else broker.metadata.topic(asked.key[1:].decode())
+            broker.metadata.topic_by_id(UUID(bytes=asked.key)) if request.by_id else broker.metadata.topic(asked.name)
         )
         if topic is None or topic.is_internal:
             return None

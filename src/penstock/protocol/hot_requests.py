@@ -30,9 +30,13 @@ class ProducedBatch(NamedTuple):
 
 
 class ProducedTopic(NamedTuple):
-    """`key` names the topic as the request does, and as its answer shall: an id, or a name behind its length."""
+    """`key` names the topic as the request does, and as its answer shall: an id, or a name behind its length.
+
+    `name` is "" where the request speaks of ids.
+    """
 
     key: bytes
+    name: str
     batches: list[ProducedBatch]
 
 
@@ -83,6 +87,7 @@ def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTo
             raise ValueError("a name that is none, or long")
         end = position + length
     key, position = frame[position:end], end
+    name = "" if by_id else key[1:].decode()
     count = frame[position]
     if not 0 < count < _SHORT:
         raise ValueError("no partitions, or many")
@@ -98,7 +103,7 @@ def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTo
         batches.append(ProducedBatch(partition, start, start + size))
     if frame[position]:
         raise ValueError("tagged fields")
-    return position + 1, ProducedTopic(key, batches)
+    return position + 1, ProducedTopic(key, name, batches)
 
 
 def _size(frame: bytes, position: int) -> tuple[int, int]:
