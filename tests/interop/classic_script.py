@@ -209,6 +209,14 @@ class ClassicScript(Script):
         self._record(step, seen)
         return seen
 
+    def describe_when_there(self, step: str) -> None:
+        """Kafka answers the join that makes a group before the group is written, and until then nobody sees it."""
+        self._record(step, eventually(step, lambda: self._if_there(self.described())))
+
+    @staticmethod
+    def _if_there(seen: dict[str, object]) -> dict[str, object] | None:
+        return seen if seen["error"] == "NONE" else None
+
     def described(self, version: int = 6) -> dict[str, object]:
         request = m.describe_groups_request.DescribeGroupsRequest(
             groups=(self.group_id,), include_authorized_operations=True

@@ -16,7 +16,7 @@ OTHER = subscription("in", "other", user_data=b"\x00\xff", version=3)
 def one_member(s: ClassicScript) -> None:
     s.describe_members("before")
     s.join("is given an id", "a")
-    s.describe_members("an id was given")
+    s.describe_when_there("an id was given")
     s.list_groups("listed with an id given")
     s.heartbeat("heartbeat before joining", "a", generation=0)
     s.join("joins", "a")

@@ -42,7 +42,7 @@ def times_and_protocols(s: ClassicScript) -> None:
     s.join("no protocols", "e", protocols=())
     s.join("no type", "f", protocol_type="")
     s.join("no type and no protocols", "g", protocol_type="", protocols=())
-    s.describe_members("there is a group now")
+    s.describe_when_there("there is a group now")
     s.join("a protocol without a name", "h", protocols={"": b""})
     s.join("the longest session", "i", session_ms=1_800_000)
 
