@@ -515,6 +515,74 @@ def _rows() -> Iterator[Row]:
     groups = _made(Api.STREAMS_GROUP_DESCRIBE, group_ids=["no-such-group"], include_authorized_operations=True)
     yield Row("StreamsGroupDescribe", Api.STREAMS_GROUP_DESCRIBE, (on_group(_O.DESCRIBE, "no-such-group"),), groups, 0)
 
+    yield from _of_members()
+    yield from _of_brokers()
+
+
+def _of_members() -> Iterator[Row]:
+    """What members of groups ask; nobody of them is known, or the request is wrong, so that nothing is random."""
+    protocol = {"name": "range", "metadata": b""}
+    join = _made(
+        Api.JOIN_GROUP,
+        group_id=GROUP,
+        session_timeout=from_ms(1),  # too short
+        rebalance_timeout=_SECOND,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    yield Row("JoinGroup", Api.JOIN_GROUP, (on_group(_O.READ),), join)
+    member = {"group_id": GROUP, "generation_id": 1, "member_id": "nobody"}
+    synced = {**member, "protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    yield Row("SyncGroup", Api.SYNC_GROUP, (on_group(_O.READ),), _made(Api.SYNC_GROUP, **synced))
+    yield Row("Heartbeat", Api.HEARTBEAT, (on_group(_O.READ),), _made(Api.HEARTBEAT, **member))
+    leave = _made(Api.LEAVE_GROUP, group_id=GROUP, members=[{"member_id": "nobody"}])
+    yield Row("LeaveGroup", Api.LEAVE_GROUP, (on_group(_O.READ),), leave)
+    beat = {"group_id": "no-such-group", "member_id": "nobody", "member_epoch": 5, "rebalance_timeout": from_ms(-1)}
+    rights = on_group(_O.READ, "no-such-group"), on_topic(_O.DESCRIBE)
+    consumer = _made(Api.CONSUMER_GROUP_HEARTBEAT, **beat, subscribed_topic_names=[TOPIC])
+    yield Row("ConsumerGroupHeartbeat", Api.CONSUMER_GROUP_HEARTBEAT, rights, consumer)
+    yield Row("ConsumerGroupHeartbeat, group only", Api.CONSUMER_GROUP_HEARTBEAT, rights[:1], consumer)
+    consumers = _made(Api.CONSUMER_GROUP_DESCRIBE, group_ids=["no-such-group"], include_authorized_operations=True)
+    yield Row(
+        "ConsumerGroupDescribe",
+        Api.CONSUMER_GROUP_DESCRIBE,
+        (on_group(_O.DESCRIBE, "no-such-group"),),
+        consumers,
+    )
+    topology = {"epoch": 0, "subtopologies": [{"subtopology_id": "0", "source_topics": [TOPIC]}]}
+    flight = {"group_id": "flock", "member_id": "bird", "member_epoch": 0, "rebalance_timeout": _SECOND}
+    lists = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], "client_tags": [], "process_id": "p"}
+    streams = _made(Api.STREAMS_GROUP_HEARTBEAT, **flight, **lists, topology=topology)
+    rights = on_group(_O.READ, "flock"), on_topic(_O.DESCRIBE)
+    yield Row("StreamsGroupHeartbeat, group only", Api.STREAMS_GROUP_HEARTBEAT, rights[:1], streams, 0)
+    yield Row("StreamsGroupHeartbeat", Api.STREAMS_GROUP_HEARTBEAT, rights, streams, 0)
+    flock = _made(Api.STREAMS_GROUP_DESCRIBE, group_ids=["flock"])
+    see = (on_group(_O.DESCRIBE, "flock"),)  # of the topics in its topology too, which is not granted
+    yield Row("StreamsGroupDescribe, group only", Api.STREAMS_GROUP_DESCRIBE, see, flock, 0)
+
+
+def _of_brokers() -> Iterator[Row]:
+    marker = {
+        "producer_id": 10**6,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "topics": [{"name": "nowhere", "partition_indexes": [0]}],
+        "coordinator_epoch": 0,
+    }
+    for right in (_O.CLUSTER_ACTION, _O.ALTER):
+        written = _made(Api.WRITE_TXN_MARKERS, markers=[marker])
+        yield Row(f"WriteTxnMarkers {right.name}", Api.WRITE_TXN_MARKERS, (on_cluster(right),), written)
+    quorum = _made(Api.DESCRIBE_QUORUM, topics=[{"topic_name": "nowhere", "partitions": [{"partition_index": 0}]}])
+    yield Row("DescribeQuorum", Api.DESCRIBE_QUORUM, (on_cluster(_O.DESCRIBE),), quorum)
+    share = _made(Api.FIND_COORDINATOR, key_type=2, coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAAAQ:0"])
+    yield Row("FindCoordinator, share", Api.FIND_COORDINATOR, (), share)
+    for number, right in enumerate((on_topic(_O.CREATE, "auto-0"), on_cluster(_O.CREATE))):
+        topic = f"auto-{number}"
+        made = _made(Api.METADATA, topics=[{"name": topic, "topic_id": None}], allow_auto_topic_creation=True)
+        rights = on_topic(_O.DESCRIBE, topic), right
+        yield Row(f"Metadata, creating {number}, not allowed to", Api.METADATA, rights[:1], made)
+        yield Row(f"Metadata, creating {number}", Api.METADATA, rights, made)
+
 
 def _position(metadata: str) -> dict[str, Any]:
     return {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, metadata: ""}

@@ -33,12 +33,14 @@ _SAME = (
 _NAMES = ("key", "group_id", "transactional_id", "name", "topic_name", "user", "topic")
 _NUMBERS = ("partition_index", "partition_id", "partition", "index", "resource_type")
 _NONE_IS_MINUS_ONE = ("offset", "leader_epoch", "node_id", "leader_id", "watermark", "producer_id", "producer_epoch")
+# Kafka refuses these without going into what was asked.
+_AS_A_WHOLE = frozenset({ApiKey.DESCRIBE_QUORUM})
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def error_answer(api_key: ApiKey, request: object, code: ErrorCode) -> object:
     """A response of the newest class that answers all of `request` with `code`."""
-    return _filled(newest_class(api_key, "response"), request, code)
+    return _filled(newest_class(api_key, "response"), None if api_key in _AS_A_WHOLE else request, code)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def refuse(code: ErrorCode, message: str) -> Response:
         member_epoch=i32(0),
         heartbeat_interval=NO_THROTTLE,
         task_offset_interval=NO_THROTTLE,
-        status=None,
+        status=(),
         active_tasks=None,
         standby_tasks=None,
         warmup_tasks=None,

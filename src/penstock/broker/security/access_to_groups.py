@@ -35,6 +35,7 @@ __all__ = [
 _TOPIC_FAILED = ErrorCode.topic_authorization_failed
 _GROUP_FAILED = ErrorCode.group_authorization_failed
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_NOT_ASKED = -(2**31)
 
 
 def find_coordinator(checked: Checked) -> Any:
@@ -152,13 +153,8 @@ def streams_group_describe(checked: Checked) -> Any:
         names = _topics_of(group.topology.subtopologies or ()) if group.topology is not None else iter(())
         if all(checked.allow.on_topic(checked.call, Operation.DESCRIBE, name) for name in names):
             return group
-        return dataclasses.replace(
-            group,
-            error_code=_TOPIC_FAILED,
-            error_message="The described group uses topics that the client is not authorized to describe.",
-            members=(),
-            topology=None,
-        )
+        hidden = _undescribed(group, "The described group uses topics that the client is not authorized to describe.")
+        return dataclasses.replace(hidden, topology=None)
 
     return then(
         _described(checked, "group_ids"),
@@ -210,6 +206,20 @@ def delete_groups(checked: Checked) -> Any:
     )
 
 
+def _undescribed(group: Any, message: str) -> Any:
+    """Its id and why nothing else is told: not its state, not its epochs."""
+    return dataclasses.replace(
+        group,
+        error_code=_TOPIC_FAILED,
+        error_message=message,
+        group_state="",
+        group_epoch=i32(0),
+        assignment_epoch=i32(0),
+        members=(),
+        authorized_operations=i32(_NOT_ASKED),
+    )
+
+
 def consumer_group_describe(checked: Checked) -> Any:
     """A group with a topic that may not be seen, subscribed to or assigned, is refused as a whole."""
 
@@ -217,12 +227,7 @@ def consumer_group_describe(checked: Checked) -> Any:
         names = dict.fromkeys(name for member in group.members for name in _topics_of_consumer(member))
         if all(checked.allow.on_topic(checked.call, Operation.DESCRIBE, name) for name in names):
             return group
-        return dataclasses.replace(
-            group,
-            error_code=_TOPIC_FAILED,
-            error_message="The group has described topic(s) that the client is not authorized to describe.",
-            members=(),
-        )
+        return _undescribed(group, "The group has described topic(s) that the client is not authorized to describe.")
 
     return then(
         _described(checked, "group_ids"),
