@@ -85,7 +85,7 @@ class ConsumerScript(Script):
         return self.beat(step, member, **{**request, **fields})
 
     def beat(self, step: str, member: str, **fields: Any) -> Any:
-        """`owned`: None says nothing, MINE what the member has, else partitions by topic; `epoch` defaults to its own."""
+        """`owned`: None says nothing, MINE what it has, else partitions by topic; `epoch` defaults to its own."""
         answer = self._consumer_beat(member, **fields)
         self._record(step, self._told(answer, member))
         return answer

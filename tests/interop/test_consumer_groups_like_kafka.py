@@ -1,4 +1,4 @@
-"""The same scripts of consumer group requests to Apache Kafka 4.3.1 and to our broker: the same answers, field by field.
+"""The same scripts for consumer groups to Apache Kafka 4.3.1 and to our broker: the same answers, field by field.
 
 Where we answer otherwise on purpose, the table below says so and why; it is exact both ways, as in
 `test_heartbeats_like_kafka`.

@@ -90,7 +90,7 @@ class ConsumerGroup:
         return GroupState.RECONCILING
 
     def preferred_assignor(self, order: Iterable[str], changed: ConsumerGroupMember | None = None) -> str | None:
-        """What most members name, `changed` in place of the stored one; of equals the first in `order`. None when nobody
+        """What most members name, `changed` in place of the stored one; of equals the first in `order`. None: nobody
         names one that is in it."""
         members = self.members if changed is None else {**self.members, changed.member_id: changed}
         votes = dict.fromkeys(order, 0)

@@ -26,6 +26,7 @@ from penstock.coordinator.records.fields import (
     write_int32,
     write_int64,
     write_tags,
+    write_unsigned_varint,
 )
 
 __all__ = [
@@ -45,7 +46,9 @@ __all__ = [
     "write_target_metadata",
 ]
 
-_PRESENT = 1
+_ABSENT, _PRESENT = 0, 1
+_KAFKAS_DEFAULT = ClassicMemberMetadata(session_timeout_ms=0)
+"""What Kafka takes a member for whose record does not have the tag at all. So the tag is there even for none."""
 
 
 def write_metadata(value: ConsumerGroupMetadataValue) -> tuple[int, bytes]:
@@ -84,15 +87,7 @@ def write_member(value: ConsumerGroupMemberMetadataValue) -> tuple[int, bytes]:
     write_compact_string(out, value.subscribed_topic_regex)
     write_int32(out, value.rebalance_timeout_ms)
     write_compact_string(out, value.server_assignor)
-    tags: list[tuple[int, bytes]] = []
-    if value.classic_member_metadata is not None:
-        classic = bytearray()
-        write_int8(classic, _PRESENT)  # a nullable struct says that it is there
-        write_int32(classic, value.classic_member_metadata.session_timeout_ms)
-        write_compact_array(classic, value.classic_member_metadata.supported_protocols, _write_protocol)
-        write_tags(classic)
-        tags.append((0, bytes(classic)))
-    write_tags(out, *tags)
+    write_tags(out, *_classic_tag(value.classic_member_metadata))
     return 0, bytes(out)
 
 
@@ -113,7 +108,7 @@ def read_member(cursor: Cursor, _version: int) -> ConsumerGroupMemberMetadataVal
         subscribed_topic_regex=regex,
         rebalance_timeout_ms=rebalance_timeout_ms,
         server_assignor=assignor,
-        classic_member_metadata=_read_classic(tags[0]) if 0 in tags else None,
+        classic_member_metadata=_read_classic(tags[0]) if 0 in tags else _KAFKAS_DEFAULT,
     )
 
 
@@ -200,8 +195,20 @@ def _write_protocol(out: bytearray, protocol: tuple[str, bytes]) -> None:
     write_tags(out)
 
 
+def _classic_tag(metadata: ClassicMemberMetadata | None) -> list[tuple[int, bytes]]:
+    if metadata == _KAFKAS_DEFAULT:
+        return []
+    out = bytearray()
+    write_unsigned_varint(out, _ABSENT if metadata is None else _PRESENT)
+    if metadata is not None:
+        write_int32(out, metadata.session_timeout_ms)
+        write_compact_array(out, metadata.supported_protocols, _write_protocol)
+        write_tags(out)
+    return [(0, bytes(out))]
+
+
 def _read_classic(cursor: Cursor) -> ClassicMemberMetadata | None:
-    if cursor.int8() < 0:
+    if cursor.unsigned_varint() == _ABSENT:
         return None
     metadata = ClassicMemberMetadata(
         session_timeout_ms=cursor.int32(), supported_protocols=cursor.compact_array(_read_protocol)
