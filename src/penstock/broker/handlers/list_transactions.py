@@ -11,7 +11,7 @@ from kio.schema.types import ProducerId, TransactionalId
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.transactions.id_pattern import BadPattern, IdPattern
+from penstock.coordinator.linear_pattern import BadPattern, LinearPattern
 from penstock.coordinator.transactions.listing import TransactionFilter, unknown_states
 from penstock.coordinator.transactions.transaction_state import state_name
 from penstock.coordinator.transactions.transitions import state_of
@@ -25,7 +25,7 @@ def handle(request: m.list_transactions_request.ListTransactionsRequest, _call: 
     pattern = None
     if request.transactional_id_pattern:
         try:
-            pattern = IdPattern(request.transactional_id_pattern)
+            pattern = LinearPattern(request.transactional_id_pattern)
         except BadPattern:
             return _response(ErrorCode.invalid_regular_expression)
     wanted = TransactionFilter(
