@@ -52,13 +52,13 @@ def append_usual(
     ]
     if not request.acks:
         return NO_ANSWER
-    waiting = [
-        (topic, partition)
-        for topic, outcomes in zip(topics, appended, strict=True)
-        for partition, outcome in outcomes
-        if isinstance(outcome, AppendRefused) or broker.logs.wait_for_flush(topic, partition)
-    ]
-    return _answer(request, topics, appended, broker) if waiting else _bytes(request, appended)
+    for topic, outcomes in zip(topics, appended, strict=True):
+        for partition, outcome in outcomes:
+            if isinstance(outcome, AppendRefused) or outcome.log_append_time_ms >= 0:
+                return _answer(request, topics, appended, broker)
+            if broker.logs.wait_for_flush(topic, partition):
+                return _answer(request, topics, appended, broker)
+    return _bytes(request, appended)
 
 
 def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
