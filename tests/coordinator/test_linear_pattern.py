@@ -26,7 +26,6 @@ ATOMS = st.sampled_from(
         "-",
         "[b\\-]",
         "\\b",
-        "\\B",
         "[\\da]",
         "(?i:A)",
     ]
