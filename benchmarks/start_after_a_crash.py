@@ -1,8 +1,9 @@
 """How long a broker takes to answer on a data directory with many and large logs, after a clean and an unclean end.
 
 `python benchmarks/start_after_a_crash.py [partitions] [gigabytes]`: so many partitions share the gigabytes, in batches
-of 16 KiB. Start: from the process's `start()` to the first answer; then every log is read once, since logs are opened,
-and after a crash checked, when they are first asked for.
+of 16 KiB. Segments that are closed are flushed, as a broker does it in the background. Start: from the process's
+`start()` to the first answer; then every log is read once, since logs are opened, and after a crash checked, when they
+are first asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def written(path: Path, partitions: int, gigabytes: float) -> LogDirectory:
     for n in range(each):
         batch = encode_batch([PlainRecord(value=value, timestamp_ms=n) for value in values])
         for partition in range(partitions):
-            directory.log("t", partition).append(batch, leader_epoch=0)
+            log = directory.log("t", partition)
+            log.append(batch, leader_epoch=0)
+            if log.recovery_point < log.segment_base_offsets[-1]:  # closed segments are flushed, as a broker does it
+                log.flush()
+                directory.checkpoint()
     return directory
 
 
