@@ -1,8 +1,9 @@
 """Kafka's DumpLogSegments over a data directory in which everything was used, without a complaint.
 
 Every codec by producers and by `compression.type`, create and append time, headers and nulls, idempotent and
-transactional producers (committed and aborted), compaction with tombstones, deleted records, committed offsets, several
-leader epochs; logs, indexes, time indexes, producer snapshots, transaction indexes.
+transactional producers (committed and aborted), compaction with tombstones, deleted records, committed offsets (simple
+ones, in transactions, of a streams group), several leader epochs; logs, indexes, time indexes, producer snapshots,
+transaction indexes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.broker.conftest import WireClient
+from tests.durability.requests import streams_heartbeat
 from tests.interop.kafka_tools import Told, ToolServer
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
@@ -50,16 +55,23 @@ def fill(broker: EmbeddedBroker, round_: int) -> None:
             assert producer.flush(60) == 0
     transactional = confluent_kafka.Producer({**common, "transactional.id": "dumped"})
     transactional.init_transactions(60)
+    consumer = confluent_kafka.Consumer({**common, "group.id": "dumped"})
     for number in range(12):
         transactional.begin_transaction()
         for part in range(40):
             transactional.produce("transactions", value=f"{number}-{part}" * 10)
         transactional.flush(60)
+        if number % 2:
+            position = confluent_kafka.TopicPartition("transactions", 0, number)
+            transactional.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 60)
         transactional.abort_transaction(60) if number % 3 == 0 else transactional.commit_transaction(60)
-    consumer = confluent_kafka.Consumer({**common, "group.id": "dumped"})
     position = confluent_kafka.TopicPartition("plain", 0, round_ + 1)
     consumer.commit(offsets=[position], asynchronous=False)
     consumer.close()
+    client = WireClient(broker.port)
+    answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, streams_heartbeat(f"streams-{round_}", "m1", 0, "plain"))
+    assert answer.error_code is ErrorCode.none
+    client.close()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +141,23 @@ def test_indexes_fit_their_logs(directory: Path, tools: ToolServer, kind: str, o
     assert (told.code, lines) == (0, [])
 
 
-def test_producer_snapshots_and_transaction_indexes(directory: Path, tools: ToolServer) -> None:
+def test_transaction_indexes_tell_of_the_aborted(directory: Path, tools: ToolServer) -> None:
+    told = dumped(tools, directory, "*-*/*.txnindex")
+    assert (told.code, complaints(told)) == (0, [])
+    of_topic = dumped(tools, directory, "transactions-0/*.txnindex")
+    assert of_topic.out.count("producerId: ") == 8, of_topic.out
+    of_groups = dumped(tools, directory, "__consumer_offsets-*/*.txnindex")
+    assert of_groups.out.count("producerId: ") == 4, of_groups.out
+
+
+def test_what_coordinators_wrote_is_understood(directory: Path, tools: ToolServer) -> None:
+    told = dumped(tools, directory, "__consumer_offsets-*/*.log", "--offsets-decoder")
+    assert told.code == 0
+    for words in ('"group":"dumped"', '"topic":"transactions"', '"groupId":"streams-0"', "endTxnMarker: ABORT"):
+        assert words in told.out, words
+
+
+def test_producer_snapshots(directory: Path, tools: ToolServer) -> None:
     snapshots = dumped(tools, directory, "*-*/*.snapshot")
     assert (snapshots.code, complaints(snapshots)) == (0, [])
     assert "producerId: " in snapshots.out

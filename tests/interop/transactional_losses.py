@@ -19,7 +19,7 @@ PRODUCE, INIT, ADD, END = 0, 22, 24, 26
 
 
 class Case(NamedTuple):
-    """`flushes`: whether the records are acknowledged before the end is asked for; else it comes right after the loss."""
+    """`flushes`: whether the records are acknowledged before the end is asked for; else right after the loss."""
 
     api_key: int
     loss: Loss
