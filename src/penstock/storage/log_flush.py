@@ -2,6 +2,8 @@
 
 A file survives by its name only: the first flush also syncs the directory and the one above it, whoever made them (a
 process that was killed before may have left them to the page cache), later ones the directory when files came or went.
+The indexes of the segment in which the recovery point lies, or which ends there, are synced later, when it is no longer
+the active one: until then a recovery builds them anew.
 `flush` may be called from another thread than the one that appends; one flush at a time.
 """
 
@@ -55,8 +57,8 @@ class LogFlush:
             directory_changed, self._directory_changed = self._directory_changed, False
             bases = [segment.base_offset for segment in segments]
             try:
-                for segment in segments[max(bisect_right(bases, self.recovery_point) - 1, 0) :]:
-                    segment.sync()
+                for segment in segments[max(bisect_right(bases, self.recovery_point - 1) - 1, 0) :]:
+                    segment.sync(with_indexes=segment is not segments[-1])
                 if directory_changed:
                     self._file_system.sync_directory(self._directory)
                 if self._is_first:

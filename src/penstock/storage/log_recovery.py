@@ -139,7 +139,8 @@ def _recover(
     segments: list[LogSegment], recovery_point: int, gaps_until: int | None, note: Callable[[BatchHeader], bool]
 ) -> tuple[list[LogSegment], int]:
     """Scan from the recovery point on; what is left, and how many bytes were cut."""
-    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    # The one that ends at the recovery point, too: its indexes may not have been synced (`LogFlush`).
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset < recovery_point), default=0)
     next_offset = segments[first].base_offset
     for i in range(first, len(segments)):
         segment = segments[i]

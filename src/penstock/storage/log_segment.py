@@ -281,14 +281,17 @@ class LogSegment:
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Make log and indexes survive a power loss. Raises OSError. A segment removed meanwhile needs it no more."""
+    def sync(self, *, with_indexes: bool = True) -> None:
+        """Make log and indexes survive a power loss. Raises OSError. A segment removed meanwhile needs it no more.
+
+        The two that a recovery builds anew may be left out.
+        """
         if self._removed:
             return
         try:
             self.file.sync()
             self.transaction_index.sync()
-            if self._indexes_loaded:
+            if with_indexes and self._indexes_loaded:
                 self.offset_index.sync()
                 self.time_index.sync()
         except FileNotFoundError:

@@ -449,6 +449,7 @@ class PartitionLog:
                 self._state.save_producers()
             if flush:
                 self.flush()
+                self._sync_indexes(active)
             else:
                 self._write_transaction_indexes()
             clean = CleanShutdown(
@@ -456,6 +457,14 @@ class PartitionLog:
             )
         self.abandon()
         return clean
+
+    def _sync_indexes(self, active: LogSegment) -> None:
+        """After a clean stop nobody builds them anew."""
+        try:
+            if self._written_since_open or self.recovered:
+                active.sync()
+        except OSError as error:
+            self._state.health.refuse(error, "could not be flushed")
 
     def abandon(self) -> None:
         """Let go of the files as a killed process would: nothing is flushed or noted."""
