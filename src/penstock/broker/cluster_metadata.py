@@ -43,6 +43,7 @@ class ClusterMetadata:
         self._directory = directory
         self._by_name: dict[str, TopicDescription] = {}
         self._by_id: dict[uuid.UUID, TopicDescription] = {}
+        self._by_key: dict[bytes, TopicDescription] = {}
         self._version = 0
         self._image: MetadataImage | None = None
         self._producer_ids: Iterator[int] = iter(())
@@ -77,6 +78,10 @@ class ClusterMetadata:
 
     def topic_by_id(self, topic_id: uuid.UUID | None) -> TopicDescription | None:
         return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def topic_by_key(self, key: bytes) -> TopicDescription | None:
+        """By the bytes of its id."""
+        return self._by_key.get(key)
 
     def topics(self) -> tuple[TopicDescription, ...]:
         return tuple(self._by_name[name] for name in sorted(self._by_name))
@@ -138,6 +143,7 @@ class ClusterMetadata:
             for entry in self._directory.topics.values()
         }
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+        self._by_key = {topic_id.bytes: topic for topic_id, topic in self._by_id.items()}
         self._version += 1
         self._image = None
 

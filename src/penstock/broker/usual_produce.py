@@ -8,7 +8,6 @@ found wrong later, in a batch itself, is judged by the log as ever, and answered
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from uuid import UUID
 
 from kio.schema.types import TopicName
 
@@ -66,9 +65,7 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
         return None
     topics = []
     for asked in request.topics:
-        topic = (
-            broker.metadata.topic_by_id(UUID(bytes=asked.key)) if request.by_id else broker.metadata.topic(asked.name)
-        )
+        topic = broker.metadata.topic_by_key(asked.key) if request.by_id else broker.metadata.topic(asked.name)
         if topic is None or topic.is_internal:
             return None
         for batch in asked.batches:
