@@ -71,6 +71,7 @@ class ConsumerCore:
         self._in_use = threading.RLock()
         self._closed = False
         self._wanted: SubscribedTopics | None = None
+        self._subscription_due = False
         self._runner: GroupRunner | None = None
         self.control = self._client()
         self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
@@ -110,7 +111,7 @@ class ConsumerCore:
     # Subscribing and assigning.
 
     def subscribe(self, topics: Topics) -> None:
-        """Joins the group, or changes what is read. Raises ConfigError without a `group.id`."""
+        """What is read from the next poll on: it joins the group. Raises ConfigError without a `group.id`."""
         self._open("subscribe")
         self._need_group("subscribe")
         if self._wanted is None and len(self.positions):
@@ -123,9 +124,7 @@ class ConsumerCore:
                 "take group.protocol=consumer, or re.compile(…), which the client resolves",
             )
         self._wanted = wanted
-        if self._runner is None:
-            self._runner = self._start_membership(classic=self._configuration["group.protocol"] == "classic")
-        self._runner.subscribe(wanted)
+        self._subscription_due = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Exactly these, without a group's help; those that stay keep their positions."""
@@ -164,6 +163,7 @@ class ConsumerCore:
             deadline = time.monotonic() + timeout_s
             max_rows = self._configuration["max.poll.records"]
             wait_s = 0.0
+            self._tell_subscription()
             try:
                 while True:
                     if self._runner is not None:
@@ -233,6 +233,15 @@ class ConsumerCore:
             api_timeout_ms=settings["default.api.timeout.ms"],
             security=self._security,
         )
+
+    def _tell_subscription(self) -> None:
+        """A consumer that nobody polls takes part in nothing: who could revoke what it holds?"""
+        if not self._subscription_due or self._wanted is None:
+            return
+        if self._runner is None:
+            self._runner = self._start_membership(classic=self._configuration["group.protocol"] == "classic")
+        self._runner.subscribe(self._wanted)
+        self._subscription_due = False
 
     def _start_membership(self, *, classic: bool) -> GroupRunner:
         offered = None if classic else self.control.supported_range(ApiKey.CONSUMER_GROUP_HEARTBEAT)

@@ -1,0 +1,223 @@
+"""A member of a consumer group, exchange by exchange."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.client.membership.group_script import GroupScript, assigned, found, metadata, topic_id
+
+from penstock.client.membership.consumer_membership import ConsumerMembership
+from penstock.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
+from penstock.client.membership.group_member import GroupMemberState
+from penstock.client.membership.subscription import SubscribedTopics
+from penstock.protocol import messages as m
+from penstock.protocol.error_codes import ErrorCode
+
+FLIGHTS = SubscribedTopics(names=("flights",))
+
+
+def script(wanted: SubscribedTopics = FLIGHTS, **settings: Any) -> GroupScript:
+    made = GroupScript(ConsumerMembership("g", "m1", chance=lambda: 0.0, **settings))
+    made.member.subscribe(wanted, made.now_ms)
+    made.find_coordinator()
+    return made
+
+
+def settled(**settings: Any) -> GroupScript:
+    """Joined, with flights-0 and flights-1 acknowledged."""
+    made = script(**settings)
+    made.next_sent()
+    made.answer(assigned({"flights": [0, 1]}))
+    made.next_sent()
+    (event,) = made.answer(metadata({"flights": 4}))
+    made.acknowledge(event)
+    made.next_sent()
+    made.answer(assigned(None))
+    return made
+
+
+def owned(request: Any) -> dict[Any, tuple[int, ...]] | None:
+    if request.topic_partitions is None:
+        return None
+    return {topic.topic_id: tuple(topic.partitions) for topic in request.topic_partitions}
+
+
+def test_joining_tells_everything_and_owns_nothing() -> None:
+    member = script(rack_id="r1", server_assignor="range")
+    request = member.next_sent()
+    assert (request.member_epoch, request.member_id, owned(request)) == (0, "m1", {})
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (("flights",), None)
+    assert (request.rack_id, request.server_assignor) == ("r1", "range")
+    assert member.sent() is None  # one request at a time
+
+
+def test_names_are_asked_for_and_an_assignment_is_acknowledged_at_once() -> None:
+    member = script()
+    member.next_sent()
+    assert member.answer(assigned({"flights": [0, 1]})) == ()
+    assert member.next_sent().topics[0].topic_id == topic_id("flights")
+    (event,) = member.answer(metadata({"flights": 4}))
+    assert event == Rebalance(number=1, assigned=(("flights", 0), ("flights", 1)))
+    assert member.member.state is GroupMemberState.RECONCILING
+    assert owned(member.next_sent()) is None  # still with the application: heartbeats go on, nothing is claimed
+    member.answer(assigned(None))
+    member.acknowledge(event)
+    before = member.now_ms
+    assert owned(member.next_sent()) == {topic_id("flights"): (0, 1)}
+    assert member.now_ms == before
+    assert member.member.owned == (("flights", 0), ("flights", 1))
+
+
+def test_a_newer_target_waits_for_the_acknowledgement() -> None:
+    member = settled()
+    member.next_sent()
+    (first,) = member.answer(assigned({"flights": [1]}, epoch=2))
+    assert first == Rebalance(number=2, revoked=(("flights", 0),), assigned=())
+    member.next_sent()
+    assert member.answer(assigned({"flights": [2]}, epoch=2)) == ()
+    member.acknowledge(first)
+    (second,) = member.member.take_events()
+    assert second == Rebalance(number=3, revoked=(("flights", 1),), assigned=(("flights", 2),))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id])
+def test_a_fenced_member_loses_everything_and_joins_again(code: ErrorCode) -> None:
+    member = settled()
+    member.next_sent()
+    (event,) = member.answer(assigned(None, code=code))
+    assert isinstance(event, PartitionsLost)
+    assert not member.member.identity.is_member
+    assert member.sent() is None  # the application has not heard it yet
+    member.acknowledge(event)
+    request = member.next_sent()
+    assert (request.member_epoch, request.member_id, owned(request)) == (0, "m1", {})
+
+
+def test_a_loss_replaces_what_was_not_begun() -> None:
+    member = script()
+    member.next_sent()
+    member.answer(assigned({"flights": [0]}))
+    member.next_sent()
+    member.member.on_response(metadata({"flights": 4}), member.now_ms)
+    member.next_sent()
+    (event,) = member.answer(assigned(None, code=ErrorCode.fenced_member_epoch))
+    assert isinstance(event, PartitionsLost)
+
+
+def test_an_acknowledgement_that_comes_too_late_means_nothing() -> None:
+    member = settled()
+    member.next_sent()
+    (event,) = member.answer(assigned({"flights": []}, epoch=2))
+    member.next_sent()
+    (lost,) = member.answer(assigned(None, code=ErrorCode.fenced_member_epoch))
+    member.acknowledge(event)
+    assert member.member.state is GroupMemberState.LOST
+    member.acknowledge(lost)
+    assert member.member.state is GroupMemberState.JOINING
+
+
+def test_after_a_lost_answer_everything_is_told_again() -> None:
+    member = settled()
+    member.next_sent()
+    member.fail()
+    member.find_coordinator()
+    request = member.next_sent()
+    assert owned(request) == {topic_id("flights"): (0, 1)}
+    assert request.subscribed_topic_names == ("flights",)
+    assert request.member_epoch == 1
+
+
+def test_a_subscription_that_changes_while_a_heartbeat_is_out_is_told_with_the_next() -> None:
+    member = settled()
+    assert member.next_sent().subscribed_topic_names is None
+    member.member.subscribe(SubscribedTopics(names=("delays",)), member.now_ms)
+    member.answer(assigned(None))
+    before = member.now_ms
+    assert member.next_sent().subscribed_topic_names == ("delays",)
+    assert member.now_ms - before <= 200
+
+
+def test_patterns_of_the_broker_travel_and_are_taken_back() -> None:
+    member = script(SubscribedTopics(broker_regex="f.*"))
+    request = member.next_sent()
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == ((), "f.*")
+    member.answer(assigned({}))
+    member.member.subscribe(FLIGHTS, member.now_ms)
+    request = member.next_sent()
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (("flights",), "")
+
+
+def test_our_own_patterns_are_resolved_before_the_join_and_looked_at_again() -> None:
+    member = script(SubscribedTopics(matching=re.compile("f.*")), metadata_max_age_ms=1_000)
+    assert member.next_sent().topics is None
+    member.answer(metadata({"flights": 1, "delays": 1}))
+    assert member.next_sent().subscribed_topic_names == ("flights",)
+    member.answer(assigned({}))
+    while not isinstance(member.next_sent(), m.metadata_request.MetadataRequest):
+        member.answer(assigned(None))
+    member.answer(metadata({"flights": 1, "ferries": 1}))
+    assert member.next_sent().subscribed_topic_names == ("ferries", "flights")
+
+
+@pytest.mark.parametrize(("instance_id", "for_good", "epoch"), [(None, None, -1), ("one", None, -2), ("one", True, -1)])
+def test_leaving(instance_id: str | None, for_good: bool | None, epoch: int) -> None:
+    member = settled(instance_id=instance_id)
+    member.member.leave(member.now_ms, for_good=for_good)
+    assert member.next_sent().member_epoch == epoch
+    assert member.answer(assigned(None, epoch=epoch)) == (GroupLeft(confirmed=True),)
+
+
+def test_a_leave_does_not_wait_for_the_request_that_is_out_nor_for_ever() -> None:
+    member = settled()
+    member.next_sent()
+    member.member.leave(member.now_ms)
+    assert member.sent().member_epoch == -1
+    member.now_ms += 5_001
+    assert member.sent() is None
+    assert member.member.take_events() == (GroupLeft(confirmed=False),)
+
+
+def test_a_held_instance_id_is_waited_for_and_then_given_up() -> None:
+    member = script(instance_id="one")
+    began = member.now_ms
+    events: list[Any] = []
+    while not any(isinstance(event, GroupFatal) for event in events):
+        request = member.next_sent()
+        code = ErrorCode.unreleased_instance_id if request.member_epoch == 0 else ErrorCode.none
+        events += member.answer(assigned(None, code=code))
+    assert isinstance(events[0], Noticed)
+    assert events[-1].error.code == "instance-taken"
+    assert 50_000 < member.now_ms - began < 60_000
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.unsupported_version, "unsupported-api"),
+        (ErrorCode.group_authorization_failed, "not-authorized"),
+        (ErrorCode.group_max_size_reached, "group-full"),
+        (ErrorCode.invalid_regular_expression, "heartbeat-refused"),
+        (ErrorCode.unsupported_assignor, "heartbeat-refused"),
+        (ErrorCode.fenced_instance_id, "instance-fenced"),
+        (ErrorCode.group_id_not_found, "group-kind"),
+    ],
+)
+def test_what_ends_a_membership(code: ErrorCode, kind: str) -> None:
+    member = script()
+    member.next_sent()
+    (event,) = member.answer(assigned(None, code=code, message="because"))
+    assert isinstance(event, GroupFatal)
+    assert event.error.code == kind
+    assert member.sent() is None
+
+
+def test_a_coordinator_that_moved_is_looked_for() -> None:
+    member = settled()
+    member.next_sent()
+    member.answer(assigned(None, code=ErrorCode.not_coordinator))
+    member.next_sent()
+    member.answer(found(ErrorCode.coordinator_not_available))
+    member.find_coordinator()
+    assert member.next_sent().member_epoch == 1

@@ -1,0 +1,189 @@
+"""Other people's consumers as members of a group: confluent-kafka, kafka-python, aiokafka, Kafka's Java client.
+
+Each is a context manager on a thread or a process of its own, with `assigned` and `read` as `RunningConsumer` has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from tests.client.running_consumers import PATIENCE_S
+from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
+
+__all__ = ["FOREIGN", "ForeignConsumer"]
+
+SESSION_MS = 10_000
+
+
+class ForeignConsumer:
+    """Base: a thread that joins `group`, reads `topic`, and says what it has."""
+
+    protocols: tuple[str, ...] = ("classic",)
+
+    def __init__(self, servers: str, group: str, topic: str, *, protocol: str, strategy: str) -> None:
+        self.servers, self.group, self.topic = servers, group, topic
+        self.protocol, self.strategy = protocol, strategy
+        self.assigned: set[tuple[str, int]] = set()
+        self.read: list[tuple[str, int, int]] = []
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.consume()
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def consume(self) -> None:
+        raise NotImplementedError
+
+
+class ConfluentConsumer(ForeignConsumer):
+    protocols = ("classic", "consumer")
+
+    def consume(self) -> None:
+        from confluent_kafka import Consumer
+
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.servers,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "group.protocol": self.protocol,
+        }
+        if self.protocol == "classic":
+            settings |= {
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 300,
+                "partition.assignment.strategy": self.strategy,
+            }
+        consumer = Consumer(settings)
+        consumer.subscribe([self.topic])
+        while not self._stop.is_set():
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    self.read.append((message.topic(), message.partition(), message.offset()))
+            self.assigned = {(each.topic, each.partition) for each in consumer.assignment()}
+        consumer.close()
+
+
+class KafkaPythonConsumer(ForeignConsumer):
+    def consume(self) -> None:
+        from kafka import KafkaConsumer
+        from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+        from kafka.coordinator.assignors.range import RangePartitionAssignor
+        from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+        from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+        assignors = {
+            "range": RangePartitionAssignor,
+            "roundrobin": RoundRobinPartitionAssignor,
+            "sticky": StickyPartitionAssignor,
+            "cooperative-sticky": CooperativeStickyAssignor,
+        }
+        consumer = KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.servers,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            partition_assignment_strategy=[assignors[self.strategy]],
+        )
+        while not self._stop.is_set():
+            for each, records in consumer.poll(100).items():
+                self.read.extend((each.topic, each.partition, record.offset) for record in records)
+            self.assigned = {(each.topic, each.partition) for each in consumer.assignment()}
+        consumer.close()
+
+
+class AiokafkaConsumer(ForeignConsumer):
+    def consume(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        from aiokafka import AIOKafkaConsumer
+        from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+        from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+        from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+        assignors = {
+            "range": RangePartitionAssignor,
+            "roundrobin": RoundRobinPartitionAssignor,
+            "sticky": StickyPartitionAssignor,
+        }
+        consumer = AIOKafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.servers,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            partition_assignment_strategy=[assignors[self.strategy]],
+        )
+        await consumer.start()
+        while not self._stop.is_set():
+            for each, records in (await consumer.getmany(timeout_ms=100)).items():
+                self.read.extend((each.topic, each.partition, record.offset) for record in records)
+            self.assigned = {(each.topic, each.partition) for each in consumer.assignment()}
+        await consumer.stop()
+
+
+class JavaConsumer(ForeignConsumer):
+    protocols = ("classic", "consumer")
+
+    def consume(self) -> None:
+        classpath = f"{compiled(Path(__file__).parent / 'java_consumer')}:{kafka_jars(TOOLS_VERSION)}/*"
+        command = [java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, "GroupMember"]
+        command += [self.servers, self.group, self.topic, f"group.protocol={self.protocol}"]
+        if self.protocol == "classic":
+            names = {"range": "Range", "roundrobin": "RoundRobin", "sticky": "Sticky"}
+            assignor = f"{names.get(self.strategy, 'CooperativeSticky')}Assignor"
+            command += [f"session.timeout.ms={SESSION_MS}", "heartbeat.interval.ms=300"]
+            command.append(f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{assignor}")
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
+        listener.start()
+        self._stop.wait()
+        process.stdin.write("end\n")
+        process.stdin.close()
+        process.wait(PATIENCE_S)
+        listener.join(PATIENCE_S)
+        process.stdout.close()
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            word, *numbers = line.split()
+            if word == "read":
+                self.read.append((self.topic, int(numbers[0]), int(numbers[1])))
+            else:
+                self.assigned = {(self.topic, int(number)) for number in numbers}
+
+
+FOREIGN: dict[str, type[ForeignConsumer]] = {
+    "confluent-kafka": ConfluentConsumer,
+    "kafka-python": KafkaPythonConsumer,
+    "aiokafka": AiokafkaConsumer,
+    "java": JavaConsumer,
+}
