@@ -5,7 +5,8 @@ of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, lin
 `java/AssignedConsumerPerformance`, which reads as Kafka's ConsumerPerformance does but without a consumer group (we
 serve none yet); several consumers read everything each. MB are 2^20 bytes, as the tools count them. The rate
 is all records of all clients by the time of the slowest client; MB per broker CPU second is what a busy machine leaves
-to compare. Prints a table, or JSON with --json.
+to compare. A second table is produced with an fsync before every acknowledgement (`penstock.flush.policy=always` beside
+Kafka's `log.flush.interval.messages=1`). Prints tables, or JSON with --json.
 """
 
 from __future__ import annotations
@@ -34,21 +35,36 @@ DEADLINE_S = 300
 
 def main() -> None:
     arguments = parse_arguments()
+    told = []
+    for fsync, fsync_kafka, megabytes in (
+        (arguments.fsync, arguments.fsync_kafka, arguments.megabytes),
+        ("always", "always", arguments.always_megabytes),
+    ):
+        if megabytes:
+            told.append(by_turns(fsync, fsync_kafka, megabytes, arguments))
+    if arguments.json:
+        print(json.dumps(told))
+
+
+def by_turns(fsync: str, fsync_kafka: str, megabytes: int, arguments: argparse.Namespace) -> dict[str, object]:
+    """Both brokers under one fsync policy each; prints the table, or answers what JSON is made of."""
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as running:
-        contenders = [running.enter_context(penstock_broker(arguments.fsync))]
+        contenders = [running.enter_context(penstock_broker(fsync))]
         if not arguments.without_kafka:
-            contenders.append(running.enter_context(apache_kafka(arguments.fsync_kafka)))
+            contenders.append(running.enter_context(apache_kafka(fsync_kafka)))
         for contender in contenders:  # warm: Java compiles what is hot
-            measure(contender, "warm", 1000, 1, arguments.megabytes // 2)
+            measure(contender, "warm", 1000, 1, megabytes // 2)
         shapes = [(size, clients) for size in arguments.record_size for clients in arguments.clients]
         for size, clients in shapes:
             for turn in range(arguments.rounds):
                 for contender in contenders:
-                    found = measure(contender, f"load-{size}-{clients}-{turn}", size, clients, arguments.megabytes)
+                    found = measure(contender, f"load-{size}-{clients}-{turn}", size, clients, megabytes)
                     for way, figure in found.items():
-                        figures.setdefault((f"{way}, {size} B, clients {clients}", contender.name), []).append(figure)
-        report(figures, contenders, arguments)
+                        if way == "produce" or fsync != "always":  # a fetch does not sync
+                            key = f"{way}, {size} B, clients {clients}", contender.name
+                            figures.setdefault(key, []).append(figure)
+        return report(figures, contenders, megabytes, arguments)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -59,12 +75,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fsync", default="interval", help="ours: never, interval (default) or always")
     parser.add_argument("--fsync-kafka", default="never", help="never (Kafka's default) or always")
+    parser.add_argument(
+        "--always-megabytes", type=int, default=40, help="produced with fsync always by both; 0 leaves it out (40)"
+    )
     parser.add_argument("--short", action="store_true", help="one round of little")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--without-kafka", action="store_true")
     arguments = parser.parse_args()
     if arguments.short:
-        arguments.rounds, arguments.megabytes = 1, 100
+        arguments.rounds, arguments.megabytes, arguments.always_megabytes = 1, 100, 0
     arguments.record_size = arguments.record_size or [100, 1024]
     arguments.clients = arguments.clients or [1, 4]
     return arguments
@@ -125,23 +144,23 @@ def figure(contender: Contender, megabytes: float, seconds: float, cpu: float, b
 
 
 def report(
-    figures: dict[tuple[str, str], list[dict[str, float]]], contenders: list[Contender], arguments: argparse.Namespace
-) -> None:
+    figures: dict[tuple[str, str], list[dict[str, float]]],
+    contenders: list[Contender],
+    megabytes: int,
+    arguments: argparse.Namespace,
+) -> dict[str, object]:
     medians = {
         key: {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
         for key, rounds in figures.items()
     }
     memory = {contender.name: contender.rss_mb() for contender in contenders}
     most = {contender.name: contender.rss_mb("VmHWM") for contender in contenders}
+    rows = [{"what": what, "broker": name, **found} for (what, name), found in medians.items()]
+    told: dict[str, object] = {"benchmark": "produce_fetch", "medians": rows, "rss_mb": memory, "most_rss_mb": most}
+    told["fsync"] = {contender.name: contender.fsync for contender in contenders}
     if arguments.json:
-        rows = [{"what": what, "broker": name, **found} for (what, name), found in medians.items()]
-        told = {"benchmark": "produce_fetch", "medians": rows, "rss_mb": memory, "most_rss_mb": most}
-        print(json.dumps({**told, "fsync": {contender.name: contender.fsync for contender in contenders}}))
-        return
-    print(
-        f"medians of {arguments.rounds} rounds by turns, {arguments.megabytes} MB each; "
-        f"load average {os.getloadavg()[0]:.1f}"
-    )
+        return told
+    print(f"medians of {arguments.rounds} rounds by turns, {megabytes} MB each; load average {os.getloadavg()[0]:.1f}")
     print(f"{'':<28}" + "".join(f"{f'{each.name}, fsync {each.fsync}':>42}" for each in contenders))
     for what in dict.fromkeys(what for what, _ in medians):
         found = [medians[what, contender.name] for contender in contenders]
@@ -155,6 +174,7 @@ def report(
         f"{'resident memory, most':<28}"
         + "".join(f"{memory[c.name]:>27.0f} MB, {most[c.name]:>5.0f} MB   " for c in contenders)
     )
+    return told
 
 
 if __name__ == "__main__":
