@@ -16,13 +16,17 @@ from penstock.broker.prometheus_text import Family
 from penstock.broker.request_metrics import RequestMetrics
 from penstock.broker.server_metrics import ServerMetrics, ServerSizes
 from penstock.broker.shard_runner import Outcome
+from penstock.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
 from penstock.coordinator.records.schemas import OffsetCommitKey
 
 __all__ = ["BrokerMetrics", "BrokerSizes"]
 
 COORDINATOR = "kafka.server:type=group-coordinator-metrics"
 
+GROUP_METADATA = "kafka.coordinator.group:type=GroupMetadataManager"
+CLASSIC_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 GROUP_STATES = ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead")
+CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _REMOVALS = frozenset({"MemberLeft", "MemberFenced"})
 
@@ -44,10 +48,7 @@ class BrokerMetrics:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._meters = {
-            name: Meter(clock)
-            for name in ("offset-commit", "offset-deletion", "offset-expiration", "streams-group-rebalance")
-        }
+        self._meters = {name: Meter(clock) for name in _METER_HELP}
         self._event_times = Distribution(clock)
         self._load_times = Distribution(clock)
         self.requests = RequestMetrics(clock)
@@ -58,8 +59,11 @@ class BrokerMetrics:
     def took_effect(self, outcome: Outcome) -> None:
         """A result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
         names = [event.name for event in outcome.events]
+        self._meters["group-completed-rebalance"].add(names.count("RebalanceCompleted"))
         if _REMOVALS.isdisjoint(names):
-            self._meters["streams-group-rebalance"].add(names.count("GroupEpochBumped"))
+            is_consumers = any(isinstance(record.key, ConsumerGroupMetadataKey) for record in outcome.records)
+            kind = "consumer" if is_consumers else "streams"
+            self._meters[f"{kind}-group-rebalance"].add(names.count("GroupEpochBumped"))
         offsets = [record for record in outcome.records if isinstance(record.key, OffsetCommitKey)]
         gone = sum(record.value is None for record in offsets)
         self._meters["offset-commit"].add(len(offsets) - gone)
@@ -83,11 +87,15 @@ class BrokerMetrics:
         counts = sizes.group_counts()
         protocols = [
             (sum(count for (kind, _), count in counts.items() if kind == protocol), {"protocol": protocol})
-            for protocol in ("classic", "streams")
+            for protocol in ("classic", "consumer", "streams")
         ]
         yield gauge(COORDINATOR, "group-count", "Groups, by protocol.", protocols)
         states = [(counts.get(("streams", state), 0), {"state": state}) for state in GROUP_STATES]
         yield gauge(COORDINATOR, "streams-group-count", "Streams groups, by state.", states)
+        consumers = [(counts.get(("consumer", state), 0), {"state": state}) for state in CONSUMER_STATES]
+        yield gauge(COORDINATOR, "consumer-group-count", "Consumer groups, by state.", consumers)
+        classic = [(counts.get(("classic", state), 0), {"name": f"NumGroups{state}"}) for state in CLASSIC_STATES]
+        yield gauge(GROUP_METADATA, "Value", "Classic groups, by state.", classic)
         for name, meter in self._meters.items():
             what = _METER_HELP[name]
             yield gauge(COORDINATOR, f"{name}-rate", f"{what}, per second over the last minute.", one(meter.rate()))
@@ -118,5 +126,7 @@ _METER_HELP = {
     "offset-commit": "Offsets committed",
     "offset-deletion": "Committed offsets deleted, by request or with their topic or group",
     "offset-expiration": "Committed offsets that expired",
+    "group-completed-rebalance": "Rebalances of classic groups that came to an assignment",
+    "consumer-group-rebalance": "Rebalances of consumer groups: rises of a group epoch but for members that leave",
     "streams-group-rebalance": "Rebalances of streams groups: rises of a group epoch but for members that leave",
 }
