@@ -196,9 +196,16 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row(
                 "penstock.connection.write.buffer.bytes",
                 "int",
-                8388608,
+                1048576,
                 65536,
                 doc="A client that reads slower than it asks is read no further beyond this much unsent data.",
+            ),
+            _row(
+                "penstock.unsent.max.bytes",
+                "int",
+                268435456,
+                1048576,
+                doc="Answers that slow readers have not read, all together; the connection that is one too many ends.",
             ),
         )
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
 from penstock.broker.file_sending import FileSending
+from penstock.broker.piece_sending import PIECE_BYTES, PieceSending
 from penstock.broker.security.authentication import Authentication
 from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
@@ -52,8 +53,9 @@ __all__ = ["ClientConnection"]
 logger = logging.getLogger("penstock.broker")
 
 CloseReason = Literal[
-    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected", "not-authenticated"
-]
+    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
+    "not-authenticated", "not-read",
+]  # fmt: skip
 NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
 _API = struct.Struct(">hh")
 _PRODUCE = b"\0\0"
@@ -69,6 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self.listener_name = listener.name if listener is not None else "PLAINTEXT"
         self._security = listener.security if listener is not None else None
+        self._secure = self._security is not None and self._security.tls is not None
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
         self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
@@ -77,9 +80,10 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
         self._call: Call | None = None
-        self._files: FileSending | None = None
+        self._files: FileSending | PieceSending | None = None
         self._request_bytes = 0
         self._held_bytes = 0
+        self._unsent_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
         self._writable = True
         self._reading = True
@@ -130,9 +134,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self) -> None:
         assert self._transport is not None
-        self._transport.set_write_buffer_limits(
-            self._server.configuration.integer("penstock.connection.write.buffer.bytes")
-        )
+        unsent = self._server.configuration.integer("penstock.connection.write.buffer.bytes")
+        # Behind TLS lies a second buffer, which takes what is encrypted and is counted nowhere.
+        self._transport.set_write_buffer_limits(min(unsent, PIECE_BYTES) if self._secure else unsent)
         if self._server.services is None:  # stopped during the handshake
             self._transport.abort()
         elif self._security is not None and self._security.mechanisms:
@@ -152,6 +156,7 @@ class ClientConnection(asyncio.Protocol):
         if self._files is not None:
             self._files.close()
         self._server.limits.receiving(-self._held_bytes)
+        self._count_unsent(0)
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
@@ -178,10 +183,21 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
+            self._close_because("penstock.unsent.max.bytes is reached: too many answers that nobody reads")
+            self.close_reason = "not-read"
+            self.abort()  # there is nobody to wait for
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._count_unsent(0)
+        if isinstance(self._files, PieceSending):
+            self._files.wanted()
         self._advance()
+
+    def _count_unsent(self, size: int) -> bool:
+        change, self._unsent_bytes = size - self._unsent_bytes, size
+        return self._server.limits.unsent(change)
 
     def close(self) -> None:
         """After the answers that are already written."""
@@ -407,7 +423,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
         if self._files is None:
-            self._files = FileSending(transport, self._files_sent)
+            if self._secure:
+                self._files = PieceSending(transport, self._files_sent, lambda: self._writable)
+            else:
+                self._files = FileSending(transport, self._files_sent)
         self._files.send(cast("list[bytes | FileSpan]", pieces))
 
     def _files_sent(self) -> None:
@@ -450,7 +469,6 @@ class ClientConnection(asyncio.Protocol):
         self._advance()
 
     def call(self, header: RequestHeader) -> Call:
-        secure = self._security is not None and self._security.tls is not None
         faults = self._server.faults
         return Call(
             token=self._server.next_token(),
@@ -460,8 +478,8 @@ class ClientConnection(asyncio.Protocol):
             local_address=self._local_address,
             principal=self._principal,
             listener_name=self.listener_name,
-            secure=secure,
-            sends_files=not secure and header.api_key == ApiKey.FETCH and (faults is None or not faults.active),
+            secure=self._secure,
+            sends_files=header.api_key == ApiKey.FETCH and (faults is None or not faults.active),
         )
 
     def _refuse_version(self, error: UnsupportedVersion) -> None:

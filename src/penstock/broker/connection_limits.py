@@ -1,4 +1,5 @@
-"""How many connections there may be, from one address, and how fast they may come; how much is held of half requests.
+"""How many connections there may be, from one address, and how fast they may come; how much is held of half requests,
+and of answers that nobody reads.
 
 `max.connections`, `max.connections.per.ip` with overrides, `max.connection.creation.rate`, the quota
 `connection_creation_rate` of addresses. A connection that is too many is closed at once. Time is an argument.
@@ -21,6 +22,7 @@ class ConnectionLimits:
         self._total = 0
         self._rates: dict[str, Rate] = {}
         self.receiving_bytes = 0
+        self.unsent_bytes = 0
 
     def admit(self, address: str, now_ms: float, rate_of_address: float | None) -> bool:
         """Whether one more from there may stay; it is counted then until `left`."""
@@ -48,6 +50,11 @@ class ConnectionLimits:
         """One connection holds so many bytes more (or less) of requests that are not whole yet; whether it may."""
         self.receiving_bytes += change
         return change <= 0 or self.receiving_bytes <= self._configuration.integer("penstock.receiving.max.bytes")
+
+    def unsent(self, change: int) -> bool:
+        """One connection's client has so many bytes more (or less) of answers not read yet; whether it may."""
+        self.unsent_bytes += change
+        return change <= 0 or self.unsent_bytes <= self._configuration.integer("penstock.unsent.max.bytes")
 
     def _most(self, address: str) -> int:
         for part in str(self._configuration.get("max.connections.per.ip.overrides") or "").split(","):
