@@ -6,7 +6,14 @@ import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.mixed_groups import mixed_group
 
-pytestmark = [pytest.mark.interop, pytest.mark.foreign, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.foreign,
+    pytest.mark.slow,
+    # What the others' packages do is theirs.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 # Each client and each assignor at least once; not each with each, which is minutes and shows no more.
 CASES = [

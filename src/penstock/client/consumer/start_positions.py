@@ -82,7 +82,7 @@ class StartPositions:
             case "earliest" | "latest":
                 return self._reset.kind
             case "by_duration":
-                return int(time.time() * 1000) - self._reset.duration_ms
+                return max(0, int(time.time() * 1000) - self._reset.duration_ms)
             case "none":
                 raise BrokerError(
                     "no-offset",
