@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kio.static.primitive import i8
 from tests.broker.conftest import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import ToolServer
 from tests.interop.marker_script import MarkerScript, marker_steps
-from tests.interop.transaction_script import TransactionScript, steps
+from tests.interop.transaction_script import Producer, TransactionScript, steps
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.broker.services import Services
@@ -105,6 +106,51 @@ def test_markers_are_refused_as_by_kafka(kafka: KafkaBroker, ours: EmbeddedBroke
         told.append([(step, answer) for step, answer in markers.answers if "epoch=-1, coordinator_epoch=0" not in step])
     assert len(told[0]) >= 50
     assert differences(*told) == []
+
+
+def set_verification(port: int, enabled: bool) -> None:
+    r = m.incremental_alter_configs_request
+    config = r.AlterableConfig(  # type: ignore[arg-type]
+        name="transaction.partition.verification.enable", config_operation=i8(0), value=str(enabled).lower()
+    )
+    resource = r.AlterConfigsResource(resource_type=i8(4), resource_name="1", configs=(config,))
+    client = WireClient(port)
+    request = r.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    assert client.call(Api.INCREMENTAL_ALTER_CONFIGS, request).responses[0].error_code is ErrorCode.none
+    client.close()
+
+
+def test_partitions_are_not_verified_when_nobody_is_to_look(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
+    """Produce of clients that add partitions themselves, and did not; those of version 2 leave it to the broker."""
+    told = []
+    for port in (kafka.port, port_of(ours)):
+        script = TransactionScript(port)
+        markers = MarkerScript(script)
+        for enabled in (False, True):
+            set_verification(port, enabled)
+            name = f"verified-{enabled}"
+            producer = script.init(name)
+            script._until(lambda at=port, is_on=enabled: verifies(at) is is_on)  # type: ignore[misc]
+            markers.produce(producer, 0, tid=name)
+            markers.produce(producer, 1, tid=name, version=10)
+            markers.produce(Producer(producer.id, producer.epoch + 1), 0, tid=name)
+            markers.produce(producer, 0, tid="somebody-else")
+            other = script.init(f"new-{enabled}")
+            markers.produce(other, 0, tid=f"new-{enabled}", version=12)
+        told.append(markers.answers)
+        script.close()
+    assert differences(*told) == []
+
+
+def verifies(port: int) -> bool:
+    """What the broker says of the setting: a change comes to Kafka's brokers a little later."""
+    d = m.describe_configs_request
+    name = "transaction.partition.verification.enable"
+    resource = d.DescribeConfigsResource(resource_type=i8(4), resource_name="1", configuration_keys=(name,))
+    client = WireClient(port)
+    answer = client.call(Api.DESCRIBE_CONFIGS, d.DescribeConfigsRequest(resources=(resource,)))
+    client.close()
+    return bool(answer.results[0].configs[0].value == "true")
 
 
 def records(port: int, script: TransactionScript) -> list[Any]:

@@ -211,7 +211,7 @@ class PartitionLogs:
         """(topic, partition, bytes) of all logs on the disk, or of those that are wanted. Raises StorageError."""
         for topic, partition in self._directory.partitions_on_disk():
             if wanted is None or (topic, partition) in wanted:
-                yield topic, partition, self._directory.log(topic, partition).size_bytes
+                yield topic, partition, self._directory.size_bytes(topic, partition)
 
     def log_sizes(self) -> list[LogSize]:
         """Of all open logs."""

@@ -3,7 +3,7 @@
 ```
 <path>/.lock                               flock; holds the owner's process id
        penstock.properties                 cluster id, format version, start count, next producer id
-       penstock-scram.json                 SCRAM credentials of users, if any
+       penstock-scram.json …               what `directory_catalogs` keeps: credentials, access rules, quotas, settings
        penstock-topics.json                topics: ids, partition counts, configurations
        penstock-clean-shutdown             how each log ended; there only between a close and the next opening
        recovery-point-offset-checkpoint    as Kafka writes it
@@ -24,11 +24,10 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self
 
-from penstock.storage.acl_catalog import load_acls, save_acls
 from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
-from penstock.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
+from penstock.storage.directory_catalogs import DirectoryCatalogs
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
 from penstock.storage.errors import (
@@ -37,15 +36,12 @@ from penstock.storage.errors import (
     InvalidTopic,
     LogFailed,
     StorageError,
-    StorageFull,
     UnknownTopic,
 )
-from penstock.storage.file_system import REAL, FileSystem, room_in_words
+from penstock.storage.file_system import REAL, FileSystem
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_segment import FULL_ERRNOS
+from penstock.storage.log_recovery import log_bytes, unchecked_bytes
 from penstock.storage.partition_log import PartitionLog
-from penstock.storage.quota_catalog import QuotaTable, load_quotas, save_quotas
-from penstock.storage.scram_credentials import ScramCatalog, load_scram_catalog, save_scram_catalog
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
 __all__ = ["LogDirectory"]
@@ -53,14 +49,13 @@ __all__ = ["LogDirectory"]
 RECOVERED_AT_START_BYTES = 32 * 1024**2
 
 _log = logging.getLogger("penstock.storage")
-_T = TypeVar("_T")
 
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class LogDirectory:
+class LogDirectory(DirectoryCatalogs):
     """Mutable; opened by constructing it, ended by `close` (or `abandon`, which is what a kill does)."""
 
     def __init__(
@@ -108,10 +103,7 @@ class LogDirectory:
         self._identity = stored.started()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_catalog(self._file_system, self.path)
-        self._configurations = load_configurations(self._file_system, self.path)
-        self._scram_credentials = load_scram_catalog(self._file_system, self.path)
-        self._acls = load_acls(self._file_system, self.path)
-        self._quotas = load_quotas(self._file_system, self.path)
+        self._load_catalogs()
         self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
         self._on_disk: set[TopicPartition] = set()
         for name in self._file_system.names(self.path):
@@ -208,48 +200,6 @@ class LogDirectory:
             if name == topic:
                 log.reconfigure(config)
 
-    # -- settings --------------------------------------------------------------------------------------------
-
-    @property
-    def configurations(self) -> ConfigurationCatalog:
-        """What was changed while brokers ran here, but for topics."""
-        return self._configurations
-
-    def replace_configurations(self, configurations: ConfigurationCatalog) -> None:
-        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
-        self._durably(lambda: save_configurations(self._file_system, self.path, configurations))
-        self._configurations = configurations
-
-    @property
-    def scram_credentials(self) -> ScramCatalog:
-        """Who may log in by SCRAM."""
-        return self._scram_credentials
-
-    def replace_scram_credentials(self, catalog: ScramCatalog) -> None:
-        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
-        self._durably(lambda: save_scram_catalog(self._file_system, self.path, catalog))
-        self._scram_credentials = catalog
-
-    @property
-    def acls(self) -> tuple[Mapping[str, str], ...]:
-        """Access rules, see `acl_catalog`."""
-        return self._acls
-
-    def replace_acls(self, acls: tuple[Mapping[str, str], ...]) -> None:
-        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
-        self._durably(lambda: save_acls(self._file_system, self.path, acls))
-        self._acls = acls
-
-    @property
-    def quotas(self) -> QuotaTable:
-        """Client quotas, see `quota_catalog`."""
-        return self._quotas
-
-    def replace_quotas(self, quotas: QuotaTable) -> None:
-        """Durable when it returns. Raises StorageFull, OSError; the old ones then stand."""
-        self._durably(lambda: save_quotas(self._file_system, self.path, quotas))
-        self._quotas = quotas
-
     def change_defaults(self, defaults: LogConfig) -> None:
         """What topics get from now on that say nothing themselves."""
         self._defaults = defaults
@@ -307,6 +257,13 @@ class LogDirectory:
     def is_on_disk(self, topic: str, partition: int) -> bool:
         """Whether the partition was written at some time."""
         return (topic, partition) in self._on_disk
+
+    def size_bytes(self, topic: str, partition: int) -> int:
+        """Of a log on the disk; one that is not open is not opened for it. Raises StorageError, OSError."""
+        key = (topic, partition)
+        if key in self._logs:
+            return self._logs[key].size_bytes
+        return log_bytes(self.path / f"{topic}-{partition}", self._file_system)
 
     def open_logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs
@@ -382,16 +339,8 @@ class LogDirectory:
         return count
 
     def _unchecked_bytes(self, key: TopicPartition) -> int:
-        """What a recovery of this log would read."""
-        directory = self.path / f"{key[0]}-{key[1]}"
-        try:
-            names = self._file_system.names(directory)
-            bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
-            flushed = self._checkpoints.recovery_points.get(key, 0)
-            first = max((i for i, base in enumerate(bases) if base <= flushed), default=0)
-            return sum(self._file_system.size(directory / f"{base:020d}.log") for base in bases[first:])
-        except OSError:
-            return 0
+        flushed = self._checkpoints.recovery_points.get(key, 0)
+        return unchecked_bytes(self.path / f"{key[0]}-{key[1]}", flushed, self._file_system)
 
     # -- housekeeping ----------------------------------------------------------------------------------------
 
@@ -485,19 +434,6 @@ class LogDirectory:
                 _log.warning("%s belongs to no topic and is set aside", self.path / name)
                 self._forget(key)
                 self._set_aside(key, "stray")
-
-    def _durably(self, write: Callable[[], _T]) -> _T:
-        try:
-            return write()
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
-                raise
-            raise StorageFull(
-                "disk-full",
-                f"There is no room in {self.path} ({error.strerror}{room_in_words(self._file_system, self.path)}).",
-                "Free disk space and try again.",
-                path=str(self.path),
-            ) from error
 
     def _refuse_locked(self) -> NoReturn:
         try:

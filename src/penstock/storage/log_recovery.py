@@ -27,7 +27,7 @@ from penstock.storage.producer_snapshots import headers_since
 from penstock.storage.producer_state import ProducerState
 from penstock.storage.segment_files import CLEANED, DELETED, SWAP, finish_exchanges
 
-__all__ = ["CleanShutdown", "OpenedLog", "open_log"]
+__all__ = ["CleanShutdown", "OpenedLog", "log_bytes", "open_log", "unchecked_bytes"]
 
 _log = logging.getLogger("penstock.storage")
 _DEBRIS = (DELETED, CLEANED, SWAP, ".tmp")
@@ -72,7 +72,7 @@ def open_log(
     if finish_exchanges(directory, names, file_system):
         names = file_system.names(directory)
     names = _without_debris(directory, names, file_system)
-    bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+    bases = _base_offsets(names)
     segments = [LogSegment.existing(directory, base, config, file_system) for base in bases]
     note_epochs = _load_epochs(epochs)
     recovered = bool(segments) and not _is_clean(segments, clean)
@@ -103,6 +103,26 @@ def open_log(
     return OpenedLog(
         segments=segments, log_start_offset=start, log_end_offset=end, recovered=recovered, bytes_cut=bytes_cut
     )
+
+
+def unchecked_bytes(directory: Path, recovery_point: int, file_system: FileSystem) -> int:
+    """What a recovery of the log in this directory would read; 0 when it cannot be looked at."""
+    try:
+        bases = _base_offsets(file_system.names(directory))
+        first = max((base for base in bases if base <= recovery_point), default=0)
+        return log_bytes(directory, file_system, first)
+    except OSError:
+        return 0
+
+
+def log_bytes(directory: Path, file_system: FileSystem, from_base_offset: int = 0) -> int:
+    """The bytes of the segments in a directory that begin there or behind. Raises OSError."""
+    bases = _base_offsets(file_system.names(directory))
+    return sum(file_system.size(directory / f"{base:020d}.log") for base in bases if base >= from_base_offset)
+
+
+def _base_offsets(names: list[str]) -> list[int]:
+    return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
 
 
 def _without_debris(directory: Path, names: list[str], file_system: FileSystem) -> list[str]:
