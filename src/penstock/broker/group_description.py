@@ -1,4 +1,4 @@
-"""A group in plain values, for `EmbeddedBroker.group`: what StreamsGroupDescribe, ListGroups and OffsetFetch say."""
+"""A group in plain values, for `EmbeddedBroker.group`: what the describing APIs, ListGroups and OffsetFetch say."""
 
 from __future__ import annotations
 
@@ -26,16 +26,22 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
     )
     fetched = shard.offset_fetch(asked, _OURSELVES)
     (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
-    is_streams = described.error_code is ErrorCode.none
+    (of_consumers,) = shard.consumer_group_describe((group_id,), _OURSELVES)
+    has_epochs = ErrorCode.none in (described.error_code, of_consumers.error_code)
+    epochs = of_consumers if of_consumers.error_code is ErrorCode.none else described
     return {
         "group_id": group_id,
         "state": listed.group_state if listed is not None else "Dead",
         "group_type": listed.group_type if listed is not None else "",
-        "group_epoch": described.group_epoch if is_streams else -1,
-        "assignment_epoch": described.assignment_epoch if is_streams else -1,
+        "group_epoch": epochs.group_epoch if has_epochs else -1,
+        "assignment_epoch": epochs.assignment_epoch if has_epochs else -1,
         "members": {
             member.member_id: {task.subtopology_id: tuple(task.partitions) for task in member.assignment.active_tasks}
             for member in described.members
+        }
+        | {
+            member.member_id: {each.topic_name: tuple(each.partitions) for each in member.assignment.topic_partitions}
+            for member in of_consumers.members
         },
         "offsets": {
             (topic.name, part.partition_index): part.committed_offset

@@ -17,6 +17,7 @@ __all__ = ["ASSIGNORS", "COORDINATOR_SETTINGS", "GROUP_SETTINGS", "REBALANCE_PRO
 
 REBALANCE_PROTOCOLS = ("consumer", "classic", "share", "streams")
 ASSIGNORS = ("sticky",)
+CONSUMER_ASSIGNORS = ("uniform", "range")
 _INT_MAX = 2**31 - 1
 _UNUSED = "Accepted as Kafka does; nothing here depends on it."
 _LATER = "Accepted and kept as Kafka does; groups of this kind are not served yet."
@@ -129,19 +130,35 @@ def _streams() -> Iterable[tuple[str, Setting]]:
 
 
 def _consumer() -> Iterable[tuple[str, Setting]]:
-    yield from _family("consumer", "consumer group", f" {_LATER}")
-    yield _row("group.consumer.max.size", "int", _INT_MAX, 1, f"How many members a consumer group may have. {_LATER}")
-    yield _row("group.consumer.assignors", "list", "uniform,range", None, f"Server-side assignors. {_LATER}")
+    yield from _family("consumer", "consumer group")
+    yield _row("group.consumer.max.size", "int", _INT_MAX, 1, "How many members a consumer group may have.")
+    yield _row(
+        "group.consumer.assignors",
+        "list",
+        "uniform,range",
+        None,
+        "The server-side assignors that members may choose from, the default first.",
+        choices=CONSUMER_ASSIGNORS,
+        may_be_empty=False,
+    )
     yield _row(
         "group.consumer.migration.policy",
         "string",
         "bidirectional",
         None,
-        f"How groups move between the classic and the consumer protocol. {_LATER}",
+        "How groups with members move between the classic and the consumer protocol. Kept as Kafka does; here only empty "
+        "groups move.",
         choices=("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         any_case=True,
     )
-    yield _row("group.consumer.regex.refresh.interval.ms", "int", 600_000, 10_000, _LATER, internal=True)
+    yield _row(
+        "group.consumer.regex.refresh.interval.ms",
+        "int",
+        600_000,
+        10_000,
+        "How often topics are compared with the regular expressions of a consumer group, though none was created.",
+        internal=True,
+    )
     yield _row(
         "group.initial.rebalance.delay.ms",
         "int",
