@@ -503,6 +503,7 @@ class History:
 
     def check(self, *, power: bool, loses: bool) -> None:
         """`power`: what nobody was told of may be lost. `loses`: what was acknowledged, too."""
+        self.broker.disk.capacity_bytes = None  # a log that is opened after a crash needs some room
         self._check_topics()
         for name, count in sorted(self.topics.items()):
             for index in range(0 if name.startswith("transactions") else count or 0):
@@ -633,7 +634,6 @@ class History:
 
     def _check_nothing_hangs(self) -> None:
         """What is open in a log is open for the coordinator, too: somebody will end it."""
-        self.broker.disk.capacity_bytes = None
         directory = self.broker.services.logs._directory
         for partition in directory.partitions_on_disk():
             directory.log(*partition)
