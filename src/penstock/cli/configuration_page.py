@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from penstock.broker.configuration import BROKER_SETTINGS
 from penstock.broker.topic_configuration import TOPIC_SETTINGS
+from penstock.client.client_settings import ClientSetting
+from penstock.client.consumer.consumer_settings import CONSUMER_SETTINGS
 from penstock.coordinator.settings import GROUP_SETTINGS, GroupSetting
 from penstock.settings import Setting, render_value
 
@@ -32,6 +34,10 @@ description of a streams group is refused with UNSUPPORTED_VERSION; groups and o
 """
 
 
+_CONSUMER = """Of `Consumer` and `AsyncConsumer` ([page](consumer.md)): as arguments with underscores, in `config`, in a
+properties file, or in the environment as `PENSTOCK_GROUP_ID` and so on. What only means something to the Java client
+or to librdkafka is passed over; an unknown name is refused with the nearest one.
+"""
 _BROKER_TITLES = ("setting", "type", "default", "bounds", "dynamic", "meaning")
 
 
@@ -49,6 +55,9 @@ def configuration_page() -> str:
             "\n## Topic\n",
             "All can be given when a topic is created, and be changed at any time.\n",
             *_table(("setting", "type", "default", "bounds", "falls back to"), map(_topic, TOPIC_SETTINGS.values())),
+            "\n## Consumer\n",
+            _CONSUMER,
+            *_table(("setting", "type", "default", "bounds", "meaning"), map(_consumer, CONSUMER_SETTINGS.values())),
             "",
         ]
     )
@@ -74,6 +83,14 @@ def _group(row: GroupSetting) -> tuple[str, ...]:
 def _topic(setting: Setting) -> tuple[str, ...]:
     synonym = f"`{setting.synonym}`" if setting.synonym is not None else ""
     return f"`{setting.name}`", setting.kind, _default(setting), _bounds(setting), synonym
+
+
+def _consumer(setting: ClientSetting) -> tuple[str, ...]:
+    default = ",".join(setting.default) if isinstance(setting.default, tuple) else render_value(setting.default)
+    bounds = f"≥ {setting.lowest}" if setting.lowest is not None else ""
+    if setting.choices:
+        bounds = f"one of {', '.join(setting.choices)}"
+    return f"`{setting.name}`", setting.kind, default or "empty", bounds, setting.meaning
 
 
 def _meaning(setting: Setting) -> str:
