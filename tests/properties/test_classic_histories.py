@@ -148,7 +148,7 @@ class History:
         return {
             "protocols": tuple((name, metadata) for name in names),
             "session_ms": self.random.choice((6_000, 20_000)),
-            "rebalance_ms": self.random.choice((1_000, 5_000)),
+            "rebalance_ms": self.random.choice((-1, 0, 1_000, 1_000, 5_000, 5_000)),
             "version": self.random.choice((3, 5, 9)),
         }
 

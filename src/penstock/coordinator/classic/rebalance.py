@@ -18,6 +18,8 @@ from penstock.protocol.error_codes import ErrorCode
 __all__ = ["complete_join", "extend_initial_delay", "fail_generation", "prepare", "prepare_or_complete"]
 
 _S = ClassicGroupState
+_LEAST_WAIT_MS = 1_000
+"""Before it is looked again whether somebody joined: members may say that a rebalance takes no time."""
 
 
 def prepare_or_complete(turn: ClassicTurn, reason: str) -> None:
@@ -84,7 +86,7 @@ def complete_join(turn: ClassicTurn) -> None:
             turn.tell("MemberFenced", member=member.member_id, reason="it did not join again in time")
     if not group.elect_joined_leader() and group.members:
         # Only static members are left, and none of them joined. Their sessions decide.
-        turn.set_group_timer(JOIN, group.rebalance_timeout_ms)
+        turn.set_group_timer(JOIN, max(group.rebalance_timeout_ms, _LEAST_WAIT_MS))
         return
     group.begin_generation(turn.now_ms)
     if group.is_empty:
