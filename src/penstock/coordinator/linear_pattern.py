@@ -8,21 +8,24 @@ sets that were met are remembered. `cost` counts the work, so that whoever has m
 
 from __future__ import annotations
 
-from penstock.coordinator.linear_syntax import BadPattern, PatternParser, is_word
+from collections.abc import Generator
+
+from penstock.coordinator.linear_syntax import MOST_STATES, BadPattern, PatternParser, is_word
 
 __all__ = ["BadPattern", "LinearPattern"]
 
 MOST_REMEMBERED = 10_000
+_PAUSE_COST = 5_000
 _END, _WORD, _NEWLINE, _OTHER = 0, 1, 2, 3  # what comes next
 
 
 class LinearPattern:
     """Raises BadPattern. Mutable: what was met is remembered, and the work is counted."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, most_states: int = MOST_STATES) -> None:
         self.pattern = pattern
         self.cost = 0
-        parser = PatternParser(pattern)
+        parser = PatternParser(pattern, most_states)
         self._first, self._last = parser.parsed()
         self._states = parser.states
         self._looks_ahead = parser.looks_ahead
@@ -30,11 +33,24 @@ class LinearPattern:
 
     def matches(self, text: str) -> bool:
         """The whole text."""
+        walk = self.walk(text)
+        while True:
+            try:
+                next(walk)
+            except StopIteration as end:
+                return bool(end.value)
+
+    def walk(self, text: str) -> Generator[int, None, bool]:
+        """`matches` for somebody who has other things to do: stops now and then and tells the cost since."""
+        told = self.cost
         current = self._closure((self._first,), before=None, ahead=self._kind(text, 0))
         for index, character in enumerate(text):
             current = self._step(current, character, self._kind(text, index + 1))
             if not current:
                 return False
+            if self.cost - told > _PAUSE_COST:
+                yield self.cost - told
+                told = self.cost
         return self._last in current
 
     def _kind(self, text: str, index: int) -> int:

@@ -97,10 +97,11 @@ _Fragment = tuple[int, int]  # its first and its last state; the last one has no
 class PatternParser:
     """Reads the pattern once, from left to right. Mutable: the position, the flags, and the states made so far."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, most_states: int = MOST_STATES) -> None:
         if len(pattern) > MOST_CHARACTERS:
             raise BadPattern(f"it has more than {MOST_CHARACTERS} characters")
         self._pattern = pattern
+        self._most_states = most_states
         self._position = 0
         self._depth = 0
         self._flags: frozenset[str] = frozenset()
@@ -414,7 +415,7 @@ class PatternParser:
         return self._add(State(following=[last], characters=characters)), last
 
     def _add(self, state: State) -> int:
-        if len(self.states) >= MOST_STATES:
+        if len(self.states) >= self._most_states:
             raise BadPattern("it is too large")
         self.states.append(state)
         return len(self.states) - 1

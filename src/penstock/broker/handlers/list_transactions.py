@@ -18,6 +18,8 @@ from penstock.coordinator.transactions.transitions import state_of
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 
+_MOST_STATES = 4_000  # all ids are looked at in one go
+
 Response = m.list_transactions_response.ListTransactionsResponse
 
 
@@ -25,7 +27,7 @@ def handle(request: m.list_transactions_request.ListTransactionsRequest, _call: 
     pattern = None
     if request.transactional_id_pattern:
         try:
-            pattern = LinearPattern(request.transactional_id_pattern)
+            pattern = LinearPattern(request.transactional_id_pattern, most_states=_MOST_STATES)
         except BadPattern:
             return _response(ErrorCode.invalid_regular_expression)
     wanted = TransactionFilter(

@@ -83,9 +83,10 @@ class TopicRegexResolution:
                 continue
             for name in names:
                 before = pattern.cost
-                if pattern.matches(name) and (self._may_describe is None or self._may_describe(name)):
+                matches = yield from pattern.walk(name)
+                if matches and (self._may_describe is None or self._may_describe(name)):
                     self._found[regex].append(name)
-                yield pattern.cost - before + 1
+                yield min(pattern.cost - before, _PORTION) + 1
                 if pattern.cost > share:
                     self.given_up.append(regex)
                     self._found[regex].clear()
