@@ -146,8 +146,8 @@ def _consumer() -> Iterable[tuple[str, Setting]]:
         "string",
         "bidirectional",
         None,
-        "How often topics are compared with the regular expressions of a consumer group when none was created.",
-        "groups move.",
+        "How groups with members move between the classic and the consumer protocol. Kept as Kafka does; here only "
+        "empty groups move.",
         choices=("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         any_case=True,
     )
