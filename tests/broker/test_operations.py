@@ -204,7 +204,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
         assert go_on.wait(PATIENCE_SECONDS)
         return LogDirectory(*arguments, **settings)
 
-    monkeypatch.setattr("penstock.broker.server.LogDirectory", slowly)
+    monkeypatch.setattr("penstock.broker.service_opening.LogDirectory", slowly)
     broker = EmbeddedBroker(metrics_port=0)
     starting = threading.Thread(target=broker.start)
     starting.start()

@@ -17,44 +17,27 @@ from typing import Any
 from uuid import UUID
 
 from penstock.broker.api_table import SERVED, ApiTable, Handler
-from penstock.broker.changed_settings import ChangedSettings
 from penstock.broker.clock import Clock, SteadyClock
-from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.broker.connection_limits import ConnectionLimits
-from penstock.broker.coordinator_runtime import CoordinatorRuntime
-from penstock.broker.delayed_fetch import DelayedFetches
 from penstock.broker.faults import Faults, topics_in
-from penstock.broker.features import Features
-from penstock.broker.fetch_sessions import FetchSessions
-from penstock.broker.flusher import Flusher
-from penstock.broker.group_logs import GroupMetadataLogs
-from penstock.broker.hanging_transactions import HangingTransactions
 from penstock.broker.health import Health, LoopLag
 from penstock.broker.listener import Listeners
-from penstock.broker.log_cleaner import LogCleaner
 from penstock.broker.looked_up import LookedUp
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.metrics_server import JSON, TEXT, MetricsServer
-from penstock.broker.partition_logs import PartitionLogs, default_log_config
 from penstock.broker.process import banner, event_loop, serve
 from penstock.broker.prometheus_text import Family, prometheus_text
-from penstock.broker.quotas import Quotas
 from penstock.broker.request_log import RequestLog
-from penstock.broker.security.authorizer import Authorizer
-from penstock.broker.security.scram_credentials import AddedUser, ScramCredentials
+from penstock.broker.security.scram_credentials import AddedUser
+from penstock.broker.service_opening import open_directory, open_services
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
-from penstock.broker.topic_administration import TopicAdministration
-from penstock.broker.transaction_logs import TransactionStateTopic, transaction_configuration
-from penstock.broker.transaction_markers import TransactionMarkers
-from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.request_codec import RequestHeader, encode_response
-from penstock.storage.log_directory import LogDirectory
 
 __all__ = ["Server", "banner", "event_loop", "run_broker"]
 
@@ -113,7 +96,7 @@ class Server:
         try:
             if self.metrics_port is not None:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
-            self.services = self._open_services(await self._open_directory())
+            self.services = await self._open_services()
             if self.scram_users:
                 self.services.scram_credentials.replace(self.scram_users)
             self._apis = ApiTable(self.services)
@@ -236,103 +219,17 @@ class Server:
 
         return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
 
-    async def _open_directory(self) -> LogDirectory:
-        """In a thread: recovery may take a while, and who asks for health is told that it is going on."""
-        configuration = self.configuration
-
-        def opened() -> LogDirectory:
-            directory = LogDirectory(
-                configuration.data_dir,
-                defaults=default_log_config(configuration),
-                clock_ms=self.clock.wall_clock_ms,
-            )
-            directory.recover_large_logs()
-            return directory
-
-        return await asyncio.to_thread(opened)
-
-    def _open_services(self, directory: LogDirectory) -> Services:
-        configuration = self.configuration
-        flusher, delayed_fetches = Flusher(self.metrics.server.flushed), DelayedFetches()
-        try:
-            settings = ChangedSettings(directory, configuration, self._settings_changed)
-            authorizer = Authorizer(configuration, directory, self.door_rules.changed)
-            quotas = Quotas(configuration, directory, self.door_rules.changed)
-            features = Features(directory, configuration.integer("node.id"), self.door_rules.changed)
-            metadata = ClusterMetadata(directory)
-            group_topic = metadata.topic(GROUP_METADATA_TOPIC) or self._add_group_metadata_topic(metadata)
-            logs = PartitionLogs(
-                directory,
-                flusher=flusher,
-                delayed_fetches=delayed_fetches,
-                clock_ms=self.clock.wall_clock_ms,
-                cleaner=LogCleaner(directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
-            )
-            topics = TopicAdministration(configuration, metadata, logs, changed=self._metadata_changed)
-            coordinator = CoordinatorRuntime(
-                configuration=settings.coordinator,
-                partitions=group_topic.partitions,
-                image=metadata.image,
-                logs=GroupMetadataLogs(logs, group_topic),
-                now_ms=self.clock.now_ms,
-                create_topics=topics.create_internal,
-                metrics=self.metrics,
-                clock=self.clock,
-            )
-            coordinator.load()
-            markers = TransactionMarkers(logs, coordinator)
-            transactions = TransactionRuntime(
-                configuration=transaction_configuration(configuration),
-                topic=TransactionStateTopic(configuration, metadata, self._metadata_changed),
-                logs=logs,
-                metadata=metadata,
-                markers=markers,
-                transaction_version=lambda: features.level("transaction.version"),
-                verifies=lambda: configuration.flag("transaction.partition.verification.enable"),
-                clock=self.clock,
-            )
-            transactions.load()
-            hanging = HangingTransactions(
-                transactions=transactions, markers=markers, metadata=metadata, clock=self.clock
-            )
-            directory.when_opened = hanging.opened
-            for log in tuple(directory.open_logs().values()):
-                hanging.opened(log)
-        except BaseException:
-            flusher.close()
-            directory.abandon()
-            raise
-        return Services(
-            configuration=configuration,
-            settings=settings,
-            features=features,
-            metadata=metadata,
-            logs=logs,
-            topics=topics,
-            coordinator=coordinator,
-            transactions=transactions,
-            hanging=hanging,
-            markers=markers,
-            delayed_fetches=delayed_fetches,
-            fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
-            flusher=flusher,
+    async def _open_services(self) -> Services:
+        return open_services(
+            self.configuration,
+            await open_directory(self.configuration, self.clock),
+            metrics=self.metrics,
             clock=self.clock,
-            authorizer=authorizer,
-            quotas=quotas,
             listeners=self.listeners,
-            scram_credentials=ScramCredentials(directory),
+            door_rules=self.door_rules,
+            metadata_changed=self._metadata_changed,
+            settings_changed=self._settings_changed,
         )
-
-    def _add_group_metadata_topic(self, metadata: ClusterMetadata) -> TopicDescription:
-        """Its partition count holds for the life of the directory: groups are found by it."""
-        configuration = self.configuration
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
-        }
-        partitions = configuration.integer("offsets.topic.num.partitions")
-        return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)
 
     def _metadata_changed(self) -> None:
         if self.services is not None:
