@@ -116,7 +116,7 @@ def streams_heartbeat(group: str, member: str, epoch: int, topic: str) -> Any:
         member_id=member,
         member_epoch=epoch,
         endpoint_information_epoch=-1,
-        rebalance_timeout=from_ms(60_000 if joining else -1),
+        rebalance_timeout=from_ms(600_000 if joining else -1),
         topology=r.Topology(epoch=0, subtopologies=(subtopology,)) if joining else None,
         active_tasks=() if joining else None,
         standby_tasks=() if joining else None,

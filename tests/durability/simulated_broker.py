@@ -19,7 +19,7 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from penstock.broker import listener, server
+from penstock.broker import listener, server, service_opening
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.connection import ClientConnection
 from penstock.protocol.api_keys import ApiKey
@@ -177,7 +177,7 @@ class SimulatedBroker:
     @contextlib.contextmanager
     def _simulated(self) -> Iterator[None]:
         with (
-            mock.patch.object(server, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
+            mock.patch.object(service_opening, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
             mock.patch.object(listener, "bind", return_value=_BoundSocket()),
         ):
             yield
