@@ -78,15 +78,19 @@ def consumer_group_heartbeat(
         group, soft, subscriptions, circumstances, reads_others=names_changed or change.is_known
     )
     target = target_assignment(group, updated, subscriptions, metadata.epoch, circumstances)
-    reconciled = reconcile(
-        group,
-        updated,
-        target=target.partitions,
-        target_epoch=target.epoch,
-        readable={topic.topic_id for topic in subscriptions.topics_of(updated, circumstances.image).values()},
-        subscription_changed=names_changed or change.changed,
-        owned=owned,
-    )
+    subscription_changed = names_changed or change.changed
+    reconciled = updated
+    if subscription_changed or not updated.is_reconciled_to(target.epoch):
+        topics = subscriptions.topics_of(updated, circumstances.image)
+        reconciled = reconcile(
+            group,
+            updated,
+            target=target.partitions,
+            target_epoch=target.epoch,
+            readable={topic.topic_id for topic in topics.values()},
+            subscription_changed=subscription_changed,
+            owned=owned,
+        )
 
     soft.compared(circumstances.image, metadata.epoch)
     timers = [*_timers_of_replaced(admission), *member_timers(group, member, reconciled, circumstances)]
