@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,7 +53,18 @@ def group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture
+def in_both_protocols(kafka: KafkaBroker, scenario: Callable[[str, NetworkClient], None]) -> None:
+    """At the same time: they mostly wait for sessions to end. Each has a client of its own to set things up."""
+
+    def play(protocol: str) -> None:
+        with NetworkClient(kafka.bootstrap_servers, client_id=f"penstock-{protocol}") as client:
+            scenario(protocol, client)
+
+    with ThreadPoolExecutor(2) as pool:
+        for outcome in [pool.submit(play, protocol) for protocol in PROTOCOLS]:
+            outcome.result()
+
+
 def short_session(client: NetworkClient, group: str) -> dict[str, object]:
     """Makes the group's session short, for its consumer-protocol members; classic ones take these settings."""
     settings = {"consumer.session.timeout.ms": str(SESSION_MS), "consumer.heartbeat.interval.ms": "300"}
@@ -125,29 +137,28 @@ def test_joining_reading_and_leaving(
     assert committed == {(topic, number): 100 for number in range(PARTITIONS)}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_suspended_consumer_loses_everything_and_a_killed_one_is_replaced(
     kafka: KafkaBroker,
-    consumer: Callable[..., RunningConsumer],
-    client: NetworkClient,
-    topic: str,
-    group: str,
-    short_session: dict[str, object],
-    protocol: str,
 ) -> None:
-    written = write(client, topic, 20)
-    with Program(kafka, protocol, topic, group, short_session) as victim:
-        wait_until(lambda: len(victim.assigned) == PARTITIONS, "the victim has everything")
-        with consumer(topic, protocol=protocol, config=short_session) as survivor:
-            wait_until(lambda: len(survivor.assigned) == 2 and len(victim.assigned) == 2, "the two share")
-            os.kill(victim.process.pid, signal.SIGSTOP)
-            wait_until(lambda: survivor.assigned == every(topic), "the survivor takes over")
-            os.kill(victim.process.pid, signal.SIGCONT)
-            wait_until(lambda: len(survivor.assigned) == 2 and len(victim.assigned) == 2, "it comes back, they share")
-            victim.process.kill()
-            wait_until(lambda: survivor.assigned == every(topic), "the survivor takes over again")
-            wait_until(lambda: written <= {*survivor.read, *victim.read}, "nothing is lost")
-            assert not survivor.errors
+    def scenario(protocol: str, client: NetworkClient) -> None:
+        topic, group = new_topic(client), f"killed-{uuid.uuid4().hex[:8]}"
+        short = short_session(client, group)
+        settings = settings_of(kafka, protocol) | short
+        written = write(client, topic, 20)
+        with Program(settings, topic, group) as victim:
+            wait_until(lambda: len(victim.assigned) == PARTITIONS, "the victim has everything")
+            with RunningConsumer(topic, group_id=group, config=settings) as survivor:
+                wait_until(lambda: len(survivor.assigned) == 2 and len(victim.assigned) == 2, "the two share")
+                os.kill(victim.process.pid, signal.SIGSTOP)
+                wait_until(lambda: survivor.assigned == every(topic), "the survivor takes over")
+                os.kill(victim.process.pid, signal.SIGCONT)
+                wait_until(lambda: len(survivor.assigned) == 2 and len(victim.assigned) == 2, "it comes back")
+                victim.process.kill()
+                wait_until(lambda: survivor.assigned == every(topic), "the survivor takes over again")
+                wait_until(lambda: written <= {*survivor.read, *victim.read}, "nothing is lost")
+                assert not survivor.errors
+
+    in_both_protocols(kafka, scenario)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -199,44 +210,42 @@ def test_eager_members_give_everything_back_and_cooperative_ones_what_moves(
                 assert not any(first.heard.named("assigned")[1:])
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_busy_application_keeps_its_partitions(
-    kafka: KafkaBroker, topic: str, group: str, short_session: dict[str, object], protocol: str
-) -> None:
-    with Consumer(topic, group_id=group, config=settings_of(kafka, protocol) | short_session) as busy:
-        while not busy.assignment():
-            busy.poll_records(0.2)
-        generation = busy.generation
-        time.sleep(SESSION_MS / 1000 * 1.4)  # computes, and does not poll: the heartbeats' thread goes on
-        busy.poll_records(0.1)
-        busy.commit({busy.assignment()[0]: 0})
-        assert (len(busy.assignment()), busy.generation) == (PARTITIONS, generation)
+def test_a_busy_application_keeps_its_partitions(kafka: KafkaBroker) -> None:
+    def scenario(protocol: str, client: NetworkClient) -> None:
+        topic, group = new_topic(client), f"busy-{uuid.uuid4().hex[:8]}"
+        settings = settings_of(kafka, protocol) | short_session(client, group)
+        with Consumer(topic, group_id=group, config=settings) as busy:
+            while not busy.assignment():
+                busy.poll_records(0.2)
+            generation = busy.generation
+            time.sleep(SESSION_MS / 1000 * 1.4)  # computes, and does not poll: the heartbeats' thread goes on
+            busy.poll_records(0.1)
+            busy.commit({busy.assignment()[0]: 0})
+            assert (len(busy.assignment()), busy.generation) == (PARTITIONS, generation)
+
+    in_both_protocols(kafka, scenario)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_stuck_application_leaves_and_says_so(
-    consumer: Callable[..., RunningConsumer],
-    kafka: KafkaBroker,
-    topic: str,
-    group: str,
-    protocol: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    settings = {**settings_of(kafka, protocol), "max.poll.interval.ms": 2_000}
-    with Consumer(topic, group_id=group, config=settings) as stuck:
-        while not stuck.assignment():
-            stuck.poll_records(0.2)
-        with consumer(topic, protocol=protocol) as other:
-            wait_until(lambda: other.assigned == every(topic), "the other takes over")
-            assert "leaves its group" in caplog.text
-            with pytest.raises(MaxPollExceeded) as raised:
+def test_a_stuck_application_leaves_and_says_so(kafka: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def scenario(protocol: str, client: NetworkClient) -> None:
+        topic, group = new_topic(client), f"stuck-{uuid.uuid4().hex[:8]}"
+        settings = settings_of(kafka, protocol)
+        with Consumer(topic, group_id=group, config={**settings, "max.poll.interval.ms": 2_000}) as stuck:
+            while not stuck.assignment():
                 stuck.poll_records(0.2)
-            assert raised.value.facts["took_ms"] > 2_000
-            assert not stuck.assignment()
-            deadline = time.monotonic() + PATIENCE_S
-            while len(stuck.assignment()) != 2:
-                stuck.poll_records(0.2)
-                assert time.monotonic() < deadline, "it joins again"
+            with RunningConsumer(topic, group_id=group, config=settings) as other:
+                wait_until(lambda: other.assigned == every(topic), "the other takes over")
+                assert f"the consumer of {group} leaves its group" in caplog.text
+                with pytest.raises(MaxPollExceeded) as raised:
+                    stuck.poll_records(0.2)
+                assert raised.value.facts["took_ms"] > 2_000
+                assert not stuck.assignment()
+                deadline = time.monotonic() + PATIENCE_S
+                while len(stuck.assignment()) != 2:
+                    stuck.poll_records(0.2)
+                    assert time.monotonic() < deadline, "it joins again"
+
+    in_both_protocols(kafka, scenario)
 
 
 def test_patterns(consumer: Callable[..., RunningConsumer], client: NetworkClient) -> None:
@@ -320,11 +329,11 @@ def test_a_commit_of_what_is_lost_is_refused(
 class Program:
     """Our consumer in a process of its own."""
 
-    def __init__(self, kafka: KafkaBroker, protocol: str, topic: str, group: str, more: dict[str, object]) -> None:
-        settings = {**settings_of(kafka, protocol), **more, "group.id": group, "topic": topic}
+    def __init__(self, settings: dict[str, object], topic: str, group: str) -> None:
+        told = {**settings, "group.id": group, "topic": topic}
         self._topic = topic
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(settings)], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(PROGRAM), json.dumps(told)], stdout=subprocess.PIPE, text=True
         )
         self.assigned: set[tuple[str, int]] = set()
         self.read: list[tuple[str, int, int]] = []

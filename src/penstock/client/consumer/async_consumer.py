@@ -12,6 +12,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConsumer", "AsyncRebalanceListener"]
 
 Result = TypeVar("Result")
+_in_listener: ContextVar[bool] = ContextVar("penstock_in_listener", default=False)
 
 
 class AsyncRebalanceListener:
     """As `RebalanceListener`, with coroutines; they run on the loop while the poll waits for them.
 
-    They may await the consumer's `commit` with offsets of their own only when the poll is not in it: use `consumer`'s
-    positions through the arguments, or a plain `RebalanceListener`, whose calls are on the consumer's thread.
+    They may await the consumer's calls, `commit` and `seek` above all, but no poll.
     """
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -205,7 +206,9 @@ class AsyncConsumer:
             self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await self._loop.run_in_executor(self._thread, partial(function, *arguments))
+        # The consumer's thread waits for the listener; the listener's calls cannot wait for it, and take another.
+        thread = None if _in_listener.get() else self._thread
+        return await self._loop.run_in_executor(thread, partial(function, *arguments))
 
     async def _polled(self, poll: Callable[[], Result]) -> Result:
         turn: _Turn[Result] = _Turn(poll, self._give_back)
@@ -288,6 +291,7 @@ class _OnLoop(RebalanceListener):
         asyncio.run_coroutine_threadsafe(self._within(name, partitions), self._loop).result()
 
     async def _within(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        _in_listener.set(True)
         told = getattr(self._listener, name)(partitions)
         if not isinstance(told, Awaitable):
             return

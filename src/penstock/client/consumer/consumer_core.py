@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from penstock.assignors.assignor import Assignor
 from penstock.assignors.registry import assignors_named
-from penstock.client.consumer.commits import OffsetCommits
+from penstock.client.consumer.commits import OffsetCommits, Offsets
 from penstock.client.consumer.consumer_settings import ConsumerConfiguration
 from penstock.client.consumer.consumer_types import OffsetReset, RebalanceListener, TopicPartition
 from penstock.client.consumer.fetch_stream import FetchStream
@@ -125,6 +125,7 @@ class ConsumerCore:
             )
         self._wanted = wanted
         self._subscription_due = True
+        self.rebalances.ended = None
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Exactly these, without a group's help; those that stay keep their positions."""
@@ -136,6 +137,11 @@ class ConsumerCore:
     def unsubscribe(self, *, for_good: bool | None = None, timeout_s: float = 5.0) -> None:
         """Commits if it does that by itself, gives everything back, leaves the group."""
         self._open("unsubscribe")
+        with self._alone():
+            self._leave(for_good=for_good, timeout_s=timeout_s)
+
+    def _leave(self, *, for_good: bool | None, timeout_s: float) -> None:
+        self.rebalances.ended = None
         runner, self._runner, self._wanted = self._runner, None, None
         if runner is None:
             if self._auto_commit:
@@ -212,8 +218,12 @@ class ConsumerCore:
         """Leaves as `unsubscribe` does, ends threads and connections; once is enough."""
         if self._closed:
             return
+        with self._alone():
+            self._close(for_good=for_good, timeout_s=timeout_s)
+
+    def _close(self, *, for_good: bool | None, timeout_s: float) -> None:
         try:
-            self.unsubscribe(for_good=for_good, timeout_s=timeout_s)
+            self._leave(for_good=for_good, timeout_s=timeout_s)
         finally:
             self._closed = True
             with suppress(PenstockError):
@@ -295,6 +305,7 @@ class ConsumerCore:
                 raise
             log.info("the coordinator does not serve KIP-848: %s is joined as a classic group", self.group_id)
             self._runner.stop()
+            self.rebalances.ended = None
             self._runner = self._start_membership(classic=True)
             assert self._wanted is not None
             self._runner.subscribe(self._wanted)
@@ -315,7 +326,12 @@ class ConsumerCore:
         moved = {each: at for each, at in consumed.items() if self._last_commit.get(each) != at}
         if moved and (self._wanted is None or self.identity.is_member):
             self._last_commit = consumed
-            self.commits.commit_later(dict(moved), None)
+            self.commits.commit_later(moved, self._auto_commit_done)
+
+    def _auto_commit_done(self, _: Offsets, error: PenstockError | None) -> None:
+        if error is not None:
+            self._last_commit = {}  # tried again with the next one
+            log.warning("an automatic commit of %s failed: %s", self.group_id, error)
 
     def _commit_consumed(self) -> None:
         consumed = self.positions.consumed()

@@ -19,7 +19,10 @@ log = logging.getLogger("penstock.client")
 
 
 class Rebalances:
-    """Carries out what the membership asks for, on the thread that polls. `count`: how many were completed."""
+    """Carries out what the membership asks for, on the thread that polls.
+
+    `count`: how many were completed. `ended`: what ended the membership; every poll says it until a new subscription.
+    """
 
     def __init__(
         self,
@@ -40,9 +43,12 @@ class Rebalances:
         self._auto_commit = auto_commit
         self._max_poll_interval_ms = max_poll_interval_ms
         self.count = 0
+        self.ended: PenstockError | None = None
 
     def carry_out(self, runner: GroupRunner) -> None:
         """Everything that waits. Raises what ended the membership, MaxPollExceeded, and what the listener raised."""
+        if self.ended is not None:
+            raise self.ended
         failure: BaseException | None = None
         while (event := runner.next_event()) is not None:
             match event:
@@ -58,6 +64,7 @@ class Rebalances:
                         "the consumer of %s lost its partitions (%s); it joins again", self._group_id, event.why
                     )
                 case GroupFatal():
+                    self.ended = event.error
                     self._lost()
                     raise event.error
                 case _:
