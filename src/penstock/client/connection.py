@@ -154,8 +154,11 @@ class Connection:
         common = VersionRange(max(ours.lowest, theirs.lowest), min(ours.highest, theirs.highest))
         return common if common.lowest <= common.highest else None
 
-    def send(self, request: Any, deadline: Deadline) -> PendingReply:
-        """Puts a request on the wire. Raises BrokerError `unsupported-api` where no version is common."""
+    def send(self, request: Any, deadline: Deadline, at_most: int | None = None) -> PendingReply:
+        """Puts a request on the wire, in the newest common version, but none above `at_most`.
+
+        Raises BrokerError `unsupported-api` where no version is common.
+        """
         api_key = ApiKey(int(request.__api_key__))
         common = self.version_range(api_key)
         if common is None:
@@ -172,7 +175,8 @@ class Connection:
             while self._pending:
                 self.read_one_reply(deadline)
             self._log_in(deadline)
-        return self._send(api_key, common.highest, request, deadline)
+        version = common.highest if at_most is None else min(common.highest, at_most)
+        return self._send(api_key, version, request, deadline)
 
     def read_one_reply(self, deadline: Deadline) -> None:
         """Reads the next answer and settles the oldest pending reply with it."""

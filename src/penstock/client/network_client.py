@@ -164,12 +164,17 @@ class NetworkClient:
                     self.forget_coordinator(group_id)
             backoff.pause(deadline)
 
-    def start(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> PendingReply:
-        """Sends without waiting; `.result()` waits. No retries: raises ConnectionLost when the connection breaks."""
+    def start(
+        self, request: Any, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
+    ) -> PendingReply:
+        """Sends without waiting; `.result()` waits. No retries: raises ConnectionLost when the connection breaks.
+
+        `at_most`: the highest version of the API to speak, where a newer one means something else.
+        """
         self._own_process()
         deadline = Deadline.after_ms(self.request_timeout_ms if timeout_ms is None else timeout_ms)
         within = deadline.earlier(self.request_timeout_ms)  # to connect; the answer may take longer
-        return self._connection(node, within).send(request, deadline)
+        return self._connection(node, within).send(request, deadline, at_most)
 
     def finish(self, pending: PendingReply) -> Any:
         """Waits for the answer to what `start` sent, and learns from it. Raises ConnectionLost, MalformedResponse."""

@@ -10,11 +10,12 @@ batch of a partition goes alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
-from kio.schema.types import ProducerId, TopicName
+from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import Records, i16, i32
 
 from penstock.client.broker_errors import STALE_METADATA, refusal
@@ -29,7 +30,7 @@ from penstock.protocol.error_codes import ErrorCode, is_retriable
 from penstock.protocol.record_batches import assign_producer, iter_batch_headers
 from penstock.protocol.units import from_ms
 
-__all__ = ["ProduceQueue", "ProducerIdentity"]
+__all__ = ["ProduceQueue", "ProducerIdentity", "TransactionalIdentity"]
 
 TopicPartition = tuple[str, int]
 
@@ -39,6 +40,7 @@ SEND_FROM_BYTES: Final = 1 << 20
 REQUESTS_PER_NODE: Final = 5
 BATCHES_PER_PARTITION: Final = 5
 DELIVERY_TIMEOUT_MS: Final = 120_000
+PRODUCE_BEFORE_VERSION_2: Final = 11  # from 12 on the first Produce adds its partitions to the transaction (KIP-890)
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 
 
@@ -48,6 +50,13 @@ class ProducerIdentity:
 
     producer_id: int
     producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalIdentity(ProducerIdentity):
+    """The identity for one transaction of a transactional id: its first sequence number in each partition is 0."""
+
+    transactional_id: str
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +76,7 @@ class _Partition:
     next_number: int = 0
     recovering: bool = False
     known_to_broker: bool = False
+    registered: bool = False
     last_offset: int | None = None
 
 
@@ -90,7 +100,12 @@ class ProduceQueue:
         identity: ProducerIdentity | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+        sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
+        register: Callable[[list[TopicPartition]], None] | None = None,
     ) -> None:
+        """`sequences`: where another writer with the same identity left off. `register`: called with partitions before
+        their first batch (AddPartitionsToTxn of brokers below transaction.version 2).
+        """
         if acks not in {-1, 1}:
             raise ConfigError("bad-value", f"acks={acks} is not supported", "use acks=-1 (all) or acks=1")
         if acks == 1 and (enable_idempotence or identity):
@@ -103,6 +118,9 @@ class ProduceQueue:
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._sequences = sequences
+        self._register = register
+        self._transactional_id = identity.transactional_id if isinstance(identity, TransactionalIdentity) else None
         self._exchanges: deque[_Exchange] = deque()
         self._waiting_bytes = 0
         self._errors: dict[TopicPartition, BrokerError] = {}
@@ -122,10 +140,20 @@ class ProduceQueue:
             self._wants_identity = False
             self._identity = self._init_producer_id()
         header = next(iter_batch_headers(batch))
-        state = self._partitions.setdefault((topic, partition), _Partition())
+        state = self._partitions.get((topic, partition))
+        if state is None:
+            state = _Partition(next_sequence=self._sequences.get((topic, partition), 0))
+            self._partitions[topic, partition] = state
         if self._identity is not None:
             stamped = bytearray(batch)
-            assign_producer(stamped, self._identity.producer_id, self._identity.producer_epoch, state.next_sequence)
+            identity, transactional = self._identity, self._transactional_id is not None
+            assign_producer(
+                stamped,
+                identity.producer_id,
+                identity.producer_epoch,
+                state.next_sequence,
+                transactional=transactional,
+            )
             batch = bytes(stamped)
             state.next_sequence = (state.next_sequence + header.records_count) & _SEQUENCE_MASK
         state.waiting.append(_Batch(batch, header.records_count, state.next_number))
@@ -137,6 +165,10 @@ class ProduceQueue:
             self._send_ready()
         while self._waiting_bytes > self._buffer_bytes:
             self._step()
+
+    def next_sequences(self) -> dict[TopicPartition, int]:
+        """Where a writer with the same identity goes on."""
+        return {key: state.next_sequence for key, state in self._partitions.items()}
 
     def flush(self) -> dict[TopicPartition, int]:
         """Waits until everything is stored; the last offset of each partition written since the last flush.
@@ -163,6 +195,12 @@ class ProduceQueue:
 
     def _send_ready(self) -> None:
         ready = [key for key, state in self._partitions.items() if self._may_send(state)]
+        if self._register is not None:
+            unregistered = [key for key in ready if not self._partitions[key].registered]
+            if unregistered:
+                self._register(unregistered)
+            for key in unregistered:
+                self._partitions[key].registered = True
         while ready:
             leaders = self._client.leaders(ready, refresh=self._stale)
             self._stale = False
@@ -198,7 +236,8 @@ class ProduceQueue:
         self._waiting_bytes -= size
         cluster = self._client.metadata({topic for topic, _ in taken})
         try:
-            reply = self._client.start(self._request(taken, cluster), node=node)
+            at_most = PRODUCE_BEFORE_VERSION_2 if self._register is not None else None
+            reply = self._client.start(self._request(taken, cluster), node=node, at_most=at_most)
         except ConnectionLost as error:
             self._unanswered(taken, error)
             return False
@@ -287,7 +326,7 @@ class ProduceQueue:
         for (topic, partition), batch in batches.items():
             by_topic.setdefault(topic, []).append((partition, batch.data))
         return request.ProduceRequest(
-            transactional_id=None,
+            transactional_id=None if self._transactional_id is None else TransactionalId(self._transactional_id),
             acks=i16(self._acks),
             timeout=from_ms(self._client.request_timeout_ms),
             topic_data=tuple(

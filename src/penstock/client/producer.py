@@ -33,11 +33,13 @@ class Producer:
         enable_idempotence: bool | None = None,
         identity: ProducerIdentity | None = None,
         max_batch_bytes: int = 1_000_000,
+        **queue: Any,
     ) -> None:
+        """`queue`: further arguments of `ProduceQueue`."""
         self._client = client
         self._compression = compression
         self._max_batch_bytes = max_batch_bytes
-        self._queue = ProduceQueue(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity)
+        self._queue = ProduceQueue(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
         self._spread = 0
 
     def __enter__(self) -> Self:
@@ -78,6 +80,10 @@ class Producer:
         found, starts = np.unique(targets[order], return_index=True)
         for target, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
             self._encode(topic, target, keys, values, when, headers, rows)
+
+    def next_sequences(self) -> dict[TopicPartition, int]:
+        """Where a writer with the same identity goes on."""
+        return self._queue.next_sequences()
 
     def flush(self) -> dict[TopicPartition, int]:
         """Waits until everything is stored; the last offset of each partition written since the last flush."""
