@@ -79,8 +79,9 @@ class _Fetch:
         columns = _record_columns(self._step)
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
         spent = dict.fromkeys(waiting, 0)
-        started = time.perf_counter()
-        while waiting:
+        started = began = time.perf_counter()
+        over = False
+        while waiting and not over:
             full = None
             for fetched in fetcher.fetch_ranges(waiting, columns=columns):
                 self._context.timed("fetch", started)
@@ -92,7 +93,8 @@ class _Fetch:
                 self._account(where).bytes_in += fetched.table.nbytes
                 spent[where] += fetched.table.nbytes
                 started = time.perf_counter()
-                if self._context.plan.ends_early and spent[where] >= self._context.plan.max_bytes_per_task:
+                over = self._is_over(began)
+                if over or (self._context.plan.ends_early and spent[where] >= self._context.plan.max_bytes_per_task):
                     full = where
                     break
             self._context.timed("fetch", started)
@@ -100,6 +102,12 @@ class _Fetch:
                 break
             del waiting[full]
             waiting = {where: ends for where, ends in waiting.items() if ends[0] < ends[1]}
+
+    def _is_over(self, began: float) -> bool:
+        """Whether the batch's time is up: it must end well before its transaction does."""
+        plan = self._context.plan
+        spent_ms = (time.perf_counter() - began) * 1000
+        return plan.ends_early and 0 < plan.fetch_deadline_ms < spent_ms
 
     def _account(self, where: tuple[str, int]) -> TaskReport:
         """Where to count: one record counts once, however many chains fetch it."""

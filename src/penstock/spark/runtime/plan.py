@@ -3,7 +3,8 @@
 A plan is immutable and holds everything a stage needs to know: no stage asks anybody for anything else, so a stage
 that outlived its batch cannot act on newer facts. The member epoch is the one captured together with the assignment
 when the batch was planned, never the latest (Kafka accepts the current epoch for a partition that another member owns).
-`producer_id` and `producer_epoch` belong to the driver; at least once they are -1.
+Producer identities belong to the driver: a stage writes with the one of its slot, in the slot's transaction; at least
+once there is none.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class SlotPlan:
 
     slot: int
     tasks: tuple[TaskPlan, ...]
+    transactional_id: str = ""  # empty: at least once
     producer_id: int = -1
     producer_epoch: int = -1
 
@@ -80,6 +82,10 @@ class MicroBatchPlan:
     fetch_max_partition_bytes: int = 2 * 1024 * 1024
     max_bytes_per_task: int = 64 * 1024 * 1024
     ends_early: bool = True  # whether a fetch stage may stop before `end`; not where several chains read the same range
+    fetch_deadline_ms: int = 0  # a fetch stage that may end early does so after this time; 0: never
+    transaction_version: int = 2
+    transaction_timeout_ms: int = 10_000
+    shared_topics: tuple[str, ...] = ()  # written by more than one stage of a slot
     probe: bool = False  # only find out whether SQL digests the input: no store, no produce
 
     @property
@@ -99,7 +105,8 @@ class MicroBatchPlan:
     def from_json(cls, text: str) -> MicroBatchPlan:
         facts = json.loads(text)
         slots = tuple(_slot(found) for found in facts.pop("slots"))
-        return cls(**{**facts, "batch": BatchKey(**facts["batch"]), "slots": slots})
+        facts |= {"batch": BatchKey(**facts["batch"]), "slots": slots, "shared_topics": tuple(facts["shared_topics"])}
+        return cls(**facts)
 
 
 def _slot(facts: dict[str, Any]) -> SlotPlan:

@@ -8,6 +8,7 @@ written aside and renamed, so that a reader sees all or nothing and never those 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import traceback
@@ -49,6 +50,19 @@ class SidePath:
 
     def buried(self, slot: int) -> frozenset[str]:
         return frozenset(name for text in self._read(f".{slot}.buried") for name in json.loads(text))
+
+    @contextlib.contextmanager
+    def sequences(self, slot: int) -> Iterator[dict[tuple[str, int], int]]:
+        """The sequence numbers that the slot's next records get, for one writer after the other."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / f"{self._prefix}{slot}.sequences").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            known = {(topic, partition): number for topic, partition, number in json.loads(file.read() or "[]")}
+            yield known
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps([[*where, number] for where, number in known.items()]))
 
     def remove(self) -> None:
         for path in self._paths(""):

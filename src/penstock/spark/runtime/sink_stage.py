@@ -1,7 +1,8 @@
 """Steps that write to Kafka: rows to a sink topic, rows to a repartition topic. They flush before they return.
 
-One producer per slot and micro-batch. Produced is not committed: what a batch produced counts when the driver commits
-its input offsets (at least once: a batch that failed may leave its records behind, and they come again).
+One producer per stage, slot and micro-batch. Produced is not committed. Exactly once: the records lie in the slot's
+transaction, which the driver ends when the job has succeeded. At least once: they count at once, and a batch that failed
+may leave some behind that come again.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ import pyarrow as pa
 from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.rows import encode_key, encode_rows
 from penstock.spark.runtime.stages import Operator, StageContext, fitted
-from penstock.spark.runtime.worker_process import client_for
 from penstock.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
 
 if TYPE_CHECKING:
-    from penstock.client.producer import Producer
+    from penstock.spark.runtime.slot_producer import SlotProducer
 
 __all__ = ["RepartitionSinkStep", "TopicSinkStep", "now_ms", "producer_for"]
 
@@ -30,11 +30,13 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def producer_for(context: StageContext) -> Producer:
-    """A producer with the slot's identity; the driver owns identities, at least once there is none."""
-    from penstock.client.producer import Producer
+def producer_for(context: StageContext) -> SlotProducer:
+    """The stage's producer, with the slot's identity; the driver owns identities, at least once there is none."""
+    if context.producer is None:
+        from penstock.spark.runtime.slot_producer import SlotProducer
 
-    return Producer(client_for(context.plan.bootstrap_servers), compression=context.plan.compression)
+        context.producer = SlotProducer(context.plan, context.slot, context.side_path)
+    return context.producer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ from penstock.errors import PenstockError
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
 from penstock.spark.runtime.side_path import SidePath
 from penstock.spark.runtime.worker_process import reach_by
+
+if TYPE_CHECKING:
+    from penstock.spark.runtime.slot_producer import SlotProducer
 
 __all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step"]
 
@@ -38,6 +41,7 @@ class StageContext:
     reports: dict[int, TaskReport] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     fetches: bool = False  # the fetch step runs in this very stage
+    producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
 
     def report(self, partition: int) -> TaskReport:
         return self.reports.setdefault(partition, TaskReport(partition=partition))

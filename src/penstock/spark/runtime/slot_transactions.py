@@ -1,0 +1,153 @@
+"""The driver's transactions: one per slot and micro-batch, `<group>-<member id>-<subtopology>-<slot>`.
+
+The driver owns the producer identities; they travel in the plan to the stages, which write with them. When the Spark
+job has succeeded, the offsets go into every slot's transaction and all are ended, each step for all slots at once.
+Rules (`tried-on-kafka.md` 1): an identity comes from InitProducerId or from the last EndTxn, and is used for one
+transaction; whatever is not a plain success takes it away, and the slot gets another before it runs again. A slot's
+outcome is its own: "committed", or an error, behind which the offsets of the group tell what is true.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from penstock.client.network_client import NetworkClient
+from penstock.client.produce_queue import TransactionalIdentity
+from penstock.client.transactions import Transactions, transaction_version
+from penstock.errors import BrokerError, PenstockError
+from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
+
+__all__ = ["SlotTransactions"]
+
+log = logging.getLogger("penstock.spark")
+LAST_WORDS_MS = 2000
+TopicPartition = tuple[str, int]
+
+
+class SlotTransactions:
+    """Of one subtopology; belongs to its runner's thread."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        *,
+        group_id: str,
+        subtopology_id: str,
+        timeout_ms: int,
+        announce: Callable[[list[str]], None],
+    ) -> None:
+        """`announce` hears of transactional ids before they are used: who ends them when the driver dies."""
+        self._client = client
+        self._group_id, self._subtopology_id, self._timeout_ms = group_id, subtopology_id, timeout_ms
+        self._announce = announce
+        self._transactions: Transactions | None = None
+        self._identities: dict[str, TransactionalIdentity] = {}
+
+    @property
+    def version(self) -> int:
+        """The cluster's `transaction.version`; known once a slot was stamped."""
+        return self._transactions.version if self._transactions is not None else 0
+
+    def stamped(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+        """The slots with their identities. Raises CannotConnect, BrokerError when they are not to be had."""
+        by_slot = {slot.slot: self._id(member_id, slot.slot) for slot in slots}
+        self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
+        found = []
+        for slot in slots:
+            identity = self._identities[by_slot[slot.slot]]
+            found.append(
+                replace(
+                    slot,
+                    transactional_id=identity.transactional_id,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.producer_epoch,
+                )
+            )
+        return tuple(found)
+
+    def commit(
+        self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[TopicPartition, int]]
+    ) -> dict[int, PenstockError | None]:
+        """TxnOffsetCommit and EndTxn for the slots of `offsets`; by slot, None where it is committed.
+
+        With the member epoch of the plan. A refused TxnOffsetCommit keeps its transaction from being ended.
+        """
+        ends = self._begun()
+        slots = {slot.transactional_id: slot for slot in plan.slots if slot.slot in offsets}
+        identities = {tid: _identity(slot) for tid, slot in slots.items()}
+        told = ends.commit_offsets(
+            self._group_id,
+            {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
+            member_id=plan.member_id,
+            member_epoch=plan.member_epoch,
+        )
+        ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
+        self._before_ends(plan)
+        ended = ends.end(ready, commit=True)
+        outcomes: dict[int, PenstockError | None] = {}
+        for tid, slot in slots.items():
+            self._identities.pop(tid, None)
+            outcome = ended.get(tid, told[tid])
+            if isinstance(outcome, TransactionalIdentity):
+                if ends.renews_identities:
+                    self._identities[tid] = outcome
+                outcomes[slot.slot] = None
+            else:
+                outcomes[slot.slot] = outcome
+        return outcomes
+
+    def renew(self, slots: Iterable[SlotPlan]) -> None:
+        """Fresh identities: what these slots had open is aborted, who still writes for them is shut out.
+
+        After this every transaction they ever had is decided. Raises CannotConnect, BrokerError.
+        """
+        self._initialise([slot.transactional_id for slot in slots])
+
+    def abort(self, slots: Iterable[SlotPlan]) -> None:
+        """A last word where nothing more is to follow: as well as it goes, within two seconds."""
+        mine = [_identity(slot) for slot in slots if slot.transactional_id]
+        for identity in mine:
+            self._identities.pop(identity.transactional_id, None)
+        if self._transactions is None or not mine:
+            return
+        try:
+            self._transactions.end(mine, commit=False, timeout_ms=LAST_WORDS_MS)
+        except PenstockError as error:
+            log.debug("%s: transactions were left to their timeout: %s", self._subtopology_id, error)
+
+    def _before_ends(self, plan: MicroBatchPlan) -> None:
+        """Between the two steps of a commit; a seam for tests that crash here."""
+
+    def _initialise(self, transactional_ids: list[str]) -> None:
+        if not transactional_ids:
+            return
+        self._announce(transactional_ids)
+        found = self._begun().initialise(transactional_ids)
+        for tid, outcome in found.items():
+            self._identities.pop(tid, None)
+            if isinstance(outcome, TransactionalIdentity):
+                self._identities[tid] = outcome
+        for outcome in found.values():
+            if isinstance(outcome, PenstockError):
+                raise outcome
+
+    def _begun(self) -> Transactions:
+        if self._transactions is None:
+            version = transaction_version(self._client)
+            if version < 1:
+                log.info("the cluster's transaction.version is %d: an older, slower way of transactions", version)
+            self._transactions = Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
+        return self._transactions
+
+    def _id(self, member_id: str, slot: int) -> str:
+        if not member_id:
+            raise BrokerError("no-member", f"{self._subtopology_id} has no member id to begin a transaction with")
+        return f"{self._group_id}-{member_id}-{self._subtopology_id}-{slot}"
+
+
+def _identity(slot: SlotPlan) -> TransactionalIdentity:
+    return TransactionalIdentity(
+        transactional_id=slot.transactional_id, producer_id=slot.producer_id, producer_epoch=slot.producer_epoch
+    )
