@@ -94,6 +94,20 @@ _ROWS: Final = (
         -1,
         "of internal topics and topics created by partitions=; -1: the broker's default",
     ),
+    _text(
+        "processing.guarantee",
+        None,
+        "at_least_once",
+        "at_least_once or exactly_once_v2; the argument processing_guarantee= comes first",
+        choices=("at_least_once", "exactly_once_v2"),
+    ),
+    _int(
+        "transaction.timeout.ms",
+        None,
+        1000,
+        10_000,
+        "exactly once: the coordinator ends a transaction that is open for so long; micro-batches take a third of it",
+    ),
     _int("penstock.batch.max.records", None, 1, 200_000, "records per task and micro-batch at most"),
     _int("penstock.batch.max.bytes", None, 1, 67_108_864, "bytes per task and micro-batch at most"),
     _int(

@@ -1,9 +1,9 @@
 """The member's own small process: `python -m penstock.client.guardian`, started by `GuardianLink`.
 
 Duties: heartbeats, through the pure membership; the watch over the driver's progress; the end of the lease after a
-pause; and when the driver dies: kill what it left behind, then leave the group, so that the others own everything at
-once instead of after the session timeout (a static member's tasks too: a crash is no restart). The driver is dead when
-stdin ends, or (a forked child may hold the pipe open) when our parent is another process than it was.
+pause; and when the driver dies: kill what it left behind, end its transactions, leave the group, so that the others own
+everything at once instead of after the session timeout (a static member's tasks too: a crash is no restart). The driver
+is dead when stdin ends, or (a forked child may hold the pipe open) when our parent is another process than it was.
 
 The guardian ignores SIGINT, SIGTERM and SIGHUP: they reach whole process groups, and the driver decides what they mean.
 """
@@ -29,7 +29,8 @@ from penstock.client.membership.endpoints import Endpoint
 from penstock.client.membership.events import Fatal, MemberEvent
 from penstock.client.network_client import NetworkClient
 from penstock.client.process_tree import ProcessTree
-from penstock.errors import MaxPollExceeded
+from penstock.client.transactions import Transactions
+from penstock.errors import MaxPollExceeded, PenstockError
 
 __all__ = ["Guardian", "main"]
 
@@ -38,6 +39,7 @@ log = logging.getLogger("penstock.client.guardian")
 TICK_S: Final = 0.2
 OBSERVE_EVERY_S: Final = 2.0
 LEAVE_WAIT_S: Final = 6.0
+END_WAIT_MS: Final = 2_000
 _READ_BYTES: Final = 1 << 16
 
 
@@ -78,6 +80,8 @@ class Guardian:
         self._tree = ProcessTree()
         self._watch = ProgressWatch(settings.max_poll_interval_ms, time.monotonic())
         self._closing = False
+        self._transactional_ids: dict[str, None] = {}
+        self._transaction_timeout_ms = 0
         client = NetworkClient(
             settings.bootstrap_servers,
             client_id=settings.client_id,
@@ -123,6 +127,7 @@ class Guardian:
         if not self._closing:
             killed = self._tree.kill()
             log.warning("the driver %d is gone: killed %d processes, leaving the group", self._driver_pid, len(killed))
+            self._end_transactions()
         self._runner.leave()
         self._runner.wait_left(LEAVE_WAIT_S)
         self._runner.stop()
@@ -164,11 +169,28 @@ class Guardian:
                 self._runner.request_shutdown()
             case "watch":
                 self._tree.watch(command["pid"])
+            case "end-transactions":
+                self._transactional_ids |= dict.fromkeys(command["ids"])
+                self._transaction_timeout_ms = command["timeout_ms"]
             case "leave":
                 self._watch.over = True  # nobody owes progress any more
                 self._runner.leave(for_a_while=command.get("for_a_while", False))
             case "close":
                 self._closing = True
+
+    def _end_transactions(self) -> None:
+        """What the driver had open is aborted before the group hears of its end: nobody waits for the timeout."""
+        if not self._transactional_ids:
+            return
+        client = NetworkClient(
+            self._settings.bootstrap_servers, client_id=self._settings.client_id, security=self._settings.security
+        )
+        with client:
+            ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
+            ended = ends.initialise(self._transactional_ids, timeout_ms=END_WAIT_MS)
+        for tid, outcome in ended.items():
+            if isinstance(outcome, PenstockError):
+                log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
 
     def _leave_for_lack_of_progress(self) -> None:
         interval_ms = self._watch.max_poll_interval_ms

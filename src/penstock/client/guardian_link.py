@@ -47,6 +47,8 @@ class GuardianLink:
     def __init__(self, settings: GuardianSettings) -> None:
         self.settings = settings
         self._watched: list[int] = []
+        self._ending_ids: list[str] = []
+        self._ending_timeout_ms = 0
         self._write_lock = threading.Lock()
         self._closed = True
         self._told_version = 0
@@ -143,6 +145,12 @@ class GuardianLink:
         self._watched.append(pid)
         self._tell({"do": "watch", "pid": pid})
 
+    def end_transactions_of(self, transactional_ids: Sequence[str], *, transaction_timeout_ms: int) -> None:
+        """What these ids have open is aborted when the driver dies: others need not wait for the timeout."""
+        self._ending_ids += [tid for tid in transactional_ids if tid not in self._ending_ids]
+        self._ending_timeout_ms = transaction_timeout_ms
+        self._tell({"do": "end-transactions", "ids": list(transactional_ids), "timeout_ms": transaction_timeout_ms})
+
     def leave(self, *, for_a_while: bool = False) -> None:
         """Leaves the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will be back."""
         self._tell({"do": "leave", "for_a_while": for_a_while})
@@ -173,6 +181,8 @@ class GuardianLink:
         self._launch()
         for pid in self._watched:
             self._tell({"do": "watch", "pid": pid})
+        if self._ending_ids:
+            self.end_transactions_of(self._ending_ids, transaction_timeout_ms=self._ending_timeout_ms)
 
     def _launch(self) -> None:
         self._owner = os.getpid()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from penstock.client.admin import Admin
+from penstock.client.admin import Admin, IsolationLevel
 from penstock.client.network_client import NetworkClient
 from penstock.errors import PenstockError
 from penstock.spark.runtime.chains import source_topics
@@ -199,7 +199,8 @@ class RunningApp:
             admin = Admin(client)
             wanted = self._ends.get(tuple(topics))
             if wanted is None:
-                wanted = self._ends[tuple(topics)] = _ends_of(client, admin, topics)
+                outside = any(topics == layer for layer in self._layers()[:1])
+                wanted = self._ends[tuple(topics)] = _ends_of(client, admin, topics, outside=outside)
 
             def reached() -> bool:
                 committed = admin.committed_offsets(self._runtime.group_id)
@@ -220,10 +221,15 @@ class RunningApp:
             pause = min(pause * 1.3, 0.2)
 
 
-def _ends_of(client: NetworkClient, admin: Admin, topics: list[str]) -> dict[tuple[str, int], int]:
-    """Where the partitions that hold records end now."""
+def _ends_of(client: NetworkClient, admin: Admin, topics: list[str], *, outside: bool) -> dict[tuple[str, int], int]:
+    """Where the partitions that hold records end now.
+
+    In a topic of the outside world somebody else's transaction may be open for long, and is not waited for. In ours
+    the marker of a transaction that is committed already may still be on its way.
+    """
     known = client.known_topics(topics, refresh=True).topics
     inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]
     first = admin.list_offsets(dict.fromkeys(inputs, "earliest"))
-    ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
+    level: IsolationLevel = "read_committed" if outside else "read_uncommitted"
+    ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level=level)
     return {where: end.offset for where, end in ends.items() if end.offset > first[where].offset}

@@ -56,7 +56,7 @@ class StreamsApp:
         *,
         spark: SparkSession | None = None,
         bootstrap_servers: str | Sequence[str] | None = None,
-        processing_guarantee: Literal["at_least_once"] = "at_least_once",
+        processing_guarantee: Literal["at_least_once", "exactly_once_v2"] | None = None,
         auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest",
         state_dir: str | os.PathLike[str] | None = None,
         trigger_interval_ms: int = 0,
@@ -68,7 +68,9 @@ class StreamsApp:
         `spark`: None takes the active session, else starts a local one. `bootstrap_servers`: None takes
         PENSTOCK_BOOTSTRAP_SERVERS, else localhost:9092. `state_dir`: None takes PENSTOCK_STATE_DIR, else
         `<user's state directory>/penstock/<name>`. `trigger_interval_ms` 0: the next micro-batch as soon as there is
-        data. `on_error`: what becomes of a record that cannot be used: "fail", "skip" or DeadLetter("topic").
+        data. `processing_guarantee`: "exactly_once_v2" or "at_least_once", as Kafka Streams names them; None takes
+        `processing.guarantee` of `config`. `on_error`: what becomes of a record that cannot be used: "fail", "skip" or
+        DeadLetter("topic").
         `config`: further settings by Kafka's names, see `penstock.spark.settings`. `security.protocol`, `ssl.*` and
         `sasl.*` may stand there, in the environment (PENSTOCK_SASL_PASSWORD) or in the file that PENSTOCK_CONFIG names.
         Raises ConfigError.
@@ -82,7 +84,8 @@ class StreamsApp:
                 f"{name!r} is no name for an application",
                 "letters, digits, '.', '_' and '-', at most 120: it becomes part of topic names",
             )
-        _check_choice("processing_guarantee", processing_guarantee, ("at_least_once",))
+        if processing_guarantee is not None:
+            _check_choice("processing_guarantee", processing_guarantee, ("at_least_once", "exactly_once_v2"))
         _check_choice("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none"))
         if isinstance(trigger_interval_ms, bool) or not isinstance(trigger_interval_ms, int) or trigger_interval_ms < 0:
             raise ConfigError(
@@ -90,12 +93,12 @@ class StreamsApp:
             )
         self.name = name
         self.bootstrap_servers, self.security = reached_by(bootstrap_servers, config)
-        self.processing_guarantee = processing_guarantee
         self.auto_offset_reset = auto_offset_reset
         self.state_dir = _state_dir(state_dir, name)
         self.trigger_interval_ms = trigger_interval_ms
         self.on_error = _checked_policy(on_error)
         self.config = checked_config(config)
+        self.processing_guarantee = processing_guarantee or str(self.config["processing.guarantee"])
         self.spark = classic(spark if spark is not None else session(name))
         self.listeners: list[object] = []
         self._sources: dict[str, TopicSource] = {}
@@ -276,12 +279,6 @@ class StreamsApp:
 def _check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
     if value in choices:
         return
-    if argument == "processing_guarantee" and value == "exactly_once_v2":
-        raise ConfigError(
-            "bad-value",
-            'processing_guarantee="exactly_once_v2" comes in a later release',
-            'take "at_least_once": after a crash rows may be counted twice, and penstock verify counts them',
-        )
     raise ConfigError(
         "bad-value", f"{argument}={value!r} is none of {', '.join(choices)}", f'{argument}="{choices[0]}"'
     )

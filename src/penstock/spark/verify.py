@@ -191,7 +191,7 @@ def _extent(app: StreamsApp, admin: Admin, sources: Sequence[TopicSource], inter
     where = [(topic, partition) for topic in topics for partition in known[topic].partitions]
     first, last = (
         admin.list_offsets(dict.fromkeys(where, "earliest")),
-        admin.list_offsets(dict.fromkeys(where, "latest")),
+        admin.list_offsets(dict.fromkeys(where, "latest"), isolation_level="read_committed"),
     )
     committed = admin.committed_offsets(app.name)
     ranges: dict[TopicPartition, tuple[int, int]] = {}

@@ -27,11 +27,13 @@ from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
 from penstock.spark.observation import Observation
+from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
-from penstock.spark.runtime.chains import build_chains, source_topics
+from penstock.spark.runtime.chains import build_chains, shared_topics, source_topics
 from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.local_state import LocalState
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from penstock.spark.runtime.slot_transactions import SlotTransactions
 from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.status import write_status_of
 from penstock.spark.runtime.store import BatchKey, boot_id
@@ -60,6 +62,8 @@ class ApplicationRuntime:
         self.auto_offset_reset = app.auto_offset_reset
         self.trigger_interval_ms = app.trigger_interval_ms
         self.max_records = int(app.config["penstock.batch.max.records"])
+        self.exactly_once = app.processing_guarantee == "exactly_once_v2"
+        self.transaction_timeout_ms = int(app.config["transaction.timeout.ms"])
         self._max_bytes = int(app.config["penstock.batch.max.bytes"])
         self.instance_id = str(app.config["group.instance.id"]) or None
         self._max_poll_ms = int(app.config["max.poll.interval.ms"])
@@ -75,6 +79,7 @@ class ApplicationRuntime:
         self._stop = threading.Event()
         self.boot_id = boot_id()
         self._topic_ids: dict[str, str] = {}
+        self._transactions: dict[str, SlotTransactions] = {}
         self.directory = StateDirectory(Path(app.state_dir), self.group_id)
         self._client = self.network_client()
         self._link: GuardianLink | None = None
@@ -160,7 +165,36 @@ class ApplicationRuntime:
             fetch_max_partition_bytes=int(self.app.config["max.partition.fetch.bytes"]),
             max_bytes_per_task=self._max_bytes,
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
+            **(self._of_transactions(subtopology) if self.exactly_once else {}),
         )
+
+    def committing(self, subtopology_id: str, client: NetworkClient) -> BatchCommit:
+        """The guarantee of the application, for one subtopology."""
+        if not self.exactly_once:
+            return AtLeastOnce(client, self.group_id)
+        transactions = SlotTransactions(
+            client,
+            group_id=self.group_id,
+            subtopology_id=subtopology_id,
+            timeout_ms=self.transaction_timeout_ms,
+            announce=self._announce_transactions,
+        )
+        self._transactions[subtopology_id] = transactions
+        return ExactlyOnce(client, self.group_id, transactions)
+
+    def _of_transactions(self, subtopology: CompiledSubtopology) -> dict[str, Any]:
+        known = self._transactions.get(subtopology.subtopology_id)
+        return {
+            "exactly_once": True,
+            "fetch_deadline_ms": self.transaction_timeout_ms // 6,
+            "transaction_timeout_ms": self.transaction_timeout_ms,
+            "transaction_version": known.version if known is not None else 0,
+            "shared_topics": shared_topics(subtopology),
+        }
+
+    def _announce_transactions(self, transactional_ids: list[str]) -> None:
+        assert self._link is not None
+        self._link.end_transactions_of(transactional_ids, transaction_timeout_ms=self.transaction_timeout_ms)
 
     def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
         with self._lock:

@@ -1,9 +1,9 @@
 """The loop of one subtopology: take the assignment, plan, run, commit; once per micro-batch.
 
-Workers prepare, this loop commits: OffsetCommit with the member id and the epoch captured when the batch was planned,
-after the whole Spark job has succeeded. A batch that failed leaves positions and the committed batch key as they were;
-the next plan names that key, and by it the stores undo what was prepared. Assignment changes are taken between
-micro-batches and change plan rows only. Without news there is no Spark job.
+Workers prepare, this loop commits (`batch_commit`), with the member id and the epoch captured when the batch was
+planned, after the whole Spark job has succeeded. A batch that failed leaves positions and the committed batch key as
+they were; the next plan names that key, and by it the stores undo what was prepared. Assignment changes are taken
+between micro-batches and change plan rows only. Without news there is no Spark job.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.client.admin import Admin
-from penstock.client.group_offsets import commit_offsets
 from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
+from penstock.errors import BrokerError, CannotConnect, PenstockError
+from penstock.spark.runtime.batch_commit import BatchLimit, Committed, Patience
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
@@ -55,6 +55,8 @@ class SubtopologyRunner:
         self._tasks: dict[int, RunningTask] = {}
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
+        self._commit = runtime.committing(self.name, self._client)
+        self._limit = BatchLimit(runtime.max_records, runtime.transaction_timeout_ms if runtime.exactly_once else 0)
         self._last_purge = time.monotonic()
         self._lock = threading.Condition()
         self._wanted: AssignmentSnapshot | None = None  # what the member thread wants taken; None: nothing new
@@ -243,12 +245,16 @@ class SubtopologyRunner:
             return False
         if self._stopping:
             return False
-        slots = plan_slots(self._tasks.values(), self._slots, self._runtime.max_records)
+        slots = plan_slots(self._tasks.values(), self._slots, self._limit.records)
         if not slots:
             self._recovery.check_stops()
             self._purge()
             return False
-        plan = self._plan(slots, self.next_batch())
+        try:
+            plan = self._plan(slots, self.next_batch())
+        except (CannotConnect, BrokerError) as error:
+            self._bear(error)
+            return False
         self.batch_since = started
         try:
             if self._run(plan, started):
@@ -271,7 +277,7 @@ class SubtopologyRunner:
 
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment
-        return self._runtime.plan(self.subtopology, assignment, slots, batch)
+        return self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots, assignment.member_id), batch)
 
     def _add_restored(self, records: int) -> None:
         self.progress.restored += records
@@ -297,50 +303,49 @@ class SubtopologyRunner:
         raise PenstockError("stopped", f"{self.name} was stopped while it restored")
 
     def _run(self, plan: MicroBatchPlan, started: float) -> bool:
-        """Process and commit. Whether both succeeded."""
+        """Process and commit. Whether both succeeded, for all tasks."""
         lost = self._lost
+        patience = Patience(goes_on=lambda: not self._stopping and lost == self._lost, bear=self._bear)
         try:
             reports = self._jobs.process(plan)
         except BatchFailed as failed:
+            self._limit.took(plan, (time.monotonic() - started) * 1000, succeeded=False)
             if not self._stopping and not self._runtime.is_failed:
+                self._stand(plan, self._commit.undo(plan, patience), {})
                 self._recovery.recover(plan, failed)
+            else:
+                self._commit.abandon(plan)
             return False
+        except BaseException:
+            self._commit.abandon(plan)
+            raise
         processed = time.monotonic()
         if lost != self._lost:
             log.warning("%s: batch %d is not committed, the member lost its tasks", self.name, plan.batch.batch_id)
+            self._commit.abandon(plan)
             return False
         tasks = _complete(plan, merged(reports), reports)
-        if not self._commit(plan, tasks):
+        outcome = self._commit.commit(plan, tasks, patience)
+        timing = BatchTiming(started=started, processed=processed, committed=time.monotonic())
+        self._limit.took(plan, (timing.committed - started) * 1000, succeeded=bool(outcome.tasks))
+        committed = {partition: report for partition, report in tasks.items() if partition in outcome.tasks}
+        self._stand(plan, outcome, committed)
+        if committed:
+            self.progress.add(plan, committed, reports, timing, list(self._tasks.values()))
+        if outcome.trouble is not None:
+            self._bear(outcome.trouble)
+        if len(committed) < len(tasks):
             return False
         self._recovery.succeeded()
-        with self._lock:
-            for partition, report in tasks.items():
-                if partition in self._tasks:
-                    self._tasks[partition].take(report, plan.batch)
-        timing = BatchTiming(started=started, processed=processed, committed=time.monotonic())
-        self.progress.add(plan, tasks, reports, timing, list(self._tasks.values()))
         return True
 
-    def _commit(self, plan: MicroBatchPlan, tasks: Mapping[int, TaskReport]) -> bool:
-        offsets = {
-            (found.topic, found.partition): tasks[task.partition].reached[f"{found.topic}-{found.partition}"]
-            for task in plan.tasks
-            for found in task.ranges
-            if found.end > found.start
-        }
-        try:
-            commit_offsets(
-                self._client, self._runtime.group_id, offsets, member_id=plan.member_id, member_epoch=plan.member_epoch
-            )
-        except Fenced as error:
-            log.warning("%s: batch %d is not committed: %s", self.name, plan.batch.batch_id, error)
-            self._reopen([task.partition for task in plan.tasks])
-            return False
-        except (BrokerError, CannotConnect) as error:
-            self._reopen([task.partition for task in plan.tasks])  # the outcome is unknown: the offsets decide
-            self._bear(error)
-            return False
-        return True
+    def _stand(self, plan: MicroBatchPlan, outcome: Committed, committed: Mapping[int, TaskReport]) -> None:
+        """The tasks take what is certain now."""
+        with self._lock:
+            for partition, report in committed.items():
+                if partition in self._tasks:
+                    self._tasks[partition].take(report, plan.batch)
+        self._reopen(sorted(outcome.reopen))
 
     def _reopen(self, partitions: list[int]) -> None:
         with self._lock:

@@ -32,14 +32,16 @@ from penstock.spark.topology.nodes import (
     Aggregate,
     Branch,
     CompiledSubtopology,
+    DeadLetter,
     ForeachBatchSink,
     RepartitionSink,
     RepartitionSource,
     Source,
     TopicSink,
+    TopicSource,
 )
 
-__all__ = ["Chains", "ForeachBatchChain", "PreparedPlan", "build_chains", "source_topics"]
+__all__ = ["Chains", "ForeachBatchChain", "PreparedPlan", "build_chains", "shared_topics", "source_topics"]
 
 
 class PreparedPlan:
@@ -94,6 +96,19 @@ class Chains:
 def source_topics(source: Source) -> tuple[str, ...]:
     """The topics a source reads."""
     return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
+
+
+def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
+    """Topics that more than one stage of a slot may write during a micro-batch.
+
+    A `foreachBatch` function may run its frame several times, and each time the source's stage may bury records.
+    """
+    writers = [branch.sink.topic for branch in subtopology.branches if not isinstance(branch.sink, ForeachBatchSink)]
+    for index, source in enumerate(subtopology.sources):
+        if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
+            again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
+            writers += [source.on_error.topic] * (2 if again else 1)
+    return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
 
 
 def build_chains(

@@ -82,6 +82,7 @@ class MicroBatchPlan:
     fetch_max_partition_bytes: int = 2 * 1024 * 1024
     max_bytes_per_task: int = 64 * 1024 * 1024
     ends_early: bool = True  # whether a fetch stage may stop before `end`; not where several chains read the same range
+    exactly_once: bool = False
     fetch_deadline_ms: int = 0  # a fetch stage that may end early does so after this time; 0: never
     transaction_version: int = 2
     transaction_timeout_ms: int = 10_000

@@ -121,10 +121,14 @@ def replay_all(
     return finished
 
 
-def committed_position(store: TaskStore, committed: Mapping[str, int]) -> bool:
-    """Whether the store stands at these input offsets; they decide about a batch whose outcome nobody remembers."""
+def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_prepared: bool) -> bool:
+    """Whether the store stands at these input offsets; they decide about a batch whose outcome nobody remembers.
+
+    Not under exactly once (`trust_prepared` False): another owner may have got as far with other values, as functions
+    may answer differently when asked twice; what is committed stands in the changelog, and what is prepared is undone.
+    """
     prepared = store.prepared()
-    if prepared is not None and dict(prepared.input_offsets) == dict(committed):
+    if trust_prepared and prepared is not None and dict(prepared.input_offsets) == dict(committed):
         store.settle(prepared.batch)
     else:
         store.settle(None)

@@ -82,6 +82,7 @@ class ReplicaProcess:
     def __init__(self, settings: Mapping[str, Any], commands: queue.Queue[dict[str, Any] | None], said: Any) -> None:
         self._directory = Path(settings["state_dir"])
         self._boot_id: str = settings["boot_id"]
+        self._exactly_once = bool(settings.get("exactly_once"))
         self._incarnation = f"replica-{os.getpid()}-{time.time_ns():x}"
         self._stores = {
             name: tuple(StoreOfTask(**store) for store in stores) for name, stores in settings["stores"].items()
@@ -176,7 +177,8 @@ class ReplicaProcess:
             names = [name_of(topic, task[1]) for topic in described.source_topics]
             store = self._opened(task, described)
             try:
-                if not committed_position(store, {name: committed[name] for name in names if name in committed}):
+                mine = {name: committed[name] for name in names if name in committed}
+                if not committed_position(store, mine, trust_prepared=not self._exactly_once):
                     return False
             finally:
                 store.close()

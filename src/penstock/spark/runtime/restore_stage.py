@@ -62,7 +62,7 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
     admin = Admin(client)
     first = admin.list_offsets({where: "earliest"})[where].offset
     end = admin.list_offsets({where: "latest"})[where].offset
-    stands = committed_position(store, committed)
+    stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
     at = store.position()
     if not stands or at is None or not first <= at.changelog_offset <= end:
         start = store.begin_replay(context.plan.batch, first, end)

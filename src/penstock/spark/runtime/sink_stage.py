@@ -1,8 +1,8 @@
 """Steps that write to Kafka: rows to a sink topic, rows to a repartition topic. They flush before they return.
 
 One producer per stage, slot and micro-batch. Produced is not committed. Exactly once: the records lie in the slot's
-transaction, which the driver ends when the job has succeeded. At least once: they count at once, and a batch that failed
-may leave some behind that come again.
+transaction, which the driver ends when the job has succeeded. At least once: they count at once, and a batch that
+failed may leave some behind that come again.
 """
 
 from __future__ import annotations

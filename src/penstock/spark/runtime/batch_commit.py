@@ -1,0 +1,223 @@
+"""How a micro-batch whose Spark job succeeded comes to count, and what holds after one that did not: two guarantees.
+
+`AtLeastOnce` commits offsets. `ExactlyOnce` commits offsets and records in one transaction per slot, and after anything
+but a plain success asks the broker: fresh identities for the slots (which decides whatever they had open), then the
+group's offsets, stable ones. A task whose offsets stand where the batch reached is committed; one whose offsets stand
+where the batch began is not, and its store undoes what it prepared; any other is opened anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.client.group_offsets import commit_offsets, fetch_offsets
+from penstock.client.network_client import NetworkClient
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
+from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskPlan, TaskReport
+from penstock.spark.runtime.slot_transactions import SlotTransactions
+
+__all__ = ["AtLeastOnce", "BatchCommit", "BatchLimit", "Committed", "ExactlyOnce", "Patience"]
+
+log = logging.getLogger("penstock.spark")
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Where the tasks of a batch stand after it: committed, to be opened anew, or (all others) where it began."""
+
+    tasks: frozenset[int] = frozenset()
+    reopen: frozenset[int] = frozenset()
+    trouble: PenstockError | None = None  # to be borne, or raised where it will not go away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """The runner's side of waiting for a broker."""
+
+    goes_on: Callable[[], bool]  # False: the runner stops, or the member lost its tasks
+    bear: Callable[[PenstockError], None]  # waits a little; raises what no waiting mends
+
+
+class BatchCommit(Protocol):
+    """One of the guarantees, for one subtopology."""
+
+    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+        """The slots as they go into a plan. Raises CannotConnect, BrokerError."""
+
+    def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
+        """After the job has succeeded."""
+
+    def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
+        """After the job has failed."""
+
+    def abandon(self, plan: MicroBatchPlan) -> None:
+        """The batch is not to be committed, and nothing follows it."""
+
+
+class AtLeastOnce:
+    """OffsetCommit; what a failed batch produced stays."""
+
+    def __init__(self, client: NetworkClient, group_id: str) -> None:
+        self._client, self._group_id = client, group_id
+
+    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+        del member_id
+        return slots
+
+    def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
+        del patience
+        tasks = frozenset(task.partition for task in plan.tasks)
+        offsets = {where: at for task in plan.tasks for where, at in _reached(task, reports).items()}
+        try:
+            commit_offsets(
+                self._client, self._group_id, offsets, member_id=plan.member_id, member_epoch=plan.member_epoch
+            )
+        except Fenced as error:
+            log.warning("%s: batch %d is not committed: %s", plan.subtopology_id, plan.batch.batch_id, error)
+            return Committed(reopen=tasks)
+        except (BrokerError, CannotConnect) as error:
+            return Committed(reopen=tasks, trouble=error)  # the outcome is unknown: the offsets decide
+        return Committed(tasks=tasks)
+
+    def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
+        del plan, patience
+        return Committed()
+
+    def abandon(self, plan: MicroBatchPlan) -> None:
+        del plan
+
+
+class ExactlyOnce:
+    """One transaction per slot."""
+
+    def __init__(self, client: NetworkClient, group_id: str, transactions: SlotTransactions) -> None:
+        self._client, self._group_id, self._transactions = client, group_id, transactions
+
+    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+        return self._transactions.stamped(slots, member_id)
+
+    def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
+        offsets = {
+            slot.slot: {where: at for task in slot.tasks for where, at in _reached(task, reports).items()}
+            for slot in plan.slots
+        }
+        outcomes = self._transactions.commit(plan, offsets)
+        good = frozenset(task.partition for slot in plan.slots if outcomes[slot.slot] is None for task in slot.tasks)
+        bad = tuple(slot for slot in plan.slots if outcomes[slot.slot] is not None)
+        if not bad:
+            return Committed(tasks=good)
+        errors = [error for error in outcomes.values() if error is not None]
+        log.warning("%s: batch %d is not plainly committed: %s", plan.subtopology_id, plan.batch.batch_id, errors[0])
+        decided = self._decided(plan, bad, reports, patience)
+        # Who is not taken for a member any more hears so soon; until then its tasks rest.
+        lost = {
+            task.partition for slot in bad if isinstance(outcomes[slot.slot], Fenced) for task in slot.tasks
+        } - decided.tasks
+        undecided = [error for error in errors if not isinstance(error, Fenced)] if decided.tasks != _tasks(bad) else []
+        return Committed(
+            tasks=good | decided.tasks,
+            reopen=decided.reopen | lost,
+            trouble=decided.trouble or _trouble(undecided),
+        )
+
+    def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
+        return self._decided(plan, plan.slots, {}, patience)
+
+    def abandon(self, plan: MicroBatchPlan) -> None:
+        self._transactions.abort(plan.slots)
+
+    def _decided(
+        self,
+        plan: MicroBatchPlan,
+        slots: tuple[SlotPlan, ...],
+        reports: Mapping[int, TaskReport],
+        patience: Patience,
+    ) -> Committed:
+        inputs = [(found.topic, found.partition) for slot in slots for task in slot.tasks for found in task.ranges]
+        while patience.goes_on():
+            try:
+                self._transactions.renew(slots)
+                stands = fetch_offsets(self._client, self._group_id, inputs, require_stable=True)
+            except (CannotConnect, BrokerError) as error:
+                patience.bear(error)
+                continue
+            return _by_offsets(plan, slots, reports, stands)
+        self.abandon(plan)
+        return Committed(reopen=_tasks(slots))
+
+
+def _by_offsets(
+    plan: MicroBatchPlan,
+    slots: tuple[SlotPlan, ...],
+    reports: Mapping[int, TaskReport],
+    stands: Mapping[TopicPartition, int],
+) -> Committed:
+    committed, reopen = set(), set()
+    for task in (task for slot in slots for task in slot.tasks):
+        start = {(found.topic, found.partition): found.start for found in task.ranges}
+        found = {where: stands[where] if stands[where] >= 0 else at for where, at in start.items()}
+        if found == start:
+            continue
+        if task.partition in reports and found == start | _reached(task, reports):
+            committed.add(task.partition)
+        else:
+            reopen.add(task.partition)
+    if committed or reopen:
+        log.warning(
+            "%s: of batch %d tasks %s are committed, %s are opened anew",
+            plan.subtopology_id,
+            plan.batch.batch_id,
+            sorted(committed),
+            sorted(reopen),
+        )
+    return Committed(tasks=frozenset(committed), reopen=frozenset(reopen))
+
+
+def _reached(task: TaskPlan, reports: Mapping[int, TaskReport]) -> dict[TopicPartition, int]:
+    """The offsets that a task's part of the batch moves."""
+    reached = reports[task.partition].reached
+    return {
+        (found.topic, found.partition): reached[f"{found.topic}-{found.partition}"]
+        for found in task.ranges
+        if found.end > found.start
+    }
+
+
+def _tasks(slots: Iterable[SlotPlan]) -> frozenset[int]:
+    return frozenset(task.partition for slot in slots for task in slot.tasks)
+
+
+def _trouble(errors: list[PenstockError]) -> PenstockError | None:
+    """What to bear or to raise: a refusal that only concerned this transaction is worth a new one."""
+    for error in errors:
+        if error.facts.get("transaction") == "abortable" and error.code != "not-authorized":
+            error.facts["retriable"] = True
+    return errors[0] if errors else None
+
+
+class BatchLimit:
+    """Records per task and micro-batch: fewer when batches come near to the end of their transaction's time.
+
+    A batch should be over after a third of the timeout. One that never is would be aborted by the coordinator, and the
+    same again with the next attempt. `timeout_ms` 0: the limit stays.
+    """
+
+    def __init__(self, most: int, timeout_ms: int = 0) -> None:
+        self._most, self.records = most, most
+        self._deadline_ms = timeout_ms / 3
+
+    def took(self, plan: MicroBatchPlan, spent_ms: float, *, succeeded: bool) -> None:
+        if not self._deadline_ms:
+            return
+        largest = max((task.records for task in plan.tasks), default=0)
+        if spent_ms > self._deadline_ms and largest:
+            least = min(1000, self._most) if succeeded else 1
+            fitting = int(largest * self._deadline_ms / 2 / spent_ms)
+            self.records = max(least, min(self.records, fitting))
+            log.warning("a batch took %d ms; from now on %d records per task at most", spent_ms, self.records)
+        elif succeeded and spent_ms < self._deadline_ms / 4:
+            self.records = min(self._most, self.records * 2)
