@@ -111,8 +111,9 @@ class ExactlyOnce:
         if not bad:
             return Committed(tasks=good)
         errors = [error for error in outcomes.values() if error is not None]
-        log.warning("%s: batch %d is not plainly committed: %s", plan.subtopology_id, plan.batch.batch_id, errors[0])
         decided = self._decided(plan, bad, reports, patience)
+        done = "committed after all" if decided.tasks >= _tasks(bad) else "not committed"
+        log.warning("%s: batch %d is %s: %s", plan.subtopology_id, plan.batch.batch_id, done, errors[0])
         # Who is not taken for a member any more hears so soon; until then its tasks rest.
         lost = {
             task.partition for slot in bad if isinstance(outcomes[slot.slot], Fenced) for task in slot.tasks
@@ -218,6 +219,11 @@ class BatchLimit:
             least = min(1000, self._most) if succeeded else 1
             fitting = int(largest * self._deadline_ms / 2 / spent_ms)
             self.records = max(least, min(self.records, fitting))
-            log.warning("a batch took %d ms; from now on %d records per task at most", spent_ms, self.records)
+            log.log(
+                logging.INFO if succeeded else logging.WARNING,
+                "a batch took %d ms; from now on %d records per task at most",
+                spent_ms,
+                self.records,
+            )
         elif succeeded and spent_ms < self._deadline_ms / 4:
             self.records = min(self._most, self.records * 2)

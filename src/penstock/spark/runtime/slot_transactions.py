@@ -84,7 +84,6 @@ class SlotTransactions:
             member_epoch=plan.member_epoch,
         )
         ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
-        self._before_ends(plan)
         ended = ends.end(ready, commit=True)
         outcomes: dict[int, PenstockError | None] = {}
         for tid, slot in slots.items():
@@ -116,9 +115,6 @@ class SlotTransactions:
             self._transactions.end(mine, commit=False, timeout_ms=LAST_WORDS_MS)
         except PenstockError as error:
             log.debug("%s: transactions were left to their timeout: %s", self._subtopology_id, error)
-
-    def _before_ends(self, plan: MicroBatchPlan) -> None:
-        """Between the two steps of a commit; a seam for tests that crash here."""
 
     def _initialise(self, transactional_ids: list[str]) -> None:
         if not transactional_ids:

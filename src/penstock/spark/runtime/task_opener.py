@@ -124,7 +124,9 @@ class TaskOpener:
             ahead = self._bring_near(
                 {task.partition: {name_of(*where): at for where, at in task.positions.items()} for task in tasks}
             )
-        reports = merged(self._restore(batch, request.assignment, plans))
+        told = self._restore(batch, request.assignment, plans)
+        placed = told[0].batch if told else batch  # a restore that failed once was another attempt
+        reports = merged(told)
         replayed = ahead + sum(report.changelog_records for report in reports.values())
         self._restored(replayed)
         for report in reports.values():
@@ -134,7 +136,7 @@ class TaskOpener:
             "%s: opened %s, %d changes replayed in %.2f s", self._name, [*reports], replayed, time.monotonic() - started
         )
         for task in tasks:
-            task.committed = batch
+            task.committed = placed
             task.state_keys = reports[task.partition].state_keys
             task.state_bytes = reports[task.partition].state_bytes
 

@@ -1,0 +1,101 @@
+"""kill -9 at one named point of the commit path, once, when the test asks for it: in the driver or in a Python worker.
+
+The test writes names of points into a file, one per line; whoever comes to the first one takes the line away and dies.
+What is wrapped here are functions of the runtime, which knows nothing of it. As `spark.python.daemon.module` this
+module wraps the workers' functions before the daemon forks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DRIVER_POINTS = (
+    "after the job, before TxnOffsetCommit",
+    "after TxnOffsetCommit, before EndTxn",
+    "after EndTxn, before the next plan",
+    "driver, while opening",
+    "driver, in undo",
+)
+WORKER_POINTS = (
+    "before the flush",
+    "after the flush, before the job ends",
+    "a store was prepared",
+    "in the undo of a store",
+    "worker, while opening",
+)
+
+
+def _die_at(point: str) -> None:
+    asked = Path(os.environ["CRASH_FILE"])
+    try:
+        first, *others = asked.read_text().splitlines()
+        if first != point:
+            return
+        asked.rename(asked.with_suffix(f".{os.getpid()}"))  # one of us gets it
+    except (FileNotFoundError, ValueError):
+        return
+    if others:
+        aside = asked.with_suffix(".next")
+        aside.write_text("\n".join(others))
+        aside.rename(asked)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around(
+    owner: Any, name: str, *, before: str = "", after: str = "", when: Callable[..., bool] | None = None
+) -> None:
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapped(*positional: Any, **named: Any) -> Any:
+        hit = when is None or when(*positional, **named)
+        if before and hit:
+            _die_at(before)
+        result = function(*positional, **named)
+        if after and hit:
+            _die_at(after)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def in_the_driver() -> None:
+    from penstock.client.transactions import Transactions
+    from penstock.spark.runtime.batch_runner import SubtopologyRunner
+    from penstock.spark.runtime.slot_transactions import SlotTransactions
+
+    def committing(*_: Any, commit: bool, **__: Any) -> bool:
+        return commit
+
+    _around(SlotTransactions, "commit", before=DRIVER_POINTS[0])
+    _around(Transactions, "end", before=DRIVER_POINTS[1], after=DRIVER_POINTS[2], when=committing)
+    _around(SubtopologyRunner, "_restore", before=DRIVER_POINTS[3])
+    _around(SlotTransactions, "renew", before=DRIVER_POINTS[4])
+
+
+def in_a_worker() -> None:
+    from penstock.spark.runtime.restore_stage import RestoreStep
+    from penstock.spark.runtime.slot_producer import SlotProducer
+    from penstock.spark.runtime.store import TaskStore
+
+    def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:
+        prepared = store.prepared()
+        return prepared is not None and prepared.batch != committed
+
+    _around(SlotProducer, "flush", before=WORKER_POINTS[0], after=WORKER_POINTS[1])
+    _around(TaskStore, "prepare", after=WORKER_POINTS[2])
+    _around(TaskStore, "_settle", after=WORKER_POINTS[3], when=undoing)
+    _around(RestoreStep, "tables", before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks))
+
+
+if __name__ == "__main__":
+    from penstock.spark.runtime import daemon
+
+    daemon.preload()
+    in_a_worker()
+    daemon.main()

@@ -1,0 +1,21 @@
+"""`each_flight.py` as a program that dies where it is told to; see `crashing.py`."""
+
+import os
+import sys
+
+import crashing
+from pyspark.sql import functions as F
+
+from penstock import StreamsApp
+from penstock.spark import session
+
+crashing.in_the_driver()
+spark = session("crashing", master=os.environ["MASTER"], settings={"spark.python.daemon.module": "crashing"})
+app = StreamsApp("each-flight", spark=spark, processing_guarantee="exactly_once_v2")
+
+flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
+counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier").alias("carrier"))
+counted.to_topic(f"{app.name}-counted", partitions=3)
+
+if __name__ == "__main__":
+    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")

@@ -1,0 +1,226 @@
+"""Exactly once in one process: what a reader of committed records sees after things went wrong, and what was switched."""
+
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.client.transactions import Transactions
+from penstock.errors import CannotConnect, Fenced
+from penstock.spark.runtime import batch_commit
+from penstock.spark.topology.nodes import DeadLetter
+
+pytestmark = pytest.mark.spark
+EXACTLY_ONCE = {"processing_guarantee": "exactly_once_v2"}
+
+
+def values(broker, topic):
+    return [json.loads(record.value) for record in broker.records(topic)]
+
+
+def each_by_number(app, topic="each"):
+    """One row per flight, so that a repeat is seen as such."""
+    from pyspark.sql import functions as F
+
+    rows = app.stream("flights", schema="origin string, n bigint")
+    rows.groupBy("n").agg(F.count("*").alias("times")).to_topic(topic, partitions=2)
+    return app
+
+
+def assert_each_once(broker, numbers, topic="each"):
+    rows = values(broker, topic)
+    assert sorted(row["n"] for row in rows) == sorted(numbers)
+    assert {row["times"] for row in rows} == {1}
+
+
+def test_a_cancelled_job_leaves_nothing_behind(broker, make_app, running, flights):
+    app = make_app("slow", **EXACTLY_ONCE)
+    flights.count_slowly(app)
+    started = running(app)
+    started.wait_until("running", timeout=60)
+    [runner] = started._runtime.runners.values()
+    for start in range(0, 600, 200):
+        flights.send_keyed(broker, range(start, start + 200))
+        started._wait(lambda: runner.batch_since is not None, None, "in a batch")
+        runner.cancel()
+        started.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(600))
+    totals = [row["flights"] for row in values(broker, "by-origin")]
+    assert len(totals) <= 3 * len(started.recentProgress), "one row per key and committed batch"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_end_that_nobody_heard(broker, make_app, running, flights, monkeypatch, when):
+    """The offsets tell how it went: the batch is taken as committed, or it runs again."""
+    end = Transactions.end
+    lost = threading.Event()
+
+    def deaf(self, identities, *, commit, timeout_ms=None):
+        identities = list(identities)
+        if not commit or not self.renews_identities or lost.is_set():
+            return end(self, identities, commit=commit, timeout_ms=timeout_ms)
+        lost.set()
+        if when == "after":
+            end(self, identities, commit=commit)
+        error = CannotConnect("broker-unreachable", "nobody answered", "a test")
+        return {identity.transactional_id: error for identity in identities}
+
+    monkeypatch.setattr(Transactions, "end", deaf)
+    flights.send(broker, range(200))
+    app = running(each_by_number(make_app("each", **EXACTLY_ONCE)))
+    app.wait_until("caught-up", timeout=60)
+    assert lost.is_set()
+    flights.send(broker, range(200, 400))
+    app.wait_until("caught-up", timeout=60)
+    assert_each_once(broker, range(400))
+
+
+def test_the_guarantee_may_be_switched_while_state_lives_on(broker, make_app, running, flights):
+    """In one state directory, there and back; every turn goes on with what the one before left."""
+    sent = 0
+    for guarantee in ("at_least_once", "exactly_once_v2", "at_least_once", "exactly_once_v2"):
+        flights.send(broker, range(sent, sent + 100))
+        sent += 100
+        with each_by_number(make_app("each", processing_guarantee=guarantee)).start() as app:
+            app.wait_until("caught-up", timeout=60)
+    assert_each_once(broker, range(sent))
+    # and a count that is carried through all of them
+    with flights.count_by_origin(make_app("sum", **EXACTLY_ONCE)).start() as app:
+        app.wait_until("caught-up", timeout=60)
+    flights.send(broker, range(sent, sent + 50))
+    with flights.count_by_origin(make_app("sum", processing_guarantee="at_least_once")).start() as app:
+        app.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(sent + 50))
+
+
+def test_two_branches_and_dead_letters_share_a_topic_in_one_transaction(broker, make_app, running):
+    """Several stages of a slot write the same topic: their sequence numbers go on from one to the other."""
+    broker.create_topics({"numbers": 2, "rest": 1})
+    texts = ["{broken"] + [json.dumps({"text": str(n)}) for n in range(100)] + ["{broken too"]
+    for partition in (0, 1):
+        broker.produce("numbers", texts, partition=partition)
+    app = make_app("shared", **EXACTLY_ONCE)
+    rows = app.stream("numbers", schema="text string", on_error=DeadLetter("rest"))
+    rows.where("cast(text as int) < 50").selectExpr("concat('low ', text) as text").to_topic("rest")
+    rows.where("cast(text as int) >= 50").selectExpr("concat('high ', text) as text").to_topic("rest")
+    started = running(app)
+    started.wait_until("caught-up", timeout=60)
+    found = [record.value for record in broker.records("rest")]
+    assert sorted(value for value in found if value.startswith(b"{broken")) == sorted([b"{broken", b"{broken too"] * 2)
+    told = sorted(json.loads(value)["text"] for value in found if not value.startswith(b"{broken"))
+    assert told == sorted([f"{'low' if n < 50 else 'high'} {n}" for n in range(100)] * 2)
+
+
+def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, running):
+    broker.create_topics({"numbers": 2})
+    for partition in (0, 1):
+        texts = [str(n) for n in range(partition * 100, partition * 100 + 100)]
+        texts[50] = "many"
+        broker.produce("numbers", [json.dumps({"text": text}) for text in texts], partition=partition)
+    app = make_app("casts", **EXACTLY_ONCE)
+    rows = app.stream("numbers", schema="text string", on_error="skip")
+    rows.selectExpr("cast(text as int) AS number").to_topic("out", partitions=1)
+    started = running(app)
+    started.wait_until("caught-up", timeout=60)
+    assert sorted(row["number"] for row in values(broker, "out")) == [n for n in range(200) if n % 100 != 50]
+
+
+def test_an_older_transaction_version(broker, make_app, running, flights):
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.update_features({"transaction.version": 1}, upgrade_type="safe_downgrade")
+    app = running(each_by_number(make_app("each", **EXACTLY_ONCE)))
+    for start in range(0, 300, 100):
+        flights.send(broker, range(start, start + 100))
+        app.wait_until("caught-up", timeout=60)
+    assert_each_once(broker, range(300))
+
+
+def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker, make_app, running, flights):
+    """The coordinator aborts what takes too long; the same batch again would take as long."""
+    import time
+
+    import pandas as pd
+    from pyspark.sql import functions as F
+
+    @F.pandas_udf("long")
+    def slowly(numbers: pd.Series) -> pd.Series:
+        time.sleep(0.02 * len(numbers))
+        return numbers
+
+    flights.send_keyed(broker, range(300))
+    app = make_app("slow", **EXACTLY_ONCE, config={"transaction.timeout.ms": 1500})
+    rows = app.stream("flights", schema="origin string, n bigint")
+    # written before it is slow: the transaction is open by then
+    rows.select("origin", "n").to_topic("early", partitions=1)
+    rows.withColumn("n", slowly("n")).select("origin", "n").to_topic("late", partitions=1)
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    for topic in ("early", "late"):
+        assert sorted(row["n"] for row in values(broker, topic)) == list(range(300))
+    [runner] = started._runtime.runners.values()
+    assert runner._limit.records < started._runtime.max_records
+
+
+def test_when_the_driver_is_gone_its_guardian_ends_the_transactions(broker, make_app, running, flights, monkeypatch):
+    """Nobody has to wait for the timeout of a transaction that a dead driver left open."""
+    app = running(flights.count_by_origin(make_app("sum", **EXACTLY_ONCE)))
+    flights.send(broker, range(100))
+    app.wait_until("caught-up", timeout=60)
+    link = app._runtime._link
+    assert link._ending_ids
+    with NetworkClient(broker.bootstrap_servers) as client:
+        known = Transactions(client, transaction_timeout_ms=10_000).initialise(link._ending_ids[:1])
+    [identity] = known.values()
+    assert identity.producer_id >= 0
+    # what now runs with the older identity is shut out, and the application finds its way back
+    flights.send(broker, range(100, 200))
+    app.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(200))
+
+
+# The rules alone.
+
+
+def test_the_limit_of_a_batch_follows_its_time(make_plan):
+    limit = batch_commit.BatchLimit(200_000, timeout_ms=9000)
+    plan = make_plan(100_000)
+    limit.took(plan, 6000, succeeded=True)
+    assert limit.records == 25_000
+    limit.took(make_plan(25_000), 9000, succeeded=False)
+    assert limit.records == 4166
+    for _ in range(10):
+        limit.took(make_plan(100), 100, succeeded=True)
+    assert limit.records == 200_000
+    limit.took(make_plan(2), 90_000, succeeded=False)
+    assert limit.records == 1
+    unlimited = batch_commit.BatchLimit(500)
+    unlimited.took(plan, 1e9, succeeded=False)
+    assert unlimited.records == 500
+
+
+@pytest.fixture
+def make_plan():
+    from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+    from penstock.spark.runtime.store import BatchKey
+
+    def make(records, slots=1, partition=0):
+        ranges = (InputRange(topic="flights", partition=partition, start=0, end=records),)
+        return MicroBatchPlan(
+            subtopology_id="flights",
+            batch=BatchKey(incarnation="x", batch_id=1),
+            member_id="m",
+            member_epoch=3,
+            bootstrap_servers="none:1",
+            state_dir="/nowhere",
+            slots=tuple(
+                SlotPlan(slot=slot, tasks=(TaskPlan(partition=slot, ranges=ranges),), transactional_id=f"x-{slot}")
+                for slot in range(slots)
+            ),
+            topic_ids={},
+        )
+
+    return make
