@@ -28,7 +28,7 @@ from penstock.broker.topic_administration import TopicRefused
 from penstock.errors import BrokerError, PenstockError
 from penstock.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from penstock.protocol.partitioner import partition_for_key
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from penstock.protocol.record_batches import AbortedTransaction, PlainRecord, decode_records, encode_batch
 
 __all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
 
@@ -272,7 +272,7 @@ class EmbeddedBroker:
         self._call(append)
 
     def records(self, topic: str) -> list[Record]:
-        """Everything that lies in the topic now, by partition and offset. Waits for nothing."""
+        """What a reader of committed records finds in the topic now, by partition and offset. Waits for nothing."""
 
         def read(services: Services) -> list[Record]:
             description = services.metadata.topic(topic)
@@ -282,12 +282,16 @@ class EmbeddedBroker:
             for index in range(description.partitions):
                 view = services.logs.view(description, index)
                 position = view.log_start_offset
-                while position < view.high_watermark:
-                    chunk = view.read(position, 1 << 20, min_one_batch=True)
+                stable = view.last_stable_offset
+                while position < stable:
+                    chunk = view.read(position, 1 << 20, min_one_batch=True, end_offset=stable)
                     if not chunk:
                         break
                     end = position
-                    for record in decode_records(chunk):
+                    aborted = view.aborted_transactions(position, len(chunk), stable)
+                    for record in decode_records(
+                        chunk, aborted_transactions=[AbortedTransaction(*each) for each in aborted]
+                    ):
                         end = record.offset + 1
                         if record.offset >= position:
                             found.append(record_of(topic, index, record))

@@ -218,7 +218,7 @@ class BatchLimit:
         if spent_ms > self._deadline_ms and largest:
             least = min(1000, self._most) if succeeded else 1
             fitting = int(largest * self._deadline_ms / 2 / spent_ms)
-            self.records = max(least, min(self.records, fitting))
+            self.records = min(self.records, max(least, fitting))
             log.log(
                 logging.INFO if succeeded else logging.WARNING,
                 "a batch took %d ms; from now on %d records per task at most",
