@@ -189,8 +189,8 @@ def test_topic_names(app, topic):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ({"processing_guarantee": "exactly_once_v2"}, "comes in a later release"),
-        ({"processing_guarantee": "maybe"}, "at_least_once"),
+        ({"processing_guarantee": "maybe"}, "at_least_once, exactly_once_v2"),
+        ({"config": {"processing.guarantee": "exactly_once"}}, "exactly_once_v2"),
         ({"auto_offset_reset": "newest"}, "earliest, latest, none"),
         ({"on_error": "ignore"}, "ignore"),
         ({"trigger_interval_ms": -1}, "-1"),

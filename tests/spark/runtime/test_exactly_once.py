@@ -87,10 +87,10 @@ def test_the_guarantee_may_be_switched_while_state_lives_on(broker, make_app, ru
             app.wait_until("caught-up", timeout=60)
     assert_each_once(broker, range(sent))
     # and a count that is carried through all of them
-    with flights.count_by_origin(make_app("sum", **EXACTLY_ONCE)).start() as app:
+    with flights.count_by_origin(make_app("sum", instance="b", **EXACTLY_ONCE)).start() as app:
         app.wait_until("caught-up", timeout=60)
     flights.send(broker, range(sent, sent + 50))
-    with flights.count_by_origin(make_app("sum", processing_guarantee="at_least_once")).start() as app:
+    with flights.count_by_origin(make_app("sum", instance="b", processing_guarantee="at_least_once")).start() as app:
         app.wait_until("caught-up", timeout=60)
     assert flights.newest(broker, "by-origin") == flights.counted(range(sent + 50))
 
