@@ -189,6 +189,18 @@ def test_loading_the_plugin_imports_nothing_but_itself(tmp_path: Path) -> None:
     assert loaded - plain == mine
 
 
+def test_pytest_does_not_compile_the_broker_anew(tmp_path: Path) -> None:
+    """It would for the sake of asserts, in each run where nothing may be cached, and take longer than the start."""
+    program = (
+        "import sys\n"
+        "def test_it(kafka_broker):\n"
+        "    ours = [module for name, module in sys.modules.items() if name.startswith('penstock.broker.')]\n"
+        "    assert len(ours) > 20\n"
+        "    assert {type(module.__spec__.loader).__name__ for module in ours} == {'SourceFileLoader'}\n"
+    )
+    outcomes(run_pytest(tmp_path, program), passed=1)
+
+
 def test_a_broker_in_a_test_needs_the_base_install_only(tmp_path: Path) -> None:
     program = (
         "def test_it(kafka_broker, kafka_topic):\n"

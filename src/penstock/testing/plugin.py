@@ -50,6 +50,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
+    _leave_asserts_alone(config)
+
+
+def _leave_asserts_alone(config: pytest.Config) -> None:
+    """pytest compiles every module of a package that brings a plugin anew, for the sake of its asserts; where nothing
+    may be cached (PYTHONDONTWRITEBYTECODE) in each run. That is longer than a broker takes to start, for nothing.
+    There is no public way to decline; a pytest without these two attributes does as it likes.
+    """
+    rewriting = getattr(config.pluginmanager, "rewrite_hook", None)
+    marked, looked_up = (getattr(rewriting, name, None) for name in ("_must_rewrite", "_marked_for_rewrite_cache"))
+    if isinstance(marked, set) and isinstance(looked_up, dict):
+        marked.discard("penstock")
+        looked_up.clear()
 
 
 @pytest.fixture
