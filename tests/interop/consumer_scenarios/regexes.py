@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.interop.consumer_script import MINE, ConsumerScript, scenario
 
 
-@scenario({"logs-a": 2, "logs-b": 1, "other": 1})
+@scenario({"logs-a": 3, "other": 1})
 def one_regex(s: ConsumerScript) -> None:
+    """One topic: which of two comes first is a matter of their ids."""
     s.join("a joins", "a", regex=s.regex("logs-.*"))
     s.beat_until("a is told", "a", lambda answer: s.count("a") == 3)
     s.describe("resolved")
