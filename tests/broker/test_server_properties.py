@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,9 @@ def test_every_setting_of_kafka_is_known_told_or_reasoned() -> None:
     given = dict.fromkeys(KAFKA_SETTING_NAMES - {"log.dirs", "log.dir"}, "1")
     found = read_server_properties(given)
     assert not [notice for notice in found.notices if "no setting of a broker" in notice]
+    told = re.findall(r"[a-z][a-z0-9.]+", re.sub(r"\([^)]*\)", "", " ".join(found.notices)))  # without the reasons
+    for name in given:  # each counts, or is told once: none is passed over in silence
+        assert (name in found.settings) + told.count(name) == 1, name
 
 
 def test_the_printed_configuration_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:
