@@ -87,6 +87,24 @@ def _restoring(runtime: ApplicationRuntime) -> Iterator[Family]:
             for partition, row in rows.items()
         ]
         yield gauge(_TASK, attribute, text, values)
+    yield from _copies(runtime, opening)
+
+
+def _copies(runtime: ApplicationRuntime, opening: dict[str, list[int]]) -> Iterator[Family]:
+    state = runtime.state
+    copies = {task: copy for task, copy in state.copies().items() if task[1] not in opening.get(task[0], [])}
+    yield gauge(_UPDATER, "standby-updating-tasks", "Copies that are kept current.", one(len(copies)))
+    lag = [(float(copy.end - copy.position), _task_id(*task)) for task, copy in sorted(copies.items())]
+    yield gauge(_OURS, "standby-lag", "Changelog offsets that a copy kept current lacks.", lag)
+    disk = one(state.disk_bytes())
+    yield gauge(_OURS, "state-disk-bytes", "What all stores of the state directory take on disk.", disk)
+    if state.replicas is None:
+        return
+    records, read = one(state.replicas.restored_records), one(state.replicas.restored_bytes)
+    yield counter(_OURS, "restored-records-total", "Changelog records read into stores, copies included.", records)
+    yield counter(_OURS, "restored-bytes-total", "Keys and values of those records.", read)
+    rebuilt = one(state.replicas.rebuilt)
+    yield counter(_OURS, "stores-rebuilt-total", "Stores that were of no use, and why is in the log.", rebuilt)
 
 
 def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:

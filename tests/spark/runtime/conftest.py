@@ -101,6 +101,6 @@ class Flights:
         return {o: {"origin": o, "flights": len(ns), "total": sum(ns)} for o, ns in mine.items() if ns}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def flights():
     return Flights

@@ -204,11 +204,6 @@ class ApplicationRuntime:
                 self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
         return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
 
-    def topic_ids_of(self, topics: list[str]) -> dict[str, str]:
-        """Of those that exist."""
-        found = self._client.metadata(topics, refresh=True).topics
-        return {name: str(topic.topic_id) for name, topic in found.items()}
-
     def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
         """Stores are about to be opened: a changelog that was deleted and created anew has another id."""
         with self._lock:

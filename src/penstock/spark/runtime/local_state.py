@@ -13,23 +13,18 @@ call `bring_near`. Rules:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.guardian_link import GuardianLink
 from penstock.client.membership.assignment import AssignmentSnapshot, Tasks, union
 from penstock.client.membership.target_watch import TargetAssignment
-from penstock.errors import PenstockError
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.handover import Handover
 from penstock.spark.runtime.replicas import ReplicaProgress, Replicas, StoreOfTask
-from penstock.spark.runtime.store import StoreIdentity, position_on_disk
-from penstock.spark.runtime.store_files import path_of_store
 from penstock.spark.runtime.worker_process import schema_hash
 from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
@@ -43,6 +38,7 @@ log = logging.getLogger("penstock.spark")
 REPORT_S = 1.0
 TARGET_AGE_S = 60.0  # a target that was not seen again is no reason to keep copies any longer
 CLEANUP_S = 10.0
+DISK_S = 5.0
 
 Task = tuple[str, int]
 
@@ -82,6 +78,7 @@ class LocalState:
         self._dormant: dict[Task, int] = {}
         self._current: frozenset[Task] = frozenset()
         self._reported_at = self._cleaned_at = 0.0
+        self._disk = (-DISK_S, 0)
         longest_ms = min(int(config["penstock.handover.max.wait.ms"]), int(config["rebalance.timeout.ms"]) * 2 // 3)
         self._handover = Handover(
             group_id=runtime.group_id,
@@ -121,34 +118,10 @@ class LocalState:
 
     def found_offsets(self) -> tuple[tuple[str, int, int], ...]:
         """(subtopology, partition, changelog offset) of the tasks whose stores lie in the state directory."""
-        with contextlib.suppress(PenstockError):
-            topics = [store.changelog_topic for stores in self._stores.values() for store in stores]
-            known = self._runtime.topic_ids_of(topics)
-            for task in self._runtime.directory.tasks(self._stores):
-                offset = self._offset_of(task, known)
-                if offset is not None:
-                    self._dormant[task] = offset
+        tasks = self._runtime.directory.tasks(self._stores)
+        if self.replicas is not None and tasks:
+            self._dormant = self.replicas.find(tasks)
         return tuple((name, partition, offset) for (name, partition), offset in sorted(self._dormant.items()))
-
-    def _offset_of(self, task: Task, topic_ids: Mapping[str, str]) -> int | None:
-        total = 0
-        for described in self._stores[task[0]]:
-            path = self._path(task, described)
-            if described.changelog_topic not in topic_ids:
-                return None
-            identity = StoreIdentity(
-                changelog_topic_id=topic_ids[described.changelog_topic],
-                schema_hash=described.schema_hash,
-                boot_id=self._runtime.boot_id,
-            )
-            at = position_on_disk(path, identity)
-            if at is None:
-                return None
-            total += at.changelog_offset
-        return total
-
-    def _path(self, task: Task, described: StoreOfTask) -> Path:
-        return path_of_store(self._runtime.directory.path, *task, described.name)
 
     # -- what the member thread hears ---------------------------------------------------------------------------------
 
@@ -197,6 +170,13 @@ class LocalState:
     def copies(self) -> dict[Task, ReplicaProgress]:
         """How far the copies are that are being kept, and the tasks that are being brought near."""
         return self.replicas.progress() if self.replicas is not None else {}
+
+    def disk_bytes(self) -> int:
+        """What all stores of the state directory take, as looked at now and then."""
+        now = time.monotonic()
+        if now - self._disk[0] > DISK_S:
+            self._disk = (now, self._runtime.directory.disk_bytes())
+        return self._disk[1]
 
     def _keep_copies(self) -> None:
         if self.replicas is None:

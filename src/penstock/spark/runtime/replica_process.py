@@ -6,8 +6,9 @@ it, rest. A process of its own, because a replay at full speed would take the dr
 running tasks. It knows no group and decides nothing: what to follow it is told, and whatever it writes it writes only
 while the store belongs to its replay (`TaskStore.load`).
 
-Lines of JSON. To it: the settings; then `follow` (all tasks to follow, replacing the last), `open` (bring these tasks
-near their end, then let go of their files), `close`. From it: `progress`, `opened`, `note`. It ends with its driver.
+Lines of JSON. To it: the settings; then `find` (where stores on disk stand), `follow` (all tasks to follow, replacing
+the last), `open` (bring these tasks near their end, then let go of their files), `close`. From it: `progress`,
+`opened`, `found`, `note`. It ends with its driver.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from penstock.spark.runtime import bulk_load
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.replay import Replay, TopicPartition, committed_position, replay_all
 from penstock.spark.runtime.replicas import StoreOfTask
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore, position_on_disk
 from penstock.spark.runtime.store_files import path_of_store
 
 __all__ = ["ReplicaProcess", "main"]
@@ -131,6 +132,8 @@ class ReplicaProcess:
                 self._closing = True
             case {"do": "follow", "tasks": tasks}:
                 self._followed = frozenset((name, partition) for name, partition in tasks)
+            case {"do": "find", "tasks": tasks}:
+                self._said({"say": "found", "offsets": self._found([(name, partition) for name, partition in tasks])})
             case {"do": "open"}:
                 self._opening.append(command)
 
@@ -138,6 +141,19 @@ class ReplicaProcess:
     def _is_called(self) -> bool:
         """Whether there is something to do that is more urgent than what is being done."""
         return not self._commands.empty()
+
+    def _found(self, tasks: Iterable[Task]) -> list[tuple[str, int, int]]:
+        """Where the stores on disk stand, summed by task; without those that are of no use, or not known."""
+        found: list[tuple[str, int, int]] = []
+        with suppress(PenstockError):
+            for task in tasks:
+                stands = [
+                    position_on_disk(self._path(task, described), self._identity(described))
+                    for described in self._stores[task[0]]
+                ]
+                if all(stands):
+                    found.append((*task, sum(at.changelog_offset for at in stands if at is not None)))
+        return found
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -180,6 +196,10 @@ class ReplicaProcess:
                 mine = {name: committed[name] for name in names if name in committed}
                 if not committed_position(store, mine, trust_prepared=not self._exactly_once):
                     return False
+            except StateError as error:
+                if error.code != "state-corrupt":
+                    raise
+                return False  # condemned, and set aside when it is opened next
             finally:
                 store.close()
         return True
@@ -218,8 +238,7 @@ class ReplicaProcess:
                 store = self._opened(task, described)
                 start = store.begin_replay(writer, first[where], ends[where])
                 copy.replays.append(Replay(store=store, changelog=where, writer=writer, position=start))
-                if store.rebuilt is not None:
-                    self._said({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
+                self._note(store)
 
     def _look(self, tasks: Iterable[Task]) -> None:
         """Where committed records end now."""
@@ -273,13 +292,22 @@ class ReplicaProcess:
         return path_of_store(self._directory, *task, described.name)
 
     def _opened(self, task: Task, described: StoreOfTask) -> TaskStore:
+        store = TaskStore(self._path(task, described), self._identity(described))
+        self._note(store)
+        return store
+
+    def _identity(self, described: StoreOfTask) -> StoreIdentity:
         topic = described.changelog_topic
-        identity = StoreIdentity(
-            changelog_topic_id=str(self._client.known_topics([topic]).topics[topic].topic_id),
+        return StoreIdentity(
+            changelog_topic_id=str(self._client.known_topics([topic], timeout_ms=TOPIC_WAIT_MS).topics[topic].topic_id),
             schema_hash=described.schema_hash,
             boot_id=self._boot_id,
         )
-        return TaskStore(self._path(task, described), identity)
+
+    def _note(self, store: TaskStore) -> None:
+        if store.rebuilt is not None:
+            self._said({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
+            store.rebuilt = None
 
     def _offsets(self, wheres: list[TopicPartition], of: str, isolation_level: Any) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(dict.fromkeys(wheres, of), isolation_level=isolation_level)

@@ -23,6 +23,7 @@ log = logging.getLogger("penstock.spark")
 
 CLOSE_WAIT_S = 5.0
 RESTART_PAUSE_S = 1.0
+FIND_WAIT_S = 10.0
 
 Task = tuple[str, int]
 
@@ -65,6 +66,7 @@ class Replicas:
         self._opened: dict[int, int] = {}
         self._numbers = 0
         self._waiting = 0
+        self._finds: list[dict[Task, int]] = []
         self._generation = 0
         self._closed = False
         self.restored_records = 0
@@ -116,6 +118,23 @@ class Replicas:
                 return self._opened.pop(number)
             finally:
                 self._waiting -= 1
+
+    def find(self, tasks: Iterable[Task]) -> dict[Task, int]:
+        """Changelog offsets of these tasks' stores on disk, of those that are of use; nothing when that takes long.
+
+        It is the process's business because a file that is no store can kill who maps it.
+        """
+        deadline = time.monotonic() + FIND_WAIT_S
+        with self._lock:
+            generation = self._generation
+            self._finds.clear()
+            self._tell({"do": "find", "tasks": [list(task) for task in tasks]})
+            while not self._finds:
+                left = deadline - time.monotonic()
+                if self._closed or generation != self._generation or left <= 0:
+                    return {}
+                self._lock.wait(left)
+            return self._finds[-1]
 
     def close(self) -> None:
         """End the process."""
@@ -175,6 +194,9 @@ class Replicas:
                     self._take_progress(message["tasks"])
                 case "opened":
                     self._opened[message["number"]] = message["records"]
+                    self._lock.notify_all()
+                case "found":
+                    self._finds.append({(name, partition): offset for name, partition, offset in message["offsets"]})
                     self._lock.notify_all()
                 case "note":
                     self.rebuilt += 1

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.errors import StateError
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.operator_stage import open_store
 from penstock.spark.runtime.plan import TaskPlan
@@ -62,8 +63,14 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
     admin = Admin(client)
     first = admin.list_offsets({where: "earliest"})[where].offset
     end = admin.list_offsets({where: "latest"})[where].offset
-    stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
-    at = store.position()
+    try:
+        stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
+        at = store.position()
+    except StateError as error:
+        if error.code != "state-corrupt":
+            raise
+        store = open_store(context, aggregate, task.partition)  # condemned, hence set aside: a new one
+        stands, at = False, None
     if not stands or at is None or not first <= at.changelog_offset <= end:
         start = store.begin_replay(context.plan.batch, first, end)
         replay = Replay(store=store, changelog=where, writer=context.plan.batch, position=start)

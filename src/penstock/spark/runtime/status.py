@@ -4,9 +4,10 @@
 
     {"time": s, "pid", "group", "state": "starting" | "not-ready" | "running" | "stopped" | "failed", "member_id",
      "member_epoch", "tasks": {subtopology: [partitions]}, "opening": {subtopology: [partitions]}, "restoring":
-     {subtopology: {partition: {"restored", "remaining"}}}, "records_per_second", "records", "lag", "batch_ms",
-     "state_bytes", "state_keys", "error": null | {"code", "message", "fix"}, "not_ready": [[code, detail]],
-     "url": where metrics are served, or null}
+     {subtopology: {partition: {"restored", "remaining", "bytes", "records_per_second"}}}, "standby": the same of copies
+     that are kept current, "restored": {subtopology: records replayed when tasks were opened}, "records_per_second",
+     "records", "lag", "batch_ms", "state_bytes", "state_keys", "state_disk_bytes", "error": null | {"code", "message",
+     "fix"}, "not_ready": [[code, detail]], "url": where metrics are served, or null}
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.runtime.local_state import progress_of
 from penstock.spark.runtime.progress import write_status
 from penstock.spark.runtime.restore_stage import progress_path
 
@@ -58,11 +60,14 @@ def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
         "restoring": {
             name: found for name, runner in runners.items() if (found := restoring(runtime, name, runner.opening()))
         },
+        "standby": _standby(runtime),
+        "restored": {name: runner.progress.restored for name, runner in runners.items()},
         "records_per_second": round(sum(runner.progress.records_per_second() for runner in runners.values()), 1),
         "records": {name: runner.progress.records for name, runner in runners.items()},
         "lag": {name: sum(task.lag for task in tasks) for name, tasks in running.items()},
         "batch_ms": max((row["durationMs"]["triggerExecution"] for row in last), default=None),
         "state_bytes": sum(task.state_bytes for tasks in running.values() for task in tasks),
+        "state_disk_bytes": runtime.state.disk_bytes(),
         "state_keys": sum(task.state_keys for tasks in running.values() for task in tasks),
         "error": {"code": error.code, "message": error.message, "fix": error.fix} if error else None,
         "not_ready": [list(found) for found in runtime.not_ready],
@@ -71,9 +76,22 @@ def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
 
 
 def restoring(runtime: ApplicationRuntime, name: str, partitions: list[int]) -> dict[str, Any]:
-    """Task → how far its restore is, as its stage last noted it."""
+    """Task → how far its restore is, as the replica process or the stage that opens it last noted."""
+    copies = runtime.state.copies()
     found: dict[str, Any] = {}
     for partition in partitions:
+        if (name, partition) in copies:
+            found[str(partition)] = progress_of(copies[name, partition])
+            continue
         with contextlib.suppress(OSError, ValueError):
             found[str(partition)] = json.loads(progress_path(runtime.directory.path, name, partition).read_text())
+    return found
+
+
+def _standby(runtime: ApplicationRuntime) -> dict[str, Any]:
+    opening = {(name, partition) for name, runner in runtime.runners.items() for partition in runner.opening()}
+    found: dict[str, Any] = {}
+    for (name, partition), copy in sorted(runtime.state.copies().items()):
+        if (name, partition) not in opening:
+            found.setdefault(name, {})[str(partition)] = progress_of(copy)
     return found

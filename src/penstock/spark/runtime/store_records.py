@@ -74,12 +74,12 @@ class StoreIdentity:
         facts = json.loads(found)
         if facts.get("format") not in (1, STORE_FORMAT):
             return f"it has format {facts.get('format')}, this release knows the formats 1 and {STORE_FORMAT}"
-        if facts.get("boot_id") != self.boot_id:
-            return "the machine was started anew since, and a store is written without fsync"
         if facts.get("changelog_topic_id") != self.changelog_topic_id:
             return "its changelog topic was deleted and created anew"
         if facts.get("schema_hash") != self.schema_hash:
             return "the aggregate has other columns now"
+        if facts.get("boot_id") != self.boot_id:
+            return "the machine was started anew since, and a store is written without fsync"
         return None
 
 

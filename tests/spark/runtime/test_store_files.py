@@ -1,0 +1,205 @@
+"""Older formats, files that are no stores, replays that lost their store, directories, newest values."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import StateError
+from penstock.spark.runtime import store_files
+from penstock.spark.runtime.bulk_load import name_of_key, newest_values
+from penstock.spark.runtime.replay import committed_position
+from penstock.spark.runtime.rows import decode_rows
+from penstock.spark.runtime.state_directory import StateDirectory
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
+
+FIXTURE = Path(__file__).parent / "fixtures" / "store-format-1"
+OLDER = StoreIdentity(changelog_topic_id="topic-1", schema_hash="schema-1", boot_id="boot-1")
+IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
+
+
+def batch(batch_id, incarnation="older"):
+    return BatchKey(incarnation=incarnation, batch_id=batch_id)
+
+
+def binary(values):
+    return pa.array(values, pa.binary())
+
+
+@pytest.fixture
+def older(tmp_path):
+    """Files that release 0.1 wrote: batch 1 committed, batch 2 prepared."""
+    shutil.copytree(FIXTURE, tmp_path / "s")
+    return tmp_path / "s"
+
+
+def rows(store):
+    values = dict(store.values())
+    counts, sums = decode_rows(binary(list(values.values())), [pa.int64(), pa.float64()])
+    return {key.decode(): (n.as_py(), x.as_py()) for key, n, x in zip(values, counts, sums, strict=True)}
+
+
+def test_a_store_of_format_1_is_read_and_sealed(older):
+    store = TaskStore(older, OLDER)
+    assert store.rebuilt is None
+    assert rows(store) == {"EWR": (7, 2.5), "JFK": (1, None), "LGA": (4, 0.0)}
+    assert store.position().batch == batch(1)
+    assert store.prepared().input_offsets == {"flights-0": 20}
+    assert store.settle(batch(1)).changelog_offset == 2, "the undo record of format 1 is read"
+    assert rows(store) == {"EWR": (3, 1.5), "JFK": (1, None)}
+    store.close()
+    assert position_on_disk(older, OLDER).changelog_offset == 2, "sealed by now"
+
+
+def test_the_prepared_batch_of_format_1_may_be_the_committed_one(older):
+    store = TaskStore(older, OLDER)
+    assert committed_position(store, {"flights-0": 20})
+    assert rows(store)["LGA"] == (4, 0.0)
+    store.close()
+
+
+def test_files_of_format_1_are_not_looked_at_without_being_sealed(older):
+    assert position_on_disk(older, OLDER) is None
+
+
+def filled(path, count=2000):
+    store = TaskStore(path, IDENTITY)
+    writer = batch(1)
+    store.begin_replay(writer, 0, count)
+    keys = [b"%06d" % n for n in range(count)]
+    store.load(writer, binary(keys), binary(keys), count)
+    return store
+
+
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.1, 0.0])
+def test_a_truncated_file_is_set_aside_before_it_is_mapped(tmp_path, kept):
+    filled(tmp_path / "s").close()
+    data = tmp_path / "s" / "data.mdb"
+    os.truncate(data, int(data.stat().st_size * kept))
+    assert position_on_disk(tmp_path / "s", IDENTITY) is None
+    store = TaskStore(tmp_path / "s", IDENTITY)
+    assert store.position() is None
+    assert store.count() == 0
+    assert (store.rebuilt is None) == (kept == 0.0), "an empty file is a new store"
+    store.close()
+
+
+def test_a_condemned_store_is_not_current_and_is_replaced(tmp_path):
+    store = filled(tmp_path / "s")
+    store.condemn("a row of it was none")
+    assert not store.is_current
+    store.close()
+    again = TaskStore(tmp_path / "s", IDENTITY)
+    assert again.rebuilt == "a row of it was none"
+    assert again.is_current
+    assert (tmp_path / "s.corrupt").is_dir()
+    again.close()
+
+
+def test_an_opening_that_killed_two_processes_is_not_tried_again(tmp_path):
+    filled(tmp_path / "s").close()
+    for died in (1, 2):
+        (tmp_path / "s" / "opening").write_text(str(died))
+        store = TaskStore(tmp_path / "s", IDENTITY)
+        assert (store.rebuilt is not None) == (died == store_files.DEADLY_OPENINGS)
+        store.close()
+
+
+def test_a_merge_that_meets_no_row_condemns(tmp_path):
+    store = filled(tmp_path / "s")
+    store.place(StorePosition(batch=batch(1), input_offsets={}, changelog_offset=9))
+
+    def merge(_old):
+        raise StateError("state-corrupt", "a stored row is shorter than it must be")
+
+    position = StorePosition(batch=batch(2), input_offsets={}, changelog_offset=9)
+    with pytest.raises(StateError):
+        store.prepare(batch(1), position, [b"000001"], merge, lambda: 10)
+    assert not store.is_current
+    store.close()
+
+
+def test_a_replay_that_lost_the_store_writes_nothing(tmp_path):
+    store = filled(tmp_path / "s", 10)
+    other = batch(7, "another")
+    assert store.begin_replay(other, 0, 10) == 10
+    with pytest.raises(StateError) as late:
+        store.load(batch(1), binary([b"late"]), binary([b"late"]), 11)
+    assert late.value.code == "store-taken"
+    store.place(StorePosition(batch=batch(8), input_offsets={"t-0": 5}, changelog_offset=10))
+    with pytest.raises(StateError):
+        store.load(other, binary([b"late"]), binary([b"late"]), 11)
+    assert store.count() == 10
+    assert store.position().changelog_offset == 10
+    store.close()
+
+
+@pytest.mark.parametrize(("first", "end", "start"), [(0, 20, 10), (11, 20, 11), (0, 9, 0)])
+def test_a_store_outside_of_the_log_begins_anew(tmp_path, first, end, start):
+    store = filled(tmp_path / "s", 10)
+    assert store.begin_replay(batch(2), first, end) == start
+    assert store.count() == (10 if start == 10 else 0)
+    assert (store.rebuilt is None) == (start == 10)
+    store.close()
+
+
+changes = st.lists(st.tuples(st.binary(max_size=12), st.none() | st.binary(max_size=4)), max_size=60)
+
+
+@given(changes, st.binary(max_size=500))
+def test_newest_values_are_those_of_a_dictionary(items, prefix):
+    keys, values = binary([prefix + key for key, _ in items]), binary([value for _, value in items])
+    wanted = {name_of_key(prefix + key): value for key, value in items}
+    pairs, deleted = newest_values(keys, values)
+    assert dict(pairs) | dict.fromkeys(deleted) == wanted
+    assert len(pairs) + len(deleted) == len(wanted)
+
+
+def test_records_without_a_key_change_nothing():
+    assert newest_values(binary([None, b"a", None]), binary([b"x", b"y", None])) == ([(b"ka", b"y")], [])
+    assert newest_values(binary([None]), binary([b"x"])) == ([], [])
+
+
+def test_newest_values_of_a_slice():
+    keys, values = binary([b"a", b"b", b"c", b"b"]), binary([b"1", b"2", b"3", b"4"])
+    assert sorted(newest_values(keys[1:], values[1:])[0]) == [(b"kb", b"4"), (b"kc", b"3")]
+
+
+def test_stores_of_tasks_that_went_away_are_deleted_when_nobody_wrote_for_long(tmp_path):
+    directory = StateDirectory(tmp_path, "group")
+    for task in ("counts_0", "counts_1", "counts_2"):
+        (tmp_path / task / "by-origin").mkdir(parents=True)
+        (tmp_path / task / "by-origin" / "data.mdb").write_bytes(b"x" * 10_000)
+    (tmp_path / "counts_0" / "by-origin.corrupt").mkdir()
+    for path in (tmp_path / "counts_1", tmp_path / "counts_1" / "by-origin" / "data.mdb"):
+        os.utime(path, (time.time() - 900, time.time() - 900))
+    assert directory.tasks(["counts"]) == [("counts", 0), ("counts", 1), ("counts", 2)]
+    assert directory.disk_bytes() >= 30_000
+    [(gone, freed)] = directory.clean_up([("counts", 0)], 600.0)
+    assert (gone, freed > 9_000) == (("counts", 1), True)
+    assert directory.tasks(["counts"]) == [("counts", 0), ("counts", 2)], "the other was written to just now"
+    assert [task for task, _ in directory.clean_up([("counts", 0)], -1.0)] == [("counts", 2)]
+    assert not (tmp_path / "counts_0" / "by-origin.corrupt").exists()
+    assert directory.tasks(["other"]) == []
+    directory.release()
+
+
+def test_a_directory_of_a_later_format_is_refused(tmp_path):
+    StateDirectory(tmp_path, "group").release()
+    assert StateDirectory(tmp_path, "group").release() is None
+    facts = {"format": 2, "group": "group"}
+    from penstock.spark.runtime import state_directory
+
+    (tmp_path / "state.json").write_text(
+        f'{{"format": 2, "group": "group", "checksum": "{state_directory._checksum(facts)}"}}'
+    )
+    with pytest.raises(StateError) as refused:
+        StateDirectory(tmp_path, "group")
+    assert refused.value.code == "state-format"
+    (tmp_path / "state.json").write_text('{"format": 2, "group": "group", "checksum": "x"}')
+    StateDirectory(tmp_path, "group").release()  # unreadable: written anew, with a warning
