@@ -43,7 +43,7 @@ from penstock.protocol.record_batches import encode_batch
 
 PARTITIONS = 8
 FEED_EVERY_S = 0.02
-PATIENCE_S = 60
+PATIENCE_S = 180
 QUIET_S = 1.0
 JAVA_PEER = Path(__file__).parent / "peers" / "moved_task_pause" / "KafkaStreamsInstances.java"
 BUILD = Path(__file__).parent.parent / ".build" / "peers" / "moved_task_pause"
@@ -58,7 +58,23 @@ KAFKA_DEFAULTS = {
 # What child processes do.
 
 
-def feed(bootstrap: str, topic: str) -> None:
+def prefill(bootstrap: str, topic: str, megabytes: int) -> None:
+    """Records with keys of their own, of 100 bytes each: so many megabytes of state."""
+    stamp = int(time.time() * 1000)
+    with NetworkClient(bootstrap, client_id="prefill") as client:
+        queue = ProduceQueue(client, enable_idempotence=False)
+        for start in range(0, megabytes * 10_000, 500 * PARTITIONS):
+            for partition in range(PARTITIONS):
+                keys = [f"{start + n * PARTITIONS + partition:090d}" for n in range(500)]
+                records = [
+                    PlainRecord(key=key.encode(), value=json.dumps({"k": key}).encode(), timestamp_ms=stamp)
+                    for key in keys
+                ]
+                queue.add(topic, partition, encode_batch(records))
+            queue.flush()
+
+
+def feed(bootstrap: str, topic: str, kind: str = "ours") -> None:
     """A record for each partition every 20 ms, until standard input ends."""
     import select
 
@@ -71,7 +87,9 @@ def feed(bootstrap: str, topic: str) -> None:
                 return
             stamp = int(time.time() * 1000)
             for partition in range(PARTITIONS):
-                queue.add(topic, partition, encode_batch([PlainRecord(value=b"x" * 100, timestamp_ms=stamp)]))
+                key = f"feed-{partition}".encode()
+                value = b'{"k": "%s"}' % key if kind == "spark" else b"x" * 100
+                queue.add(topic, partition, encode_batch([PlainRecord(key=key, value=value, timestamp_ms=stamp)]))
             queue.flush()
 
 
@@ -116,6 +134,7 @@ class Setup:
     bootstrap: str
     kind: str
     directory: Path
+    state_mb: int = 0
     events: list[Event] = field(default_factory=list)
     lines: list[tuple[str, int, int, int]] = field(default_factory=list)
 
@@ -130,6 +149,8 @@ class Setup:
     def begin(self, stack: ExitStack) -> None:
         self.admin = stack.enter_context(Admin(self.bootstrap))
         self.admin.create_topics({self.topic: PARTITIONS}, replication_factor=1, exist_ok=True)
+        if self.state_mb:
+            prefill(self.bootstrap, self.topic, self.state_mb)
         self.process = subprocess.Popen(
             self._command(),
             stdin=subprocess.PIPE,
@@ -141,12 +162,16 @@ class Setup:
         assert self.process.stdout is not None
         while self.process.stdout.readline().strip() != "ready":
             assert self.process.poll() is None, f"{self.name} did not start; see {self.directory}"
-        script = [sys.executable, __file__, "--feed", self.bootstrap, self.topic]
+        script = [sys.executable, __file__, "--feed", self.bootstrap, self.topic, self.kind]
         stack.callback(_end, subprocess.Popen(script, stdin=subprocess.PIPE))
 
     def _command(self) -> list[str]:
         if self.kind == "ours":
             return [sys.executable, __file__, "--host", self.bootstrap, self.group, self.topic, str(self.file)]
+        if self.kind == "spark":
+            script = str(Path(__file__).with_name("spark_instances.py"))
+            state = str(self.directory / "spark-state")
+            return [sys.executable, script, self.bootstrap, self.group, self.topic, str(self.file), state]
         return [
             java(),
             "-Xmx512m",
@@ -340,7 +365,10 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moved-task-pause-")))
         ours = our_broker(stack, directory)
         setups = [Setup("ours on our broker", ours, "ours", directory)]
-        if not options.without_kafka:
+        if options.state_mb:
+            name = f"Spark, {options.state_mb} MB of state"
+            setups = [Setup(name, ours, "spark", directory, state_mb=options.state_mb)]
+        if not options.without_kafka and not options.state_mb:
             BUILD.mkdir(parents=True, exist_ok=True)
             jars = kafka_jars(TOOLS_VERSION)
             subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(BUILD), str(JAVA_PEER)], check=True)
@@ -364,6 +392,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", type=int, default=20, help="how often the third instance comes and goes")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments")
+    parser.add_argument("--state-mb", type=int, default=0, help="a stateful Spark application with so much state")
     parser.add_argument("--without-kafka", action="store_true", help="our members on our broker only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

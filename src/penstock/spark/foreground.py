@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import PenstockError
+from penstock.spark.restore_bar import RestoreBar
 
 if TYPE_CHECKING:
     from penstock.spark.running_app import RunningApp
@@ -36,8 +37,13 @@ def _wait(running: RunningApp, until: str, asked: threading.Event) -> None:
         threading.Thread(
             target=_wait_for_ends, args=(running, caught_up), name="penstock-caught-up", daemon=True
         ).start()
-    while not asked.is_set() and not caught_up.is_set() and running.isActive:
-        running.awaitTermination(_LOOK_S)
+    bar = RestoreBar(running)
+    try:
+        while not asked.is_set() and not caught_up.is_set() and running.isActive:
+            running.awaitTermination(_LOOK_S)
+            bar.look()
+    finally:
+        bar.close()
 
 
 def _wait_for_ends(running: RunningApp, caught_up: threading.Event) -> None:

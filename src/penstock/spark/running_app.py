@@ -11,7 +11,7 @@ from penstock.client.admin import Admin, IsolationLevel
 from penstock.client.network_client import NetworkClient
 from penstock.errors import PenstockError
 from penstock.spark.runtime.chains import source_topics
-from penstock.spark.runtime.status import state_of
+from penstock.spark.runtime.status import restoring, state_of
 
 if TYPE_CHECKING:
     from penstock.spark.runtime.application import ApplicationRuntime
@@ -142,6 +142,14 @@ class RunningApp:
             for runner in self._runtime.runners.values()
             for task in runner.tasks()
             for where, end in task.ends.items()
+        }
+
+    def restoring(self) -> dict[tuple[str, int], tuple[int, int, float]]:
+        """(subtopology, partition) → (records restored, offsets to come, records per second) of tasks being opened."""
+        return {
+            (name, int(partition)): (row["restored"], row["remaining"], float(row.get("records_per_second", 0.0)))
+            for name, runner in self._runtime.runners.items()
+            for partition, row in restoring(self._runtime, name, runner.opening()).items()
         }
 
     def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:

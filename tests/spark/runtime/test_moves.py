@@ -50,7 +50,7 @@ class Instance:
         self._log.close()
 
 
-def until(done, *instances, within=90.0):
+def until(done, *instances, within=240.0):
     deadline = time.monotonic() + within
     while not done():
         told = "\n".join((instance.directory / "log").read_text()[-3000:] for instance in instances)

@@ -39,6 +39,7 @@ REPORT_S = 1.0
 TARGET_AGE_S = 60.0  # a target that was not seen again is no reason to keep copies any longer
 CLEANUP_S = 10.0
 DISK_S = 5.0
+TELL_S = 5.0
 
 Task = tuple[str, int]
 
@@ -78,6 +79,7 @@ class LocalState:
         self._dormant: dict[Task, int] = {}
         self._current: frozenset[Task] = frozenset()
         self._reported_at = self._cleaned_at = 0.0
+        self._told_at = 0.0
         self._disk = (-DISK_S, 0)
         longest_ms = min(int(config["penstock.handover.max.wait.ms"]), int(config["rebalance.timeout.ms"]) * 2 // 3)
         self._handover = Handover(
@@ -145,6 +147,7 @@ class LocalState:
         """Follow, report, clean up. An assignment when runners shall take another one than before."""
         self._keep_copies()
         self._report(link)
+        self._log_restores()
         if time.monotonic() - self._cleaned_at > CLEANUP_S:
             self._cleaned_at = time.monotonic()
             self._clean_up()
@@ -153,6 +156,23 @@ class LocalState:
             return None
         self._kept_back = held
         return self._wider(self._snapshot)
+
+    def _log_restores(self) -> None:
+        """A line every few seconds: where no terminal shows bars, a long restore shall not look like a hang."""
+        now = time.monotonic()
+        opening = {task: copy for task, copy in self.copies().items() if task[1] in self._opening(task[0])}
+        if not opening:
+            self._told_at = now
+        elif now - self._told_at > TELL_S:
+            self._told_at = now
+            for (name, partition), copy in sorted(opening.items()):
+                log.info(
+                    "restoring %s_%d: %d records, %d to come, %.0f records/s",
+                    *(name, partition, copy.records, copy.remaining, copy.records_per_second),
+                )
+
+    def _opening(self, name: str) -> list[int]:
+        return self._runtime.runners[name].opening() if name in self._runtime.runners else []
 
     def let_go(self) -> None:
         """The application ends: nothing is kept back."""
@@ -197,8 +217,7 @@ class LocalState:
         return {(name, task.partition) for name in self._stores if name in runners for task in runners[name].tasks()}
 
     def _in_use(self) -> set[Task]:
-        runners = self._runtime.runners
-        opening = {(name, task) for name in self._stores if name in runners for task in runners[name].opening()}
+        opening = {(name, task) for name in self._stores for task in self._opening(name)}
         active = _listed(self._snapshot.active) if self._snapshot is not None else set()
         return self._running() | opening | active
 

@@ -168,11 +168,12 @@ class ReplicaProcess:
         before = replayed
         try:
             late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
-            for _ in range(MOST_ROUNDS if late else 0):
+            for round_ in range(MOST_ROUNDS if late else 0):
                 self._begin(late)
                 self._look(late)
                 replayed = before + sum(self._copies[task].records for task in late)
-                if sum(self._copies[task].remaining for task in late) <= NEAR_RECORDS:
+                remaining = sum(self._copies[task].remaining for task in late)
+                if remaining == 0 or (round_ and remaining <= NEAR_RECORDS):
                     break
                 self._replay(late, urgent=True)
         except PenstockError as error:  # the stage that opens the task meets the same, and says it

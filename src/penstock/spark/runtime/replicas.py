@@ -150,10 +150,7 @@ class Replicas:
             self._process.kill()
             self._process.wait()
         self._reader.join(timeout=1)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        _close_pipes(self._process)
 
     def _launch(self) -> None:
         self._process = subprocess.Popen(
@@ -178,6 +175,7 @@ class Replicas:
         with self._lock:
             if self._closed:
                 return
+            _close_pipes(process)
             self._generation += 1
             self._progress.clear()
             self._lock.notify_all()
@@ -235,3 +233,10 @@ class Replicas:
         with suppress(OSError, ValueError):  # a process that died does not listen; the reader notices
             pipe.write(json.dumps(message).encode() + b"\n")
             pipe.flush()
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()

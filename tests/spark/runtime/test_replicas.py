@@ -1,0 +1,222 @@
+"""The replica process against our broker: transactions in a changelog, its death, a topic made anew."""
+
+import os
+import signal
+import threading
+import time
+
+import confluent_kafka
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.spark.runtime.replay import Replay, replay_all
+from penstock.spark.runtime.replicas import Replicas
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
+from penstock.spark.runtime.store_files import path_of_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+CHANGELOG = "app-counts-changelog"
+PARTITIONS = 2
+BOOT = "this boot"
+
+
+def until(condition, what, within=60.0):
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedBroker({}) as running:
+        yield running
+
+
+@pytest.fixture
+def changelog(broker):
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topics([CHANGELOG], missing_ok=True)
+        admin.create_topics({CHANGELOG: PARTITIONS}, configs={CHANGELOG: {"cleanup.policy": "compact"}})
+    return CHANGELOG
+
+
+def identity(broker):
+    with NetworkClient(broker.bootstrap_servers) as client:
+        topic = client.known_topics([CHANGELOG], refresh=True).topics[CHANGELOG]
+    return StoreIdentity(changelog_topic_id=str(topic.topic_id), schema_hash="s", boot_id=BOOT)
+
+
+@pytest.fixture
+def replicas(broker, changelog, tmp_path):
+    store = {"name": "counts", "changelog_topic": changelog, "schema_hash": "s", "source_topics": ["in"]}
+    running = Replicas(
+        {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "client_id": "replicas",
+            "state_dir": str(tmp_path),
+            "boot_id": BOOT,
+            "stores": {"counts": [store]},
+        }
+    )
+    yield running
+    running.close()
+
+
+class Writer:
+    """Changes in transactions, as an application writes them."""
+
+    def __init__(self, broker, name):
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "linger.ms": 0}
+        )
+        self._producer.init_transactions(30)
+
+    def begin(self, partition=0, **changes):
+        self._producer.begin_transaction()
+        for key, value in changes.items():
+            self._producer.produce(CHANGELOG, key=key, value=value, partition=partition)
+        self._producer.flush(30)
+
+    def commit(self, partition=0, **changes):
+        self.begin(partition, **changes)
+        self._producer.commit_transaction(30)
+
+    def abort(self, partition=0, **changes):
+        self.begin(partition, **changes)
+        self.end()
+
+    def end(self):
+        self._producer.abort_transaction(30)
+
+
+def content(broker, directory, partition=0):
+    """What a store holds, once nobody else writes to it."""
+    store = TaskStore(path_of_store(directory, "counts", partition, "counts"), identity(broker))
+    try:
+        assert store.rebuilt is None
+        return {key.decode(): value.decode() for key, value in store.values()}, store.position()
+    finally:
+        store.close()
+
+
+def brought_near(replicas, partitions=(0,)):
+    return replicas.bring_near("counts", {partition: {"in-0": 7} for partition in partitions}, lambda: False)
+
+
+def test_aborted_and_open_transactions_are_no_state(broker, replicas, tmp_path):
+    writer = Writer(broker, "w")
+    writer.commit(a="1", b="1")
+    writer.abort(a="99", c="99")
+    writer.commit(b="2", d=None)
+    writer.commit(e="5")
+    writer.commit(e=None)
+    other = Writer(broker, "other")
+    other.begin(a="77")
+    assert brought_near(replicas) > 0
+    values, position = content(broker, tmp_path)
+    assert values == {"a": "1", "b": "2"}
+    assert position.restoring
+
+    other.end()
+    writer.commit(f="6")
+    brought_near(replicas)
+    values, position = content(broker, tmp_path)
+    assert values == {"a": "1", "b": "2", "f": "6"}
+    with Admin(broker.bootstrap_servers) as admin:
+        assert position.changelog_offset == admin.list_offsets({(CHANGELOG, 0): "latest"})[CHANGELOG, 0].offset
+
+
+def test_a_restore_waits_for_the_end_of_what_was_open(broker, changelog, tmp_path):
+    """The end is the log's, not the last stable offset: behind an open transaction may lie committed records."""
+    open_one, writer = Writer(broker, "open"), Writer(broker, "behind")
+    open_one.begin(a="77")
+    writer.commit(b="2")
+    store = TaskStore(tmp_path / "s", identity(broker))
+    key = BatchKey(incarnation="restore", batch_id=1)
+    with NetworkClient(broker.bootstrap_servers) as client, Admin(broker.bootstrap_servers) as admin:
+        where = (changelog, 0)
+        end = admin.list_offsets({where: "latest"})[where].offset
+        assert admin.list_offsets({where: "latest"}, isolation_level="read_committed")[where].offset == 0
+        replay = Replay(store=store, changelog=where, writer=key, position=store.begin_replay(key, 0, end))
+        ending = threading.Timer(0.5, open_one.end)
+        ending.start()
+        assert replay_all(client, [replay], {where: end})
+        ending.join()
+    assert dict(store.values()) == {b"b": b"2"}
+    assert store.position().changelog_offset == end
+    store.close()
+
+
+def test_copies_follow_and_are_handed_over_without_a_replay(broker, replicas, tmp_path):
+    writer = Writer(broker, "w")
+    for partition in range(PARTITIONS):
+        writer.commit(partition, **{f"k{n}": str(n) for n in range(50)})
+    replicas.follow([("counts", 0), ("counts", 1)])
+
+    def current():
+        found = replicas.progress()
+        return len(found) == PARTITIONS and all(copy.records >= 50 and copy.remaining == 0 for copy in found.values())
+
+    until(current, "both copies are made")
+    writer.commit(0, k1="new")
+    until(lambda: replicas.progress()[("counts", 0)].records == 51, "the copy follows")
+    assert replicas.progress()[("counts", 0)].end == replicas.progress()[("counts", 0)].position
+    assert brought_near(replicas) == 0
+    assert content(broker, tmp_path)[0]["k1"] == "new"
+    until(lambda: set(replicas.progress()) == {("counts", 1)}, "the task that was opened is not followed any more")
+    assert replicas.restored_records >= 101
+
+
+def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas, tmp_path):
+    writer = Writer(broker, "w")
+    writer.commit(a="1")
+    store = TaskStore(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker))
+    stands = StorePosition(batch=BatchKey(incarnation="run", batch_id=3), input_offsets={"in-0": 7}, changelog_offset=2)
+    store.place(stands)
+    store.close()
+    assert replicas.find([("counts", 0), ("counts", 1)]) == {("counts", 0): 2}
+    assert brought_near(replicas) == 0
+    assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
+
+
+def test_a_killed_process_is_replaced_and_goes_on(broker, replicas, tmp_path):
+    writer = Writer(broker, "w")
+    writer.commit(a="1")
+    replicas.follow([("counts", 0)])
+    until(lambda: replicas.progress(), "followed")
+    first = replicas.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: replicas.pid != first, "another process")
+    writer.commit(b="2")
+    until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].position >= 4, "followed again")
+    brought_near(replicas)
+    assert content(broker, tmp_path)[0] == {"a": "1", "b": "2"}
+
+
+def test_a_changelog_made_anew_is_noticed_while_it_is_followed(broker, replicas, changelog, tmp_path):
+    writer = Writer(broker, "w")
+    writer.commit(**{f"k{n}": "old" for n in range(20)})
+    replicas.follow([("counts", 0)])
+    until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].records >= 20, "followed")
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topics([changelog])
+        admin.create_topics({changelog: PARTITIONS})
+    writer = Writer(broker, "later")
+    writer.commit(a="new")
+    until(lambda: replicas.rebuilt > 0, "noticed")
+    brought_near(replicas)
+    assert content(broker, tmp_path)[0] == {"a": "new"}
+
+
+def test_it_ends_with_its_driver(replicas):
+    pid = replicas.pid
+    assert replicas._process.stdin is not None
+    replicas._closed = True  # as when the driver is gone: nobody starts another
+    replicas._process.stdin.close()
+    assert replicas._process.wait(30) == 0
+    assert pid == replicas.pid
