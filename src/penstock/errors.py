@@ -95,7 +95,7 @@ class RecordError(PenstockError, ValueError):
 
 
 class StateError(PenstockError):
-    """state-locked, state-corrupt, state-schema-changed, disk-full."""
+    """state-locked, state-of-another-group, state-format, state-corrupt, state-schema-changed, disk-full."""
 
 
 class UserCodeError(PenstockError):
