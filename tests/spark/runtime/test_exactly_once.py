@@ -165,7 +165,7 @@ def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker,
 
 
 def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, flights):
-    """The guardian knows the transactional ids; what it would do at the driver's death is done here while that lives."""
+    """The guardian knows the ids; what it would do at the death of the driver is done here while that lives."""
     app = running(flights.count_by_origin(make_app("sum", **EXACTLY_ONCE)))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
