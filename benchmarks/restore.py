@@ -3,9 +3,7 @@
     python benchmarks/restore.py [--records N] [--keys N] [--value-bytes N] [--partitions N] [--bootstrap-server S]
 
 The changelogs are written before, then a replica process brings the stores of all partitions near, from nothing. Keys
-come in random order; `--keys` equal to `--records` is the worst case, each key once. Kafka Streams beside it, restoring
-the same number of records of the same size into RocksDB: `--with-kafka-streams` (needs java and the jars of
-tests/interop).
+come in random order; `--keys` equal to `--records` is the worst case, each key once. No peer beside it yet.
 """
 
 from __future__ import annotations
@@ -89,39 +87,18 @@ def ours(bootstrap: str, topic: str, options: Any, directory: Path) -> dict[str,
     }
 
 
-def kafka_streams(bootstrap: str, options: Any, directory: Path) -> dict[str, Any]:
-    from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
-
-    BUILD.mkdir(parents=True, exist_ok=True)
-    jars = kafka_jars(TOOLS_VERSION)
-    subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(BUILD), str(PEER)], check=True)
-    name = f"restore-{uuid.uuid4().hex[:8]}"
-    command = [java(), "-Xmx1g", "-cp", f"{jars}/*:{BUILD}", "RestoreOnce", bootstrap, name, f"{name}-input"]
-    load(bootstrap, f"{name}-input", options)
-    out = subprocess.run([*command, str(directory)], capture_output=True, text=True, timeout=600, check=True)
-    records, seconds = out.stdout.strip().splitlines()[-1].split()
-    return {
-        "records": int(records),
-        "seconds": round(float(seconds), 2),
-        "records_per_second": round(int(records) / float(seconds)),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=60)
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--with-kafka-streams", action="store_true")
     parser.add_argument("--bootstrap-server")
     options = parser.parse_args()
     with cluster(options.bootstrap_server) as bootstrap, tempfile.TemporaryDirectory(prefix="restore-") as scratch:
         topic = f"restore-{uuid.uuid4().hex[:8]}-changelog"
         load(bootstrap, topic, options)
         result = {"ours": ours(bootstrap, topic, options, Path(scratch) / "ours")}
-        if options.with_kafka_streams:
-            result["kafka_streams"] = kafka_streams(bootstrap, options, Path(scratch) / "kafka-streams")
     print(json.dumps({**vars(options), **result}, indent=2))
 
 

@@ -15,6 +15,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 LONGEST_FIRST = (
     "spark/test_kills.py",
+    "spark/test_commit_path_crashes.py",
     "simulator/test_seeds.py",
     "interop/test_streams_app_on_kafka.py",
     "cli/test_run.py",
@@ -22,6 +23,12 @@ LONGEST_FIRST = (
     "spark/test_two_instances.py",
     "spark/runtime/test_moves.py",
     "spark/runtime/test_attempts.py",
+    "spark/runtime/test_exactly_once.py",
+    "spark/runtime/test_standby.py",
+    "spark/runtime/test_state_troubles.py",
+    "interop/test_java_consumers_on_our_broker.py",
+    "interop/test_consumers_on_kafka.py",
+    "interop/test_consumer_groups_like_kafka.py",
     "interop/test_kafka_streams_application.py",
     "fuzz/test_fuzz.py",
     "cli/test_application.py",

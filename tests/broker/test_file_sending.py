@@ -112,11 +112,19 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def await_sum(sent: list[int], wanted: int) -> None:
+    """A client may have the bytes before the broker's thread has noted them."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while sum(sent) < wanted and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("version", range(SUPPORTED[ApiKey.FETCH].lowest, NEWEST + 1))
 @pytest.mark.parametrize("isolation_level", [0, 1])
 def test_every_version(version: int, isolation_level: int, client: Any, sent: list[int]) -> None:
     answer = client.call(ApiKey.FETCH, fetch(client, 2, isolation_level=isolation_level), version)
     assert values(records(answer)) == expected(2, 7)
+    await_sum(sent, len(records(answer)))
     assert sum(sent) == len(records(answer))
 
 
@@ -125,6 +133,7 @@ def test_little_is_copied(client: Any, broker: EmbeddedBroker, sent: list[int]) 
     answer = client.call(ApiKey.FETCH, fetch(client, 0, partitions=2))
     assert values(records(answer)) == expected(0, 7)
     assert len(answer.responses[0].partitions[1].records) > 60
+    await_sum(sent, len(records(answer)))
     assert sum(sent) == len(records(answer))
 
 
@@ -143,6 +152,7 @@ def test_pipelined_answers_keep_their_order(client: Any, sent: list[int]) -> Non
         if number % 4 != 3:
             _, answer = decode_response(ApiKey.FETCH, NEWEST, frame)
             assert values(records(answer)) == expected(number % 20, min(2, 9 - number % 20 % 9))  # out of one segment
+    await_sum(sent, 30 * BATCH_BYTES + 1)
     assert sum(sent) > 30 * BATCH_BYTES
 
 
@@ -179,6 +189,7 @@ def test_a_slow_reader_gets_everything_in_the_end(client: Any, broker: EmbeddedB
         correlation_id, answer = read_answer(stuck)
         assert correlation_id == number
         assert values(records(answer)) == expected(0, 9)
+    await_sum(sent, before + 5 * 9 * BATCH_BYTES + 1)
     assert sum(sent) > before + 5 * 9 * BATCH_BYTES  # the later ones were not even begun
     stuck.close()
 
@@ -245,6 +256,7 @@ def test_a_parked_fetch_is_sent_out_of_the_file(client: Any, broker: EmbeddedBro
     waiting = client.send(ApiKey.FETCH, fetch(client, BATCHES, max_wait=from_ms(20_000)))
     broker.produce("t", [b"z" * 500_000], partition=0)
     assert len(records(client.receive(waiting))) > 500_000
+    await_sum(sent, 500_001)
     assert sum(sent) > 500_000
 
 
