@@ -1,12 +1,12 @@
 """MB/s of produce and fetch with Java clients: ours beside Apache Kafka 4.3.1.
 
 Both brokers run for the whole time, each a process of its own, and are loaded by turns (A B A B). Each client is a JVM
-of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, linger.ms 5, acks=all, idempotent), and
-`java/AssignedConsumerPerformance`, which reads as Kafka's ConsumerPerformance does but without a consumer group (we
-serve none yet); several consumers read everything each. MB are 2^20 bytes, as the tools count them. The rate
-is all records of all clients by the time of the slowest client; MB per broker CPU second is what a busy machine leaves
-to compare. A second table is produced with an fsync before every acknowledgement (`penstock.flush.policy=always` beside
-Kafka's `log.flush.interval.messages=1`). Prints tables, or JSON with --json.
+of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, linger.ms 5, acks=all, idempotent), and its
+ConsumerPerformance, each in a consumer group of its own, so several read everything each; its `fetch.time.ms` counts,
+without the time to join. MB are 2^20 bytes, as the tools count them. The rate is all records of all clients by the time
+of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is produced with
+an fsync before every acknowledgement (`penstock.flush.policy=always` beside Kafka's `log.flush.interval.messages=1`).
+Prints tables, or JSON with --json.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from load_contenders import Contender, apache_kafka, outputs, penstock_broker, tool
-from tests.interop.kafka_jars import compiled
 
 MIB = 2**20
-PRODUCER, CONSUMER = "org.apache.kafka.tools.ProducerPerformance", "AssignedConsumerPerformance"
+PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"
 SENT = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec", re.MULTILINE)
+RECORDS, FETCH_TIME_MS = 4, 7  # columns of ConsumerPerformance
 PARTITIONS = 4
 DEADLINE_S = 300
 
@@ -120,16 +121,18 @@ def produce(contender: Contender, topic: str, size: int, clients: int, megabytes
 
 def fetch(contender: Contender, topic: str, size: int, clients: int, megabytes: int) -> dict[str, float]:
     records = megabytes * MIB // size // clients * clients
-    arguments = [contender.bootstrap_servers, topic, str(PARTITIONS), str(records)]
-    classes = compiled(Path(__file__).parent / "java")
+    arguments = ["--bootstrap-server", contender.bootstrap_servers, "--topic", topic, "--num-records", str(records)]
     cpu, began = contender.cpu_seconds(), time.monotonic()
-    said = outputs([tool(CONSUMER, arguments, classes) for _ in range(clients)], DEADLINE_S)
+    said = outputs(
+        [tool(CONSUMER, [*arguments, "--group", f"{topic}-{i}", "--hide-header"]) for i in range(clients)], DEADLINE_S
+    )
     slowest = 0.0
     for text in said:
-        count, _, took_ms = map(int, text.split())
+        row = text.strip().splitlines()[-1].split(", ")
+        count, fetch_ms = int(row[RECORDS]), int(row[FETCH_TIME_MS])
         if count < records:
-            raise SystemExit(f"{contender.name} gave {count} of {records} records.")
-        slowest = max(slowest, took_ms / 1000)
+            raise SystemExit(f"{contender.name} gave {count} of {records} records:\n{text}")
+        slowest = max(slowest, fetch_ms / 1000)
     return figure(contender, records * size * clients / MIB, slowest, cpu, began)
 
 
