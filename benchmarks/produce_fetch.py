@@ -4,7 +4,7 @@ Both brokers run for the whole time, each a process of its own, and are loaded b
 of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, linger.ms 5, acks=all, idempotent), and its
 ConsumerPerformance, each in a consumer group of its own, so several read everything each; its `fetch.time.ms` counts,
 without the time to join. MB are 2^20 bytes, as the tools count them. The rate is all records of all clients by the time
-of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is produced with
+of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is made with
 an fsync before every acknowledgement (`penstock.flush.policy=always` beside Kafka's `log.flush.interval.messages=1`).
 Prints tables, or JSON with --json.
 """
