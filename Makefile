@@ -31,7 +31,7 @@ demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a
 
 test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
 	@$(MAKE) --no-print-directory check
-	$(PYTEST) -m "spark or interop or slow" $(TEST)
+	$(PYTEST) --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST)
 
 check: lint types contracts fast ## format, lint, types, contracts and the fast tests
 
