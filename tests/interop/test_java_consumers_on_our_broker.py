@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tests.spark.application.processes import BrokerProcess
 from penstock.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
@@ -104,7 +106,7 @@ class ConsoleConsumer:
         self._output.close()
 
 
-@pytest.mark.parametrize("assignor", [COOPERATIVE, RANGE])
+@pytest.mark.parametrize("assignor", [COOPERATIVE, pytest.param(RANGE, marks=longer)])
 def test_java_consumers_share_a_group(cluster: Cluster, assignor: str, tmp_path: Path) -> None:
     group = f"shared-{assignor.rpartition('.')[2]}"
     consumers = [

@@ -3,6 +3,7 @@ is as balanced and moves no more."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from penstock.coordinator.assignors.uniform_partitions import UniformAssignor
 pytestmark = pytest.mark.interop
 
 SOURCES = Path(__file__).parent / "java_partition_assignors"
-HISTORIES, ROUNDS = 120, 10
+HISTORIES, ROUNDS = 120 if os.environ.get("PENSTOCK_LONG") else 40, 10
 Plain = dict[str, set[tuple[int, int]]]  # member → (topic, partition)
 
 

@@ -35,6 +35,7 @@ from tests.spark.application.processes import (
 from penstock.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 GROUP = "each-flight"
 PROGRAM = "each_flight.py"
@@ -83,6 +84,7 @@ def nothing_is_lost(broker: BrokerProcess, sent: int) -> None:
     print(f"verify: {verdict['status']}, {sent} records, {repeats} repeated")
 
 
+@longer  # the demo, `test_moves` and `test_standby` kill one, too
 def test_a_killed_application_costs_no_session_timeout(start_broker, start_application) -> None:
     broker = start_broker()
     first, second = start_application(broker, "a"), start_application(broker, "b")
