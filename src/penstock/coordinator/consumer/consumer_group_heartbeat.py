@@ -25,23 +25,19 @@ from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.consumer.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.consumer.member import JOIN_EPOCH, ConsumerGroupMember
 from penstock.coordinator.consumer.member_admission import Admission, admit_member, update_member
-from penstock.coordinator.consumer.member_timers import (
-    member_timers,
-    rebalance_timer,
-    regexes_timer,
-    session_timer,
-)
+from penstock.coordinator.consumer.member_timers import member_timers, regexes_timer
 from penstock.coordinator.consumer.partitions import Partitions, partitions_of, without_epochs
 from penstock.coordinator.consumer.regular_expressions import RegexChange, regex_change, resolution_due
 from penstock.coordinator.consumer.request_validation import UNCHANGED_TIMEOUT_MS
 from penstock.coordinator.consumer.soft_state import ConsumerGroupSoftState
 from penstock.coordinator.consumer.subscriptions import Subscriptions
 from penstock.coordinator.consumer.target_assignment import TargetAssignment, target_assignment
+from penstock.coordinator.heartbeat_events import heartbeat_events
+from penstock.coordinator.member_timer_keys import timers_of_replaced
 from penstock.coordinator.records.consumer_schemas import ConsumerGroupMetadataValue
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
     CancelTimer,
-    CoordinatorEvent,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
@@ -93,7 +89,11 @@ def consumer_group_heartbeat(
         )
 
     soft.compared(circumstances.image, metadata.epoch)
-    timers = [*_timers_of_replaced(admission), *member_timers(group, member, reconciled, circumstances)]
+    replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
+    timers: list[SetTimer | CancelTimer] = [
+        *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),
+        *member_timers(group, member, reconciled, circumstances),
+    ]
     if resolution is not None:
         soft.resolution = resolution
         timers.append(SetTimer(key=regexes_timer(group.group_id), deadline_ms=circumstances.now_ms))
@@ -107,7 +107,14 @@ def consumer_group_heartbeat(
         records=_records(admission, updated, change, metadata, target, reconciled),
         replies=(Reply(token=context.token, response=response),),
         timers=tuple(timers),
-        events=_events(admission, metadata, target),
+        events=heartbeat_events(
+            admission.group.group_id,
+            admission.member.member_id,
+            joined=admission.member.member_id not in admission.group.members,
+            replaced_id=replaced_id,
+            bumped_to=None if metadata is admission.group.metadata else metadata.epoch,
+            computed_for=target.epoch if target.records else None,
+        ),
     )
 
 
@@ -174,39 +181,3 @@ def _tells_assignment(
     if request.member_epoch == JOIN_EPOCH or says_all:
         return True
     return before.assigned is not after.assigned and without_epochs(before.assigned) != without_epochs(after.assigned)
-
-
-def _timers_of_replaced(admission: Admission) -> list[SetTimer | CancelTimer]:
-    """Nobody is under a replaced member's id any more."""
-    if admission.replacement is None:
-        return []
-    group_id, replaced_id = admission.group.group_id, admission.replacement.replaced_id
-    return [
-        CancelTimer(key=session_timer(group_id, replaced_id)),
-        CancelTimer(key=rebalance_timer(group_id, admission.member.member_id)),
-    ]
-
-
-def _events(
-    admission: Admission, metadata: ConsumerGroupMetadataValue, target: TargetAssignment
-) -> tuple[CoordinatorEvent, ...]:
-    events = []
-    group, before = admission.group, admission.member
-    if before.member_id not in group.members:
-        events.append(_event("MemberJoined", group, member_id=before.member_id))
-    if admission.replacement is not None:
-        replaced_id = admission.replacement.replaced_id
-        events.append(_event("StaticMemberReplaced", group, member_id=before.member_id, replaced_id=replaced_id))
-    if metadata is not group.metadata:
-        events.append(_event("GroupEpochBumped", group, epoch=metadata.epoch))
-    if target.records:
-        events.append(_event("TargetAssignmentComputed", group, epoch=target.epoch))
-    return tuple(events)
-
-
-def _event(name: str, group: ConsumerGroup, **details: object) -> CoordinatorEvent:
-    return CoordinatorEvent(
-        name=name,
-        group_id=group.group_id,
-        details=tuple((key, str(value)) for key, value in sorted(details.items())),
-    )

@@ -5,17 +5,10 @@ from __future__ import annotations
 from penstock.coordinator.consumer.circumstances import Circumstances
 from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.consumer.member import ConsumerGroupMember, MemberState
+from penstock.coordinator.member_timer_keys import rebalance_timer, session_timer
 from penstock.coordinator.result import CancelTimer, SetTimer, TimerKey
 
-__all__ = ["loaded_member_timers", "member_timers", "rebalance_timer", "regexes_timer", "session_timer"]
-
-
-def session_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="session", group_id=group_id, member_id=member_id)
-
-
-def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
+__all__ = ["loaded_member_timers", "member_timers", "regexes_timer"]
 
 
 def regexes_timer(group_id: str) -> TimerKey:

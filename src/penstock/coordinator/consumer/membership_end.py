@@ -20,8 +20,8 @@ from penstock.coordinator.consumer.member import (
     MemberState,
 )
 from penstock.coordinator.consumer.member_admission import unknown_member
-from penstock.coordinator.consumer.member_timers import rebalance_timer, session_timer
 from penstock.coordinator.consumer.static_membership import member_away, static_member
+from penstock.coordinator.member_timer_keys import rebalance_timer, session_timer
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply
 from penstock.protocol.messages import consumer_group_heartbeat_request as m

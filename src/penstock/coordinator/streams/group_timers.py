@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.coordinator.member_timer_keys import rebalance_timer, session_timer
 from penstock.coordinator.records import builders
 from penstock.coordinator.records.schemas import StreamsGroupMetadataValue
 from penstock.coordinator.result import (
@@ -15,7 +16,6 @@ from penstock.coordinator.result import (
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.member import MemberState
-from penstock.coordinator.streams.member_timers import rebalance_timer, session_timer
 from penstock.coordinator.streams.membership_end import member_removed
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer

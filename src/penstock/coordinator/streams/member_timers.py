@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.coordinator.result import CancelTimer, SetTimer, TimerKey
+from penstock.coordinator.member_timer_keys import rebalance_timer, session_timer
+from penstock.coordinator.result import CancelTimer, SetTimer
 from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.member import MemberState, StreamsGroupMember
 
-__all__ = ["member_timers", "rebalance_timer", "session_timer"]
-
-
-def session_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="session", group_id=group_id, member_id=member_id)
-
-
-def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
-    return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
+__all__ = ["member_timers"]
 
 
 def member_timers(

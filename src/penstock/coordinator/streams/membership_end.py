@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.member_timer_keys import rebalance_timer, session_timer
 from penstock.coordinator.records import builders
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
@@ -23,7 +24,6 @@ from penstock.coordinator.streams.circumstances import Circumstances
 from penstock.coordinator.streams.group import StreamsGroup
 from penstock.coordinator.streams.heartbeat_reply import leave_reply
 from penstock.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
-from penstock.coordinator.streams.member_timers import rebalance_timer, session_timer
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.static_membership import member_away, static_member
 from penstock.coordinator.streams.target_assignment import interval_end_ms, interval_timer

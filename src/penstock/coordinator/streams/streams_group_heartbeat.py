@@ -28,6 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.coordinator.errors import CoordinatorError
+from penstock.coordinator.heartbeat_events import heartbeat_events
+from penstock.coordinator.member_timer_keys import timers_of_replaced
 from penstock.coordinator.records import builders
 from penstock.coordinator.records.schemas import (
     StreamsGroupMetadataValue,
@@ -36,7 +38,6 @@ from penstock.coordinator.records.schemas import (
 from penstock.coordinator.request_context import RequestContext
 from penstock.coordinator.result import (
     CancelTimer,
-    CoordinatorEvent,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
@@ -49,12 +50,11 @@ from penstock.coordinator.streams.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.streams.heartbeat_statuses import statuses
 from penstock.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
 from penstock.coordinator.streams.member_admission import (
-    Admission,
     admit_member,
     check_owned_tasks,
     update_member,
 )
-from penstock.coordinator.streams.member_timers import member_timers, rebalance_timer, session_timer
+from penstock.coordinator.streams.member_timers import member_timers
 from penstock.coordinator.streams.request_topology import is_same_topology, owned_tasks, topology_of
 from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
 from penstock.coordinator.streams.target_assignment import (
@@ -153,16 +153,27 @@ def streams_group_heartbeat(
         endpoint_epoch=soft.endpoint_epoch,
         endpoints=_endpoints(group, soft, request, reconciled, configured),
     )
+    replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
     return CoordinatorResult(
         records=tuple(records),
         replies=(Reply(token=context.token, response=response),),
         timers=(
-            *_timers_of_replaced(admission),
+            *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),
             *member_timers(group, member, reconciled, circumstances),
             *target.timers,
         ),
         topics_to_create=configured.topics_to_create,
-        events=(*_events(admission, metadata, target), *topology_events(admission.group, configured)),
+        events=(
+            *heartbeat_events(
+                admission.group.group_id,
+                admission.member.member_id,
+                joined=admission.member.member_id not in admission.group.members,
+                replaced_id=replaced_id,
+                bumped_to=None if metadata is admission.group.metadata else metadata.epoch,
+                computed_for=target.epoch if target.records else None,
+            ),
+            *topology_events(admission.group, configured),
+        ),
     )
 
 
@@ -303,37 +314,3 @@ def _endpoints(
         return None
     others = (group.members[each] for each in group.with_endpoint if each != member.member_id)
     return soft.endpoints.of((*others, member), configured)
-
-
-def _timers_of_replaced(admission: Admission) -> list[CancelTimer]:
-    """Nobody is under a replaced member's id any more; and what its place had to revoke is revoked."""
-    if admission.replacement is None:
-        return []
-    group_id, replaced_id = admission.group.group_id, admission.replacement.replaced_id
-    return [
-        CancelTimer(key=session_timer(group_id, replaced_id)),
-        CancelTimer(key=rebalance_timer(group_id, admission.member.member_id)),
-    ]
-
-
-def _events(admission: Admission, metadata: StreamsGroupMetadataValue, target: _Target) -> tuple[CoordinatorEvent, ...]:
-    events = []
-    group, before = admission.group, admission.member
-    if before.member_id not in group.members:
-        events.append(_event("MemberJoined", group, member_id=before.member_id))
-    if admission.replacement is not None:
-        replaced_id = admission.replacement.replaced_id
-        events.append(_event("StaticMemberReplaced", group, member_id=before.member_id, replaced_id=replaced_id))
-    if metadata is not group.metadata:
-        events.append(_event("GroupEpochBumped", group, epoch=metadata.epoch))
-    if target.records:
-        events.append(_event("TargetAssignmentComputed", group, epoch=target.epoch))
-    return tuple(events)
-
-
-def _event(name: str, group: StreamsGroup, **details: object) -> CoordinatorEvent:
-    return CoordinatorEvent(
-        name=name,
-        group_id=group.group_id,
-        details=tuple((key, str(value)) for key, value in sorted(details.items())),
-    )
