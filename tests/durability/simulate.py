@@ -1,4 +1,7 @@
-"""Random histories by hand: `python -m tests.durability.simulate --runs 5000 --first 0`. Prints the seeds that fail."""
+"""Random histories by hand: `python -m tests.durability.simulate --runs 5000 --first 0`. Prints the seeds that fail.
+
+Says how far it is every hundred histories; ctrl-C ends it with the sum of what was done.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,28 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="the whole story of each failure")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    began, failed, lives, acknowledgements = time.monotonic(), [], 0, 0
+    began, done, failed, lives, acknowledgements = time.monotonic(), 0, [], 0, 0
     for seed in range(arguments.first, arguments.first + arguments.runs):
+        if done and done % 100 == 0:
+            print(f"{done} histories, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         history = None
         try:
             history = History(seed)
             history.play(arguments.steps)
+        except KeyboardInterrupt:
+            break
         except Exception as error:
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
             if arguments.trace:
                 traceback.print_exc()
+        done += 1
         if history is not None:
             lives += history.lives
             acknowledgements += history.acknowledgements
     seconds = time.monotonic() - began
     print(
-        f"{arguments.runs} histories, {lives} ends of a broker, {acknowledgements} acknowledgements, "
+        f"{done} histories, {lives} ends of a broker, {acknowledgements} acknowledgements, "
         f"{seconds:.0f} s; failed: {failed or 'none'}"
     )
     return 1 if failed else 0
