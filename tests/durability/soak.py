@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.durability.wire import WireClient
 
 from penstock.protocol.api_keys import ApiKey
 
+LIMITS = {"rss_mb": (0.08, 12.0), "files": (0.1, 20.0), "threads": (0.1, 20.0), "tasks": (0.1, 20.0)}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPIC, TABLE, PARTITIONS = "soak", "table", 4
 SETTINGS: dict[str, object] = {
@@ -280,12 +281,12 @@ def sample(broker: StatedBroker, load: Load, began: float) -> dict[str, float]:
     }
 
 
-def verdict(samples: list[dict[str, float]]) -> list[str]:
-    """What is not flat."""
+def verdict(samples: list[dict[str, float]], limits: Mapping[str, tuple[float, float]] = LIMITS) -> list[str]:
+    """What is not flat. `limits`: for each figure by how much it may grow, as a share and at least."""
     quarter = max(1, len(samples) // 4)
     second, last = samples[quarter : 2 * quarter] or samples, samples[-quarter:]
     found = []
-    for name, share, least in (("rss_mb", 0.08, 12), ("files", 0.1, 20), ("threads", 0.1, 20), ("tasks", 0.1, 20)):
+    for name, (share, least) in limits.items():
         before, now = (statistics.median(each[name] for each in part) for part in (second, last))
         if now > before + max(share * before, least):
             found.append(f"{name} grew from {before} to {now}")
