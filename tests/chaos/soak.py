@@ -25,7 +25,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.durability.soak import verdict
 from tests.spark.application.processes import BrokerProcess, Feed, caught_up, descendants, newest, still_alive, until
@@ -44,8 +43,8 @@ ROLES = {  # what stands in a command line, and who that is; the first that fits
 }
 LIMITS = {
     **{f"{role}_mb": (0.08, 12.0) for role in ("broker", "guardian", "replicas", "workers", "driver")},
-    **{name: (0.08, 12.0) for name in ("heap_mb", "non_heap_mb")},
-    **{name: (0.1, 20.0) for name in ("files", "threads", "processes")},
+    **dict.fromkeys(("heap_mb", "non_heap_mb"), (0.08, 12.0)),
+    **dict.fromkeys(("files", "threads", "processes"), (0.1, 20.0)),
     "objects": (0.05, 5000.0),
 }
 
@@ -61,8 +60,8 @@ def memory_of(pids: list[int]) -> dict[str, float]:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             if role is not None:
                 found[f"{role}_mb"] += int(next(line.split()[1] for line in lines if line.startswith("Pss:"))) / 1024
-            found["files"] += len(os.listdir(f"/proc/{pid}/fd"))
-            found["threads"] += len(os.listdir(f"/proc/{pid}/task"))
+            found["files"] += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+            found["threads"] += sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
             found["processes"] += 1
     return found
 
@@ -189,8 +188,9 @@ def main() -> int:
         return 1
     last = samples[-1]
     print(json.dumps(last))
-    print(f"{last['batches']:.0f} micro-batches in {last['minute']:.1f} minutes, {last['batches'] / last['minute'] / 60:.1f} "
-          "per second; " + ("passed" if not failures else "FAILED:\n" + "\n".join(failures)))  # fmt: skip
+    rate = last["batches"] / last["minute"] / 60
+    print(f"{last['batches']:.0f} micro-batches in {last['minute']:.1f} minutes, {rate:.1f} per second; "
+          + ("passed" if not failures else "FAILED:\n" + "\n".join(failures)))  # fmt: skip
     if not failures:
         shutil.rmtree(directory, ignore_errors=True)
     return 1 if failures else 0
