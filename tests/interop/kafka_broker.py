@@ -88,6 +88,16 @@ class KafkaBroker:
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """What it wrote."""
+        return self.output
+
     def __enter__(self) -> Self:
         try:
             self._format()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
+from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import (
     PROGRAMS,
     Application,
@@ -21,7 +21,6 @@ from tests.spark.application.processes import (
     Feed,
     caught_up,
     penstock,
-    records_of,
     until,
 )
 
@@ -37,16 +36,6 @@ BEFORE = {  # what has to go wrong first
     "worker, while opening": ("after EndTxn, before the next plan",),
     "driver, while opening": ("after the job, before TxnOffsetCommit",),
 }
-
-
-def counted_once(servers: str, sent: int) -> None:
-    counts: Counter[int] = Counter()
-    for message in records_of(servers, f"{GROUP}-counted"):
-        row = json.loads(message.value())
-        assert row["times"] == 1, row
-        counts[row["id"]] += 1
-    assert set(counts) == set(range(sent)), f"lost: {sorted(set(range(sent)) - set(counts))[:10]}"
-    assert max(counts.values()) == 1, f"repeated: {[n for n, times in counts.items() if times > 1][:10]}"
 
 
 def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
@@ -83,7 +72,7 @@ def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
                 assert application.stop() == 0
             finally:
                 application.end()
-        counted_once(servers, sent)
+        assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
         out = penstock("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
         assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
         assert json.loads(out.stdout)["status"] == "equal"

@@ -97,12 +97,22 @@ class BrokerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not end it."""
         if self._process is not None:
             self._process.terminate()
             try:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:
                 self.kill()
+            self._process = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", str(self.directory)]
@@ -113,7 +123,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        until(self._answers, "serving", self, within=30)
+        until(self._answers, "serving", self, within=60)
 
     def kill(self) -> None:
         """SIGKILL."""

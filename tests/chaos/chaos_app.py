@@ -1,0 +1,28 @@
+"""The application of chaos and rolling restart: every flight counted by its own key, sums by origin, a stateless copy.
+
+One key per flight makes the judgement exact; sums by origin make state that every flight changes, so that a lost, a
+repeated or a wrongly restored value stays wrong to the end. `python chaos_app.py`; PENSTOCK_BOOTSTRAP_SERVERS,
+PENSTOCK_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member.
+"""
+
+import os
+
+from pyspark.sql import functions as F
+
+from penstock import StreamsApp
+
+app = StreamsApp(
+    "chaos",
+    processing_guarantee="exactly_once_v2",
+    config={"group.instance.id": os.environ.get("INSTANCE_ID", "")},
+)
+
+flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
+flights.groupBy("id").agg(F.count("*").alias("times")).to_topic("chaos-counted", partitions=3)
+by_origin = flights.where("dep_delay is not null").groupBy("origin")
+by_origin.agg(F.count("*").alias("flights"), F.sum("dep_delay").alias("delays")).to_topic("chaos-origins", partitions=2)
+copied = flights.select(F.col("id").cast("string").alias("flight"), F.upper("carrier").alias("carrier"))
+copied.to_topic("chaos-copied", key="flight", partitions=2)
+
+if __name__ == "__main__":
+    app.run()
