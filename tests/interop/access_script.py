@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i64
 from tests.broker.conftest import WireClient
+from tests.interop.led_topics import wait_until_led
 
 from penstock.broker.security.acls import Operation, ResourceType
 from penstock.protocol import messages as m
@@ -84,6 +85,7 @@ class AccessScript:
         deadline = time.monotonic() + PATIENCE_S
         while any(self.topic_id(name) is None for name in names):
             assert time.monotonic() < deadline
+        wait_until_led(self.root, names)
 
     def close(self) -> None:
         self.root.close()

@@ -14,6 +14,7 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.hostile_batches import CASES, TOPICS, answer
 from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.led_topics import wait_until_led
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.protocol import messages as m
@@ -91,19 +92,8 @@ def created(client: Any, tag: str) -> dict[str, Any]:
     request = c.CreateTopicsRequest(topics=topics, timeout=from_ms(20_000), validate_only=False)
     made = client.call(ApiKey.CREATE_TOPICS, request).topics
     assert {topic.error_code for topic in made} == {ErrorCode.none}
-    deadline = time.monotonic() + 20
-    while any(leads(client, topic.name) is not ErrorCode.none for topic in made):
-        assert time.monotonic() < deadline, "the broker does not follow its controller"
-        time.sleep(0.05)
+    wait_until_led(client, [topic.name for topic in made])
     return {topic.name: topic.topic_id for topic in made}
-
-
-def leads(client: Any, name: str) -> ErrorCode:
-    o = m.list_offsets_request
-    asked = o.ListOffsetsTopic(name=name, partitions=(o.ListOffsetsPartition(partition_index=0, timestamp=-1),))
-    request = o.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(asked,), timeout=from_ms(20_000))
-    code: ErrorCode = client.call(ApiKey.LIST_OFFSETS, request).topics[0].partitions[0].error_code
-    return code
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kio.schema.types import GroupId, ProducerId, TransactionalId
 from kio.static.primitive import i8, i16, i64
 from tests.broker.conftest import WireClient
+from tests.interop.led_topics import wait_until_led
 
 from penstock.coordinator.records.fields import Cursor
 from penstock.protocol import messages as m
@@ -217,6 +218,7 @@ class TransactionScript:
         request = c.CreateTopicsRequest(topics=(topic,), timeout=from_ms(20_000), validate_only=False)
         (made,) = self.client.call(Api.CREATE_TOPICS, request).topics
         assert made.error_code is ErrorCode.none
+        wait_until_led(self.client, [self.topic], partitions=3)
 
     def _find_coordinator(self) -> None:
         """Makes `__transaction_state`, and waits until it is led and loaded."""

@@ -1,0 +1,37 @@
+"""A new topic is led a moment after CreateTopics was answered: a broker of Kafka follows its controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tests.broker.conftest import WireClient
+
+from penstock.protocol import messages as m
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.units import from_ms
+
+__all__ = ["wait_until_led"]
+
+PATIENCE_S = 60
+
+
+def wait_until_led(client: WireClient, topics: Iterable[str], partitions: int = 1) -> None:
+    """Returns when each partition of each topic answers for its offsets."""
+    deadline = time.monotonic() + PATIENCE_S
+    for topic in topics:
+        while set(_errors(client, topic, partitions)) != {ErrorCode.none}:
+            assert time.monotonic() < deadline, f"nobody leads {topic}"
+            time.sleep(0.02)
+
+
+def _errors(client: WireClient, topic: str, partitions: int) -> list[ErrorCode]:
+    o = m.list_offsets_request
+    asked = o.ListOffsetsTopic(
+        name=topic,
+        partitions=tuple(o.ListOffsetsPartition(partition_index=each, timestamp=-1) for each in range(partitions)),
+    )
+    request = o.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(asked,), timeout=from_ms(20_000))
+    (answer,) = client.call(ApiKey.LIST_OFFSETS, request).topics
+    return [each.error_code for each in answer.partitions]
