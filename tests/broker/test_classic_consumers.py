@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.interop.foreign_consumers import kafka_python_consumer
 
 from penstock.broker.embedded import EmbeddedBroker
 
@@ -204,14 +205,14 @@ def test_a_group_outlives_the_broker(tmp_path: Any) -> None:
 
 
 def test_kafka_python_joins_shares_and_leaves(broker: EmbeddedBroker) -> None:
-    kafka = pytest.importorskip("kafka")
+    pytest.importorskip("kafka")
     produce(broker, 60)
     stops = [threading.Event(), threading.Event()]
     owned: list[set[int]] = [set(), set()]
     values: list[bytes] = []
 
     def run(index: int) -> None:
-        consumer = kafka.KafkaConsumer(
+        consumer = kafka_python_consumer(
             "t",
             bootstrap_servers=broker.bootstrap_servers,
             group_id="g",
