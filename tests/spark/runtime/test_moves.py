@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    # Sharing is in test_two_instances, kills are in test_kills: this is both in one story, without the command line.
+    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+]
 APPLICATION = Path(__file__).with_name("app_process.py")
 
 
