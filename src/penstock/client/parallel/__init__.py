@@ -1,0 +1,1 @@
+"""`ParallelConsumer`: poller → bounded buffer → workers. Pure rules (offsets, lanes, retries), threads around them."""
