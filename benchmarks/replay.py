@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.broker.group_logs import coordinator_records
+from penstock.broker.group_shard_log import coordinator_records
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.records import schemas as s

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from penstock.broker.group_logs import coordinator_records
+from penstock.broker.group_shard_log import coordinator_records
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.records import schemas as s

@@ -11,7 +11,7 @@ from tests.properties.streams_histories import History
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import ManualClock, opened
 
-from penstock.broker.group_logs import coordinator_records
+from penstock.broker.group_shard_log import coordinator_records
 from penstock.coordinator.shard import GroupCoordinatorShard
 from penstock.protocol.record_batches import PlainRecord, encode_batch
 from penstock.storage.log_cleaning import LogCleaning

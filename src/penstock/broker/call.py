@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+
+if TYPE_CHECKING:
+    from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["Call"]
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.clock import Cancellable, Clock, SteadyClock
 from penstock.broker.metrics import BrokerMetrics
@@ -23,12 +23,13 @@ from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
-from penstock.coordinator.streams.topics.topic_status import StatusCode
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
+
+if TYPE_CHECKING:
+    from penstock.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
+    from penstock.coordinator.shard import GroupCoordinatorShard
+    from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["CoordinatorRuntime", "ShardLogs", "Written"]
 
@@ -203,6 +204,8 @@ class CoordinatorRuntime:
         """A log that cannot be read takes its own groups out of service, and no others."""
         if partition in self._failed:
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
+        from penstock.coordinator.shard import GroupCoordinatorShard  # the rules, with the first group
+
         shard = GroupCoordinatorShard(partition, self._configuration, self._image)
         started = time.perf_counter()
         runner = ShardRunner(shard, self._logs.open(partition))
@@ -285,5 +288,7 @@ class CoordinatorRuntime:
 
 def _level(event: CoordinatorEvent) -> int:
     """What somebody has to do something about is a warning; missing internal topics are about to be made."""
+    from penstock.coordinator.streams.topics.topic_status import StatusCode
+
     status = dict(event.details).get("status", StatusCode.MISSING_INTERNAL_TOPICS.name)
     return logging.DEBUG if status == StatusCode.MISSING_INTERNAL_TOPICS.name else logging.WARNING

@@ -16,8 +16,6 @@ from penstock.broker.prometheus_text import Family
 from penstock.broker.request_metrics import RequestMetrics
 from penstock.broker.server_metrics import ServerMetrics, ServerSizes
 from penstock.broker.shard_runner import Outcome
-from penstock.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
-from penstock.coordinator.records.schemas import OffsetCommitKey
 
 __all__ = ["BrokerMetrics", "BrokerSizes"]
 
@@ -58,6 +56,9 @@ class BrokerMetrics:
 
     def took_effect(self, outcome: Outcome) -> None:
         """A result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
+        from penstock.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
+        from penstock.coordinator.records.schemas import OffsetCommitKey
+
         names = [event.name for event in outcome.events]
         self._meters["group-completed-rebalance"].add(names.count("RebalanceCompleted"))
         if _REMOVALS.isdisjoint(names):

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.result import (
-    CancelTimer,
-    CoordinatorEvent,
-    CoordinatorRecord,
-    CoordinatorResult,
-    CreatableTopic,
-    Reply,
-    SetTimer,
-)
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 from penstock.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from penstock.coordinator.configuration import GroupCoordinatorConfiguration
+    from penstock.coordinator.metadata_image import MetadataImage
+    from penstock.coordinator.result import (
+        CancelTimer,
+        CoordinatorEvent,
+        CoordinatorRecord,
+        CoordinatorResult,
+        CreatableTopic,
+        Reply,
+        SetTimer,
+    )
+    from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["AppendFailed", "LogUnreadable", "Outcome", "RecordLog", "Shard", "ShardRunner"]
 

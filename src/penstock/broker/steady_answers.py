@@ -12,8 +12,10 @@ An answer that throttles is not kept. `DoorRules.changed` takes all kept answers
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+if TYPE_CHECKING:
+    from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["DoorRules", "SteadyAnswers"]
 

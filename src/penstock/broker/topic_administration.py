@@ -11,15 +11,18 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.broker.cluster_metadata import INTERNAL_TOPICS, ClusterMetadata, TopicDescription
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.topic_configuration import TOPIC_SETTINGS, validated
-from penstock.coordinator.result import CreatableTopic
 from penstock.errors import ConfigError
 from penstock.protocol.error_codes import ErrorCode
 from penstock.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from penstock.coordinator.result import CreatableTopic
 
 __all__ = ["TopicAdministration", "TopicRefused", "illegal_topic_name"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.broker.clock import Cancellable, Clock
 from penstock.broker.cluster_metadata import ClusterMetadata, TopicDescription
@@ -23,13 +23,16 @@ from penstock.broker.transaction_markers import TransactionMarker
 from penstock.broker.transaction_shards import LoadedShard, TransactionShards, partition_of
 from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.records.transaction_log import TransactionLogValue
-from penstock.coordinator.result import CoordinatorResult
-from penstock.coordinator.transactions.listing import TransactionFilter
-from penstock.coordinator.transactions.shard import TransactionConfiguration, TransactionCoordinatorShard
+from penstock.coordinator.transactions.configuration import TransactionConfiguration
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity, state_of
 from penstock.protocol.error_codes import ErrorCode
 from penstock.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from penstock.coordinator.result import CoordinatorResult
+    from penstock.coordinator.transactions.listing import TransactionFilter
+    from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
 
 __all__ = ["MarkerWriter", "TransactionRuntime"]
 
@@ -41,7 +44,7 @@ _SETTLED = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.inva
 
 Partitions = dict[tuple[str, int], None]
 Unflushed = dict[tuple[str, int], TopicDescription]
-Rule = Callable[[TransactionCoordinatorShard, int], CoordinatorResult]
+Rule: TypeAlias = "Callable[[TransactionCoordinatorShard, int], CoordinatorResult]"
 
 
 class MarkerWriter(Protocol):

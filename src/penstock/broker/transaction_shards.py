@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.broker.clock import Clock
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.shard_runner import LogUnreadable, ShardRunner
-from penstock.broker.transaction_logs import TransactionLog, TransactionStateTopic
+from penstock.broker.transaction_logs import TransactionStateTopic
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.partitions import partition_for_group
 from penstock.coordinator.records.transaction_log import TransactionLogValue
-from penstock.coordinator.transactions.shard import TransactionConfiguration, TransactionCoordinatorShard
+from penstock.coordinator.transactions.configuration import TransactionConfiguration
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
+
+if TYPE_CHECKING:
+    from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
 
 __all__ = ["LoadedShard", "TransactionShards", "partition_of"]
 
 logger = logging.getLogger("penstock.broker")
 
 RETRY_MS = 500
-LoadedShard = tuple[TransactionCoordinatorShard, ShardRunner]
+LoadedShard: TypeAlias = "tuple[TransactionCoordinatorShard, ShardRunner]"
 
 
 class TransactionShards:
@@ -111,6 +115,10 @@ class TransactionShards:
     def _start(self, topic: TopicDescription, partition: int) -> LoadedShard:
         if partition in self._failed:
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
+        # The rules, with the first transactional id.
+        from penstock.broker.transaction_shard_log import TransactionLog
+        from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
+
         shard = TransactionCoordinatorShard(
             self._configuration,
             transaction_version=self._transaction_version,

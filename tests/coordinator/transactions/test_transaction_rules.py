@@ -14,7 +14,7 @@ from penstock.coordinator.records.transaction_log import (
     encode_key,
     encode_value,
 )
-from penstock.coordinator.transactions.shard import TransactionConfiguration
+from penstock.coordinator.transactions.configuration import TransactionConfiguration
 from penstock.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
 from penstock.coordinator.transactions.transitions import MAX_EPOCH, ProducerIdentity, completed, created, state_of
 from penstock.protocol.error_codes import ErrorCode

@@ -8,7 +8,8 @@ from penstock.broker.shard_runner import ShardRunner
 from penstock.coordinator.records import transaction_log
 from penstock.coordinator.records.transaction_log import TransactionLogValue
 from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.coordinator.transactions.shard import TransactionConfiguration, TransactionCoordinatorShard
+from penstock.coordinator.transactions.configuration import TransactionConfiguration
+from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
 from penstock.coordinator.transactions.transitions import Answer, ProducerIdentity
 
 __all__ = ["ListLog", "Shard"]

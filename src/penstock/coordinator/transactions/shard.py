@@ -12,7 +12,7 @@ it was noted with, so a failed append cannot make it lie; after a restart such a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.coordinator.errors import CorruptRecord
 from penstock.coordinator.records.transaction_log import (
@@ -32,6 +32,7 @@ from penstock.coordinator.result import (
 )
 from penstock.coordinator.timers import TimerQueue
 from penstock.coordinator.transactions.add_partitions import add_partitions, missing_partitions, producer_refusal
+from penstock.coordinator.transactions.configuration import TransactionConfiguration
 from penstock.coordinator.transactions.end_transaction import end_transaction
 from penstock.coordinator.transactions.init_producer_id import init_producer_id
 from penstock.coordinator.transactions.listing import TransactionFilter
@@ -47,20 +48,10 @@ from penstock.coordinator.transactions.transitions import (
 )
 from penstock.protocol.error_codes import ErrorCode
 
-__all__ = ["TransactionConfiguration", "TransactionCoordinatorShard"]
+__all__ = ["TransactionCoordinatorShard"]
 
 _EXPIRY = TimerKey(kind="transactional-id-expiry", group_id="")
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfiguration:
-    """Kafka's `transaction.max.timeout.ms`, `transactional.id.expiration.ms`,
-    `transaction.remove.expired.transaction.cleanup.interval.ms`."""
-
-    max_timeout_ms: int = 900_000
-    id_expiration_ms: int = 604_800_000
-    expiry_interval_ms: int = 3_600_000
 
 
 class TransactionCoordinatorShard:

@@ -1,0 +1,17 @@
+"""What the transaction coordinator goes by, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TransactionConfiguration"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfiguration:
+    """Kafka's `transaction.max.timeout.ms`, `transactional.id.expiration.ms`,
+    `transaction.remove.expired.transaction.cleanup.interval.ms`."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    expiry_interval_ms: int = 3_600_000
