@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.simulator.simulation import Outcome, simulate
+from penstock.simulator.simulation import simulate
+from penstock.simulator.story import Outcome
 
 FEW = 36
 SEEDS = int(os.environ.get("PENSTOCK_SEEDS", "1000"))

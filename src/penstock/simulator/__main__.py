@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock.simulator.simulation import Outcome, simulate
+from penstock.simulator.simulation import KINDS, simulate
+from penstock.simulator.story import Outcome
 
 
 def main() -> int:
@@ -15,13 +16,17 @@ def main() -> int:
     parser.add_argument("seed", type=int, nargs="?", help="one seed, its story on stdout")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their stories")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument(
+        "--groups", choices=(*KINDS, "all"), default="all", help="the kind of group; all: seeds take the kinds in turn"
+    )
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        outcome = simulate(arguments.seed)
+        outcome = simulate(arguments.seed, arguments.groups)
         print("\n".join(outcome.story))
         print(f"digest {outcome.digest}")
         return _verdict([outcome])
-    return _verdict(simulate(seed) for seed in range(arguments.first, arguments.first + arguments.seeds))
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    return _verdict(simulate(seed, arguments.groups) for seed in seeds)
 
 
 def _verdict(outcomes: Iterable[Outcome]) -> int:
@@ -33,7 +38,7 @@ def _verdict(outcomes: Iterable[Outcome]) -> int:
         did += outcome.did
         if outcome.broken is not None:
             broken += 1
-            print(f"seed {outcome.seed}: {outcome.broken}", file=sys.stderr)
+            print(f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}", file=sys.stderr, flush=True)
     deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
     print(f"{seeds} seeds, {broken} broken, {checks} checks; {deeds}", file=sys.stderr)
     return 1 if broken else 0

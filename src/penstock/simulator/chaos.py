@@ -1,27 +1,47 @@
-"""What befalls a simulated world, at random: crashes, pauses, storms on the network, operators at work."""
+"""What befalls a simulated world, at random: storms on the network, crashes of the broker, a full disk. What befalls its
+members is in `streams_chaos` and `consumer_chaos`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from penstock.simulator.simulation import World
+from penstock.simulator.checkers import CommittedOffsets, check_replay
+from penstock.simulator.event_queue import EventQueue
+from penstock.simulator.network import NetworkConditions
+from penstock.simulator.simulated_broker import SimulatedBroker
 
-__all__ = ["Chaos"]
+__all__ = ["Chaos", "Deed"]
 
 MEAN_PAUSE_MS = 450
-MAX_APPLICATIONS = 6
+
+Deed = tuple[int, Callable[[], bool]]
+"""Its weight among all, and what it does; False: there was nothing to do it to."""
+
+
+class _Checkers(Protocol):
+    offsets: CommittedOffsets
+
+
+class Surroundings(Protocol):
+    """What chaos needs of any world."""
+
+    events: EventQueue
+    conditions: NetworkConditions
+    broker: SimulatedBroker
+
+    @property
+    def checkers(self) -> _Checkers: ...
 
 
 class Chaos:
     """Mutable: what it did so far, for the report."""
 
-    def __init__(self, world: World, random: Random) -> None:
-        self._world = world
+    def __init__(self, surroundings: Surroundings, random: Random) -> None:
+        self._surroundings = surroundings
         self._random = random
         self._stopped = False
         self.did: Counter[str] = Counter()
@@ -30,80 +50,25 @@ class Chaos:
     def stop(self) -> None:
         self._stopped = True
 
+    def deeds(self) -> list[Deed]:
+        """What may happen."""
+        raise NotImplementedError
+
     def _plan(self) -> None:
-        self._world.events.after(max(1, round(self._random.expovariate(1 / MEAN_PAUSE_MS))), self._strike)
+        self._surroundings.events.after(max(1, round(self._random.expovariate(1 / MEAN_PAUSE_MS))), self._strike)
 
     def _strike(self) -> None:
         if self._stopped:
             return
-        deeds: list[tuple[int, Callable[[], bool]]] = [
-            (10, self.application_starts),
-            (5, self.application_is_killed),
-            (4, self.application_restarts),
-            (4, self.application_leaves),
-            (1, self.double_starts),
-            (4, self.application_stands_still),
-            (5, self.weather_changes),
-            (4, self.broker_crashes),
-            (3, self.disk_refuses),
-            (3, self.topic_changes),
-            (2, self.standbys_change),
-            (1, self.creations_fail),
-            (1, self.group_is_deleted),
-        ]
+        deeds = self.deeds()
         weights = [weight for weight, _ in deeds]
         deed = self._random.choices([deed for _, deed in deeds], weights)[0]
         if deed():
             self.did[deed.__name__] += 1
         self._plan()
 
-    def application_starts(self) -> bool:
-        if len(self._world.staying()) >= MAX_APPLICATIONS:
-            return False
-        self._world.start_application()
-        return True
-
-    def application_is_killed(self) -> bool:
-        living = self._world.staying()
-        if len(living) < 2:
-            return False
-        self._random.choice(living).kill()
-        return True
-
-    def application_restarts(self) -> bool:
-        """Soon there again under its ids: within the session, or after it; a static one may have said so."""
-        living = self._world.staying()
-        if not living:
-            return False
-        victim = self._random.choice(living)
-        gracefully = victim.instance_id is not None and victim.runs and self._random.random() < 0.6
-        self._world.restart_application(victim, self._random.choice([10, 500, 3_000, 9_000]), gracefully=gracefully)
-        return True
-
-    def double_starts(self) -> bool:
-        """Somebody starts a second process with an instance id that is in use."""
-        static = [each for each in self._world.staying() if each.instance_id is not None]
-        if not static or len(self._world.staying()) >= MAX_APPLICATIONS:
-            return False
-        self._world.start_application(self._random.choice(static).instance_id)
-        return True
-
-    def application_leaves(self) -> bool:
-        living = self._world.staying()
-        if len(living) < 2:
-            return False
-        self._random.choice(living).leave()
-        return True
-
-    def application_stands_still(self) -> bool:
-        living = [each for each in self._world.staying() if each.runs]
-        if not living:
-            return False
-        self._random.choice(living).pause(self._random.choice([200, 1_500, 7_000, 12_000]))
-        return True
-
     def weather_changes(self) -> bool:
-        weather, chance = self._world.conditions, self._random
+        weather, chance = self._surroundings.conditions, self._random
         weather.request_lost = chance.choice([0.0, 0.05, 0.3])
         weather.answer_lost = chance.choice([0.0, 0.05, 0.3])
         weather.twice = chance.choice([0.0, 0.1])
@@ -111,52 +76,17 @@ class Chaos:
         return True
 
     def broker_crashes(self) -> bool:
-        broker = self._world.broker
+        broker = self._surroundings.broker
         if not broker.is_up:
             return False
-        self._world.checkers.check_replay()
+        check_replay(broker)
         if self._random.random() < 0.5:
             broker.log.entries[:] = broker.compacted()
-            self._world.checkers.log_was_compacted()
+            self._surroundings.checkers.offsets.log_was_compacted()
         broker.crash()
-        self._world.events.after(self._random.choice([20, 300, 2_500]), broker.start)
+        self._surroundings.events.after(self._random.choice([20, 300, 2_500]), broker.start)
         return True
 
     def disk_refuses(self) -> bool:
-        self._world.broker.log.refusals = self._random.randint(1, 3)
-        return True
-
-    def topic_changes(self) -> bool:
-        """A topic vanishes, comes (back), grows, or is made anew with another count."""
-        world, chance = self._world, self._random
-        name = chance.choice([*world.shape.sources, *world.shape.internal_topics()])
-        known = world.broker.topics.get(name)
-        if known is None:
-            world.broker.create_topic(name, world.shape.sources.get(name, 6))
-        elif chance.random() < 0.6:
-            del world.broker.topics[name]
-            world.checkers.offsets_start_anew()
-        elif chance.random() < 0.5:
-            world.checkers.offsets_start_anew()
-            world.broker.create_topic(name, chance.randint(1, 8))
-        else:
-            world.broker.topics[name] = replace(known, partitions=known.partitions + chance.randint(1, 2))
-        world.broker.metadata_changed()
-        return True
-
-    def standbys_change(self) -> bool:
-        configuration = self._world.broker.configuration
-        standbys = self._random.choice([0, 1, 2])
-        self._world.broker.reconfigure(replace(configuration, streams_num_standby_replicas=standbys))
-        return True
-
-    def creations_fail(self) -> bool:
-        self._world.broker.creations_fail = not self._world.broker.creations_fail
-        return True
-
-    def group_is_deleted(self) -> bool:
-        if not self._world.broker.is_up or self._world.staying():
-            return False
-        self._world.checkers.offsets_start_anew()
-        self._world.broker.delete_group(self._world.group_id)
+        self._surroundings.broker.log.refusals = self._random.randint(1, 3)
         return True

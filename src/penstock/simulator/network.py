@@ -14,13 +14,12 @@ from random import Random
 
 from penstock.simulator.event_queue import EventQueue
 
-__all__ = ["BrokerAway", "Connection", "NetworkConditions"]
+__all__ = ["Answer", "Connection", "NetworkConditions"]
 
 REQUEST_TIMEOUT_MS = 2_000
 
-
-class BrokerAway(Exception):
-    """Nobody listens there now."""
+Answer = Callable[[object | None], None]
+"""Takes the response to one request; None: the broker is away, or went away before it answered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,9 +57,10 @@ class Connection:
         self._alive, self._cut = False, True
 
     def call(
-        self, serve: Callable[[], object], *, answered: Callable[[object], None], failed: Callable[[], None]
+        self, serve: Callable[[Answer], None], *, answered: Callable[[object], None], failed: Callable[[], None]
     ) -> None:
-        """`serve` runs at the broker when the request arrives; exactly one of the others follows, unless closed."""
+        """`serve` runs at the broker when the request arrives, and answers then or later; exactly one of the others
+        follows, unless closed."""
         weather, chance = self._conditions, self._random.random
         sent_ms = self._events.now_ms
         if chance() < weather.request_lost:
@@ -70,20 +70,21 @@ class Connection:
         self._last_arrival_ms = arrival_ms
         twice, lost, back_ms = chance() < weather.twice, chance() < weather.answer_lost, self._delay()
 
+        def answer(response: object | None) -> None:
+            now_ms = self._events.now_ms
+            if response is None:
+                self._later(now_ms + back_ms, failed)
+            elif lost or back_ms >= REQUEST_TIMEOUT_MS:
+                self._later(now_ms + self._time_to_notice(), failed)
+            else:
+                self._later(now_ms + back_ms, lambda: answered(response))
+
         def arrive() -> None:
             if self._cut:
                 return
-            try:
-                answer = serve()
-                if twice:
-                    serve()
-            except BrokerAway:
-                self._later(self._events.now_ms + back_ms, failed)
-                return
-            if lost or back_ms >= REQUEST_TIMEOUT_MS:
-                self._later(self._events.now_ms + self._time_to_notice(), failed)
-            else:
-                self._later(self._events.now_ms + back_ms, lambda: answered(answer))
+            serve(answer)
+            if twice:
+                serve(_unheard)
 
         self._events.at(arrival_ms, arrive)
 
@@ -102,3 +103,7 @@ class Connection:
         weather = self._conditions
         bounds = weather.slow_delay_ms if self._random.random() < weather.slow else weather.delay_ms
         return self._random.randint(*bounds)
+
+
+def _unheard(_: object | None) -> None:
+    """The answer to the second copy of a request."""

@@ -21,9 +21,10 @@ from penstock.client.membership.streams_membership import StreamsMembership
 from penstock.errors import PenstockError
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
+from penstock.simulator.broker_answers import CommitRefused
 from penstock.simulator.event_queue import EventQueue
-from penstock.simulator.network import BrokerAway, Connection, NetworkConditions
-from penstock.simulator.simulated_broker import CommitRefused, SimulatedBroker
+from penstock.simulator.network import Connection, NetworkConditions
+from penstock.simulator.simulated_broker import BrokerAway, SimulatedBroker
 from penstock.simulator.topologies import Shape, Task
 
 __all__ = ["Habits", "SimulatedApplication"]
@@ -157,7 +158,7 @@ class SimulatedApplication:
     def _send(self, outgoing: Outgoing) -> None:
         request = outgoing.request
         self._heartbeats.call(
-            lambda: self._broker.serve(request, self.name),
+            lambda answer: self._broker.serve(request, self.name, answer),
             answered=lambda response: self._when_running(lambda: self._answered(response)),
             failed=lambda: self._when_running(self._failed),
         )
@@ -295,7 +296,7 @@ class SimulatedApplication:
             {(self._shape.read_topic[name], number): offset for (name, number), offset in sorted(offsets.items())},
         )
         self._commits.call(
-            lambda: self._broker.serve(request, self.name, COMMIT_API_VERSION),
+            lambda answer: self._broker.serve(request, self.name, answer, api_version=COMMIT_API_VERSION),
             answered=lambda answer: self._when_running(lambda: self._commit_answered(answer, done)),
             failed=lambda: self._when_running(lambda: done(None)),
         )

@@ -6,12 +6,12 @@ A crash loses everything but the log; the next start replays it through the real
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from kio.schema.types import BrokerId, GroupId, TopicName
-from kio.static.primitive import i16, i32
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
 
 from penstock.broker.shard_runner import AppendFailed, Outcome, ShardRunner
 from penstock.coordinator.configuration import GroupCoordinatorConfiguration
@@ -19,38 +19,32 @@ from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.metadata_image import MetadataImage, TopicImage
 from penstock.coordinator.records import serde
 from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
+from penstock.coordinator.result import CoordinatorRecord
 from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.coordinator.streams.heartbeat_reply import leave_reply
 from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.supported_versions import SUPPORTED
 from penstock.protocol.units import from_ms
+from penstock.simulator.broker_answers import follow_rule, plain_answer, refusal
 from penstock.simulator.event_queue import EventQueue
-from penstock.simulator.network import BrokerAway
+from penstock.simulator.network import Answer
 
-__all__ = ["CommitRefused", "SimulatedBroker"]
+__all__ = ["BrokerAway", "SimulatedBroker"]
 
 LogEntry = tuple[bytes, bytes | None]
-NODE = 1
 RETRY_MS = 500
 
 
-class CommitRefused(Exception):
-    """The whole commit was refused; carries the error code."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
+class BrokerAway(Exception):
+    """Nobody listens there now."""
 
 
 @dataclass(slots=True, eq=False)
 class _Log:
-    """`__consumer_offsets`, one partition. `refusals`: how many of the next appends the disk refuses."""
+    """`__consumer_offsets`, one partition. `refusals`: how many of the next appends the disk refuses. What bytes say is
+    looked up when they were read before: replays read the same log again and again."""
 
     entries: list[LogEntry]
     refusals: int = 0
+    _read: dict[LogEntry, CoordinatorRecord | None] = field(default_factory=dict)
 
     def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:  # noqa: ARG002 - the seam has it
         if self.refusals:
@@ -61,8 +55,13 @@ class _Log:
             self.entries.append((serde.encode_key(record.key), value))
 
     def read_all(self) -> Iterator[CoordinatorRecord]:
-        for key, value in self.entries:
-            record = serde.decode(key, value)
+        return self.read(self.entries)
+
+    def read(self, entries: Sequence[LogEntry]) -> Iterator[CoordinatorRecord]:
+        for entry in entries:
+            if entry not in self._read:
+                self._read[entry] = serde.decode(*entry)
+            record = self._read[entry]
             if record is not None:
                 yield record
 
@@ -95,6 +94,8 @@ class SimulatedBroker:
         self._runner: ShardRunner | None = None
         self.starts = 0
         self.client = ""  # whose request is being served
+        self._tokens = 0
+        self._unanswered: dict[int, Answer] = {}
         self.start()
 
     # --- life ---
@@ -118,11 +119,14 @@ class SimulatedBroker:
     def crash(self) -> None:
         self._runner = None
         self._tell("the broker crashes")
+        unanswered, self._unanswered = self._unanswered, {}
+        for answer in unanswered.values():
+            answer(None)
 
     def replayed(self, entries: Sequence[LogEntry] | None = None) -> GroupCoordinatorShard:
         """A fresh shard that has read the log (or `entries`)."""
         shard = GroupCoordinatorShard(0, self.configuration, self._image)
-        for record in _Log(entries=list(self.log.entries if entries is None else entries)).read_all():
+        for record in self.log.read(self.log.entries if entries is None else entries):
             shard.replay(record)
         return shard
 
@@ -133,34 +137,36 @@ class SimulatedBroker:
 
     # --- requests ---
 
-    def serve(self, request: object, client: str, api_version: int = 1) -> object:
-        """The answer. Raises BrokerAway."""
+    def serve(self, request: object, client: str, answer: Answer, *, api_version: int = 1) -> None:
+        """Answers at once, or later when the rule parks the request."""
         runner = self._runner
         if runner is None:
-            raise BrokerAway
-        if isinstance(request, m.find_coordinator_request.FindCoordinatorRequest):
-            return _found(request)
-        if isinstance(request, m.api_versions_request.ApiVersionsRequest):
-            return _versions()
-        context = RequestContext(token=1, client_id=client, client_host="/127.0.0.1", api_version=api_version)
-        now_ms = self._events.now_ms
+            answer(None)
+            return
+        plain = plain_answer(request, self._image)
+        if plain is not None:
+            answer(plain)
+            return
+        self._tokens += 1
+        token, now_ms = self._tokens, self._events.now_ms
+        context = RequestContext(token=token, client_id=client, client_host="/127.0.0.1", api_version=api_version)
         self._fire_due(runner)
         self.client = client
         if isinstance(request, m.streams_group_describe_request.StreamsGroupDescribeRequest):
             groups = self.shard.streams_group_describe(request.group_ids, context)
-            return m.streams_group_describe_response.StreamsGroupDescribeResponse(
-                throttle_time=from_ms(0), groups=groups
-            )
+            response = m.streams_group_describe_response
+            answer(response.StreamsGroupDescribeResponse(throttle_time=from_ms(0), groups=groups))
+            return
+        self._unanswered[token] = answer
         try:
-            if isinstance(request, m.offset_commit_request.OffsetCommitRequest):
-                return self._write(runner, lambda: self.shard.offset_commit(request, context, now_ms=now_ms))
-            assert isinstance(request, m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest)
-            heartbeat = request
-            return self._write(runner, lambda: self.shard.streams_group_heartbeat(heartbeat, context, now_ms=now_ms))
+            outcome = runner.run(
+                lambda: follow_rule(self.shard, request, context, fresh_id=str(token), now_ms=now_ms), now_ms=now_ms
+            )
         except CoordinatorError as error:
-            if isinstance(request, m.offset_commit_request.OffsetCommitRequest):
-                return CommitRefused(error.code)
-            return replace(leave_reply("", 0), error_code=error.code, error_message=error.message)
+            del self._unanswered[token]
+            answer(refusal(request, error))
+            return
+        self._took_effect(outcome)
 
     def committed(self, group_id: str, topic: str, partition: int) -> int:
         """The committed offset, 0 for none. Raises BrokerAway."""
@@ -175,10 +181,13 @@ class SimulatedBroker:
 
     def delete_group(self, group_id: str) -> None:
         if self._runner is not None:
-            runner, context = self._runner, RequestContext(token=1, client_id="", client_host="/", api_version=2)
+            runner, context = self._runner, RequestContext(token=0, client_id="", client_host="/", api_version=2)
             now_ms = self._events.now_ms
             try:
-                self._write(runner, lambda: self.shard.delete_groups([group_id], context, now_ms=now_ms))
+                outcome = runner.run(
+                    lambda: self.shard.delete_groups([group_id], context, now_ms=now_ms), now_ms=now_ms
+                )
+                self._took_effect(outcome)
             except CoordinatorError as error:
                 self._tell(f"the group is not deleted: {error.message}")
 
@@ -200,11 +209,6 @@ class SimulatedBroker:
             self._drain(self._runner.push_configuration(configuration, now_ms=self._events.now_ms))
 
     # --- parts ---
-
-    def _write(self, runner: ShardRunner, rule: Callable[[], CoordinatorResult]) -> object:
-        outcome = runner.run(rule, now_ms=self._events.now_ms)
-        self._took_effect(outcome)
-        return outcome.replies[0].response
 
     def _fire_due(self, runner: ShardRunner) -> None:
         deadline_ms = runner.next_deadline_ms()
@@ -234,6 +238,10 @@ class SimulatedBroker:
             self._events.after(self._random.randint(1, 80), lambda: self._create(wanted))
         self._arm()
         self._watch()
+        for reply in outcome.replies:
+            answer = self._unanswered.pop(reply.token, None)
+            if answer is not None:
+                answer(reply.response)
 
     def _create(self, wanted: Sequence[object]) -> None:
         missing = [topic for topic in wanted if topic.name not in self.topics]  # type: ignore[attr-defined]
@@ -258,29 +266,3 @@ class SimulatedBroker:
                 self._arm()
 
         self._events.at(deadline_ms, wake)
-
-
-def _versions() -> object:
-    r = m.api_versions_response
-    key = ApiKey.STREAMS_GROUP_HEARTBEAT
-    offered = SUPPORTED[key]
-    row = r.ApiVersion(api_key=i16(key), min_version=i16(offered.lowest), max_version=i16(offered.highest))
-    return r.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=(row,), throttle_time=from_ms(0))
-
-
-def _found(request: m.find_coordinator_request.FindCoordinatorRequest) -> object:
-    r = m.find_coordinator_response
-    return r.FindCoordinatorResponse(
-        throttle_time=from_ms(0),
-        coordinators=tuple(
-            r.Coordinator(
-                key=key,
-                node_id=BrokerId(NODE),
-                host="simulated",
-                port=i32(9092),
-                error_code=ErrorCode.none,
-                error_message=None,
-            )
-            for key in request.coordinator_keys
-        ),
-    )
