@@ -113,9 +113,7 @@ def command(**given: Any) -> int:
         if options.action == "--describe":
             return _describe_groups(admin, options)
         if options.action == "--delete-offsets":
-            from penstock.cli.streams_groups.offset_deletion import delete_offsets
-
-            return delete_offsets(admin, options)
+            return _delete_offsets(admin, options)
         if options.action == "--delete":
             from penstock.cli.streams_groups.deletion import delete_groups
 
@@ -211,8 +209,27 @@ def _document(admin: Admin, group: StreamsGroupDescription) -> dict[str, object]
     }
 
 
+def _delete_offsets(admin: Admin, options: StreamsGroupOptions) -> int:
+    from penstock.cli.group_offsets.offset_deletion import delete_offsets
+    from penstock.cli.group_offsets.partitions import input_topics
+
+    (group_id,) = options.groups
+    partitions = []
+    if options.all_input_topics:
+        sources = input_topics(admin.describe_streams_groups([group_id])[group_id])
+        partitions = [key for key in admin.committed_offsets(group_id) if key[0] in sources]
+    return delete_offsets(
+        admin,
+        group_id,
+        () if options.all_input_topics else options.input_topics,
+        partitions=partitions,
+        bootstrap_servers=options.bootstrap_servers,
+        as_json=options.as_json,
+    )
+
+
 def _reset(admin: Admin, options: StreamsGroupOptions) -> int:
-    from penstock.cli.streams_groups.offset_csv import plan_lines
+    from penstock.cli.group_offsets.offset_csv import plan_lines
     from penstock.cli.streams_groups.offset_reset import reset_offsets
 
     results = reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000))

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.cli.group_offsets.new_positions import NewPositions
+from penstock.cli.group_offsets.offset_csv import read_plan
+from penstock.cli.group_offsets.partitions import TopicPartition, input_topics, missing_partitions, named_partitions
 from penstock.cli.streams_groups.internal_topics import (
     inferred_internal_topics,
     is_inferred,
     kept_sentence,
     topology_internal_topics,
 )
-from penstock.cli.streams_groups.moments import duration_ms, moment_ms
-from penstock.cli.streams_groups.offset_csv import read_plan
-from penstock.cli.streams_groups.partitions import TopicPartition, input_topics, missing_partitions, named_partitions
 from penstock.client.near_names import group_missing
 from penstock.errors import BrokerError, ConfigError
 
@@ -118,10 +118,9 @@ class _Reset:
         options: StreamsGroupOptions,
         now_ms: int,
     ) -> None:
-        self._admin, self._group_id, self._group, self._options, self._now_ms = admin, group_id, group, options, now_ms
-        self._sentences: list[str] = []
-        self._warnings: list[str] = []
+        self._admin, self._group_id, self._group, self._options = admin, group_id, group, options
         self._committed = admin.committed_offsets(group_id)
+        self._positions = NewPositions(admin, self._committed, now_ms)
 
     def planned(self, plan: Mapping[str, Mapping[TopicPartition, int]] | None) -> GroupReset:
         error: BrokerError | ConfigError | None = self._foreign_internal_topics()
@@ -131,13 +130,13 @@ class _Reset:
             after, error = self._from_plan(plan)
         elif error is None:
             partitions, error = self._partitions()
-            after = {} if error is not None else self._scenario(partitions)
+            after = {} if error is not None else self._positions.planned(self._options, partitions)
         return GroupReset(
             group_id=self._group_id,
             before={key: self._committed[key] for key in after if key in self._committed},
             after=dict(sorted(after.items())),
-            sentences=tuple(self._sentences),
-            warnings=tuple(self._warnings),
+            sentences=tuple(self._positions.sentences),
+            warnings=tuple(self._positions.warnings),
             error=error,
         )
 
@@ -169,7 +168,7 @@ class _Reset:
         strangers = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in self._committed]
         if not strangers:
             return partitions, None
-        self._sentences.append(f"One or more topics are not part of the group '{self._group_id}'.")
+        self._positions.sentences.append(f"One or more topics are not part of the group '{self._group_id}'.")
         return [], BrokerError(
             "no-offset",
             f"the group {self._group_id} has no committed position for {', '.join(strangers)}",
@@ -182,7 +181,7 @@ class _Reset:
     ) -> tuple[dict[TopicPartition, int], BrokerError | None]:
         wanted = plan.get(self._group_id)
         if wanted is None:
-            self._sentences.append(f"No reset plan for group {self._group_id} found")
+            self._positions.sentences.append(f"No reset plan for group {self._group_id} found")
             return {}, BrokerError(
                 "no-offset",
                 f"{self._options.from_file} holds no positions for the group {self._group_id}",
@@ -190,44 +189,4 @@ class _Reset:
                 group_id=self._group_id,
             )
         missing = missing_partitions(self._admin, wanted)
-        return ({}, missing) if missing is not None else (self._inside(wanted), None)
-
-    def _scenario(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        options = self._options
-        if options.to_offset is not None:
-            return self._inside(dict.fromkeys(partitions, options.to_offset))
-        if options.shift_by is not None:
-            return self._inside({key: self._committed[key] + options.shift_by for key in partitions})
-        if options.to_current:
-            return {key: self._committed[key] for key in partitions}
-        if options.to_datetime is not None:
-            return self._at(partitions, moment_ms(options.to_datetime))
-        if options.by_duration is not None:
-            return self._at(partitions, self._now_ms - duration_ms(options.by_duration))
-        return self._ends(partitions, "earliest" if options.to_earliest else "latest")
-
-    def _ends(self, partitions: Iterable[TopicPartition], which: str) -> dict[TopicPartition, int]:
-        found = self._admin.list_offsets(dict.fromkeys(partitions, which))
-        return {key: position.offset for key, position in found.items()}
-
-    def _inside(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        starts, ends = self._ends(wanted, "earliest"), self._ends(wanted, "latest")
-        inside = {}
-        for key, offset in wanted.items():
-            inside[key] = min(max(offset, starts[key]), ends[key])
-            if inside[key] != offset:
-                name = f"{key[0]}-{key[1]}"
-                self._warnings.append(
-                    f"{name} has offsets {starts[key]} to {ends[key]}: {inside[key]} is taken instead of {offset}"
-                )
-        return inside
-
-    def _at(self, partitions: list[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
-        found = self._admin.list_offsets(dict.fromkeys(partitions, at_ms))
-        empty = [key for key in partitions if found[key].offset < 0]
-        for topic, partition in empty:
-            self._sentences.append(
-                f"Warn: Partition {partition} from topic {topic} is empty. Falling back to latest known offset."
-            )
-        latest = self._ends(empty, "latest")
-        return {key: latest.get(key, found[key].offset) for key in partitions}
+        return ({}, missing) if missing is not None else (self._positions.inside(wanted), None)

@@ -7,21 +7,12 @@ from pathlib import Path
 
 import click
 
+from penstock.cli.group_offsets.new_positions import given_scenarios
 from penstock.cli.options import exactly_one
 
-__all__ = ["SCENARIOS", "STATES", "StreamsGroupOptions"]
+__all__ = ["STATES", "StreamsGroupOptions"]
 
 STATES = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
-SCENARIOS = (
-    "--to-offset",
-    "--to-earliest",
-    "--to-latest",
-    "--to-current",
-    "--to-datetime",
-    "--by-duration",
-    "--shift-by",
-    "--from-file",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +65,8 @@ class StreamsGroupOptions:
 
     @property
     def scenario(self) -> str:
-        """The one of SCENARIOS that was given; wrong usage otherwise."""
-        return exactly_one(dict(zip(SCENARIOS, self._scenarios(), strict=True)))
+        """The one scenario that was given; wrong usage otherwise."""
+        return exactly_one(given_scenarios(self))
 
     @property
     def view(self) -> str:
@@ -95,7 +86,7 @@ class StreamsGroupOptions:
         )
         reset = {"--dry-run": self.dry_run, "--execute": self.execute, "--export": self.export}
         self._only_with(action, reset, ("--reset-offsets",))
-        self._only_with(action, dict(zip(SCENARIOS, self._scenarios(), strict=True)), ("--reset-offsets",))
+        self._only_with(action, given_scenarios(self), ("--reset-offsets",))
         everything = {"--delete-all-internal-topics": self.delete_all_internal_topics}
         self._only_with(action, everything, ("--delete", "--reset-offsets"))
         self._only_with(action, {"--delete-internal-topic": bool(self.delete_internal_topics)}, ("--reset-offsets",))
@@ -105,18 +96,6 @@ class StreamsGroupOptions:
             self._check_delete_offsets()
         elif action == "--reset-offsets":
             self._check_reset()
-
-    def _scenarios(self) -> tuple[bool, ...]:
-        return (
-            self.to_offset is not None,
-            self.to_earliest,
-            self.to_latest,
-            self.to_current,
-            self.to_datetime is not None,
-            self.by_duration is not None,
-            self.shift_by is not None,
-            self.from_file is not None,
-        )
 
     def _only_with(self, action: str, given: dict[str, bool], actions: tuple[str, ...]) -> None:
         for name, present in given.items():

@@ -18,7 +18,9 @@ __all__ = ["TopicPartition", "input_topics", "missing_partitions", "named_partit
 TopicPartition = tuple[str, int]
 
 
-def named_partitions(admin: Admin, arguments: Iterable[str]) -> tuple[list[TopicPartition], list[str]]:
+def named_partitions(
+    admin: Admin, arguments: Iterable[str], *, option: str = "--input-topic"
+) -> tuple[list[TopicPartition], list[str]]:
     """(partitions, topics without partitions given that do not exist). Raises click.UsageError."""
     partitions: list[TopicPartition] = []
     whole = []
@@ -29,7 +31,7 @@ def named_partitions(admin: Admin, arguments: Iterable[str]) -> tuple[list[Topic
             continue
         for number in numbers.split(","):
             if not number.strip().isdecimal():
-                raise click.UsageError(f"--input-topic takes TOPIC or TOPIC:0,1,2, not {argument!r}.")
+                raise click.UsageError(f"{option} takes TOPIC or TOPIC:0,1,2, not {argument!r}.")
             partitions.append((topic, int(number)))
     described = admin.describe_topics(whole) if whole else {}
     partitions += [(topic, number) for topic in whole if topic in described for number in described[topic].partitions]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.cli.streams_groups.partitions import TopicPartition, input_topics, named_partitions
+from penstock.cli.group_offsets.partitions import TopicPartition, named_partitions
 from penstock.cli.terminal import data, print_json, talk
 from penstock.cli.text_table import kafka_table
 from penstock.client.near_names import topic_missing
 from penstock.errors import BrokerError
 
 if TYPE_CHECKING:
-    from penstock.cli.streams_groups.options import StreamsGroupOptions
     from penstock.client.admin import Admin
 
 __all__ = ["delete_offsets"]
@@ -26,21 +25,28 @@ _REASONS = {
 }
 
 
-def delete_offsets(admin: Admin, options: StreamsGroupOptions) -> int:
-    """Exit code 1 when a partition was refused. Raises BrokerError when the whole group is (`group-missing`)."""
-    (group_id,) = options.groups
-    errors: dict[TopicPartition, BrokerError] = {}
-    if options.all_input_topics:
-        sources = input_topics(admin.describe_streams_groups([group_id])[group_id])
-        partitions = [key for key in admin.committed_offsets(group_id) if key[0] in sources]
-    else:
-        partitions, absent = named_partitions(admin, options.input_topics)
-        known = admin.list_topics() if absent else {}
-        errors = {(topic, ALL_OF_TOPIC): topic_missing(topic, known, options.bootstrap_servers) for topic in absent}
+def delete_offsets(
+    admin: Admin,
+    group_id: str,
+    arguments: Iterable[str],
+    *,
+    partitions: Iterable[TopicPartition] = (),
+    bootstrap_servers: str,
+    as_json: bool,
+    option: str = "--input-topic",
+) -> int:
+    """Forgets the partitions that `arguments` name (TOPIC, TOPIC:0,1) and those of `partitions`.
+
+    Exit code 1 when a partition was refused. Raises BrokerError when the whole group is (`group-missing`).
+    """
+    named, absent = named_partitions(admin, arguments, option=option)
+    known = admin.list_topics() if absent else {}
+    errors = {(topic, ALL_OF_TOPIC): topic_missing(topic, known, bootstrap_servers) for topic in absent}
+    partitions = [*named, *partitions]
     outcomes = admin.delete_offsets(group_id, partitions)
     refused = {**errors, **outcomes.errors}
     status: dict[TopicPartition, BrokerError | None] = {**dict.fromkeys(outcomes.done), **refused}
-    if options.as_json:
+    if as_json:
         print_json(_document(group_id, status))
     else:
         _tell(group_id, status, outcomes.errors)
