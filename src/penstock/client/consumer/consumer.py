@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.assignors.assignor import Assignor
 from penstock.client.admin import Admin
 from penstock.client.admin_results import CommittedOffset
 from penstock.client.consumer.commits import CommitCallback, Offsets
-from penstock.client.consumer.consumer_core import ConsumerCore, Topics
+from penstock.client.consumer.consumer_core import ConsumerCore, DrivenConsumer, Topics
 from penstock.client.consumer.consumer_settings import ConsumerConfiguration
 from penstock.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
 from penstock.client.consumer.record_face import take_records
@@ -284,6 +284,15 @@ class Consumer:
             "assigned-partitions": len(states),
             "records-lag-max": max(lags, default=None),
         }
+
+    def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> DrivenConsumer:
+        """For who drives this consumer from now on (`ParallelConsumer`): it commits, so nothing is committed
+        automatically, and `around` gets the listener and gives the one to be told instead."""
+        return self._core.drive(around)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where polls stand: the next offset of each partition that has a position. Asks nobody."""
+        return self._core.positions.consumed()
 
     def close(self, *, leave_group: bool | None = None, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if it does that by itself, tells the listener, leaves the group; calling it again does nothing.

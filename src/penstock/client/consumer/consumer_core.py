@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.assignors.assignor import Assignor
@@ -37,13 +38,21 @@ from penstock.client.security import ClientSecurity
 from penstock.errors import BrokerError, ConfigError, PenstockError
 from penstock.protocol.api_keys import ApiKey
 
-__all__ = ["ConsumerCore", "Topics"]
+__all__ = ["ConsumerCore", "DrivenConsumer", "Topics"]
 
 log = logging.getLogger("penstock.client")
 
 Topics = str | re.Pattern[str] | SubscriptionPattern | Sequence[str]
 Rows = TypeVar("Rows")
 LONGEST_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivenConsumer:
+    """What somebody gets who drives a consumer: its settings, and further clients of the same cluster."""
+
+    configuration: ConsumerConfiguration
+    new_client: Callable[[], NetworkClient]
 
 
 class ConsumerCore:
@@ -198,6 +207,13 @@ class ConsumerCore:
         """From any thread: the `poll` that waits, or the next one, returns at once."""
         self._woken = True
         self._wake.set()
+
+    def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> DrivenConsumer:
+        """See `Consumer.drive`. Raises ConfigError without a `group.id`."""
+        self.need_group("to be driven by another")
+        self._auto_commit = False
+        self.rebalances.drive(around)
+        return DrivenConsumer(configuration=self._configuration, new_client=self._client)
 
     def need_positions(self, partitions: Iterable[TopicPartition]) -> None:
         """Finds the positions of these."""

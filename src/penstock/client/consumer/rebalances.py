@@ -45,6 +45,11 @@ class Rebalances:
         self.count = 0
         self.ended: PenstockError | None = None
 
+    def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> None:
+        """Another commits from now on, and is told."""
+        self._auto_commit = False
+        self._listener = around(self._listener)
+
     def carry_out(self, runner: GroupRunner) -> None:
         """Everything that waits. Raises what ended the membership, MaxPollExceeded, and what the listener raised."""
         if self.ended is not None:

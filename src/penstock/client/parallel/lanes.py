@@ -24,7 +24,7 @@ Waiting = tuple[ConsumerRecord, int]
 class Lane:
     """Mutable. `singles`: of a batch that failed, each to be tried alone, before everything else."""
 
-    __slots__ = ("behind", "busy", "key", "queued", "singles", "waiting")
+    __slots__ = ("behind", "busy", "key", "queued", "singles", "urgent", "waiting")
 
     def __init__(self, key: LaneKey) -> None:
         self.key = key
@@ -32,6 +32,7 @@ class Lane:
         self.singles: deque[ConsumerRecord] = deque()
         self.busy = False
         self.queued = False  # among the lanes that may begin
+        self.urgent = False  # among the lanes whose singles may begin
         self.behind = False  # among those whose next record lies behind the window
 
     @property
@@ -45,9 +46,7 @@ class Lane:
     @property
     def may_begin(self) -> bool:
         """Has something, and nothing of it is under way that must end first."""
-        if self.busy and self.in_order:
-            return False
-        return bool(self.singles or (self.waiting and not self.behind))
+        return bool(self.waiting) and not self.behind and not (self.in_order and (self.busy or self.singles))
 
     def clear(self) -> int:
         """Forgets what waits; how many records that were."""

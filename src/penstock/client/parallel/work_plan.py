@@ -71,6 +71,7 @@ class WorkPlan:
         self._partitions: dict[TopicPartition, _Assigned] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         self._ready: deque[Lane] = deque()
+        self._urgent: deque[Lane] = deque()
         self._retries: list[tuple[int, int, Lane, Work | None]] = []
         self._in_flight: dict[int, tuple[Work, Lane]] = {}
         self._number = 0
@@ -190,20 +191,20 @@ class WorkPlan:
             if work is not None:
                 return self._begin(lane, work.records, work.attempt + 1, now_ms)
             lane.busy = False
-            self._queue(lane)
-        while self._ready:
+            self._queue_single(lane)
+        while self._urgent:
+            lane = self._urgent.popleft()
+            lane.urgent = False
+            if lane.singles:
+                return self._begin(lane, (lane.singles.popleft(),), 1, now_ms)
+            self._forget_if_idle(lane)
+        while self._ready and not self._at_the_limit():
             lane = self._ready.popleft()
             lane.queued = False
-            if lane.may_begin:
-                if not lane.singles and self._at_the_limit():
-                    lane.queued = True
-                    self._ready.appendleft(lane)
-                    return None
-                records = self._next_of(lane)
-                if records:
-                    return self._begin(lane, records, 1, now_ms)
-            else:
+            if not lane.may_begin:
                 self._forget_if_idle(lane)
+            elif records := self._next_of(lane):
+                return self._begin(lane, records, 1, now_ms)
         return None
 
     def next_due_ms(self) -> int | None:
@@ -220,7 +221,9 @@ class WorkPlan:
         assigned = self._of(work)
         if assigned is not None:
             self._settle(assigned, work)
-        self._queue(lane)
+        if lane.in_order:
+            self._queue_single(lane)
+            self._queue(lane)
         self._forget_if_idle(lane)
         return assigned is not None
 
@@ -334,19 +337,22 @@ class WorkPlan:
         assigned = self._partitions.get(work.partition)
         return assigned if assigned is not None and assigned.epoch == work.epoch else None
 
+    def _queue_single(self, lane: Lane) -> None:
+        if lane.singles and not lane.urgent:
+            lane.urgent = True
+            self._urgent.append(lane)
+
     def _queue(self, lane: Lane) -> None:
         if lane.may_begin and not lane.queued:
             lane.queued = True
             self._ready.append(lane)
 
     def _forget_if_idle(self, lane: Lane) -> None:
-        if lane.in_order and not (lane.busy or lane.queued or lane.waiting or lane.singles):
+        if lane.in_order and not (lane.busy or lane.queued or lane.urgent or lane.waiting or lane.singles):
             self._lanes.pop(lane.key, None)
 
     def _next_of(self, lane: Lane) -> tuple[ConsumerRecord, ...]:
-        """None when what comes next lies behind the window: then the lane waits there."""
-        if lane.singles:
-            return (lane.singles.popleft(),)
+        """Nothing when what comes next lies behind the window: then the lane waits there."""
         assigned = self._partitions[lane.partition]
         most = self._batch_size
         if self._repeat_limit is not None:
@@ -378,7 +384,9 @@ class WorkPlan:
         )
         self._in_flight[work.number] = (work, lane)
         lane.busy = True
-        self._queue(lane)  # without an order the next one need not wait
+        if not lane.in_order:  # the next one need not wait
+            self._queue_single(lane)
+            self._queue(lane)
         return work
 
     def _settle(self, assigned: _Assigned, work: Work) -> None:
