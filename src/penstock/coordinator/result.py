@@ -7,7 +7,7 @@ through `GroupCoordinatorShard.replay` (the only writer of hard state), arms the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerKey:
-    """A named timer. `kind` is "session", "rebalance", "initial-delay" or "assignment-interval"."""
+    """A named timer. `kind` is "session", "rebalance", "initial-delay", "assignment-interval" and others."""
 
     kind: str
     group_id: str
@@ -105,3 +105,14 @@ class CoordinatorResult:
     events: tuple[CoordinatorEvent, ...] = ()
     steady: SteadyHeartbeat | None = None
     soft: Callable[[], None] | None = None
+
+    def before(self, other: CoordinatorResult) -> CoordinatorResult:
+        """Both as one, this one's duties first; `soft` and `steady` are the other's."""
+        return replace(
+            other,
+            records=(*self.records, *other.records),
+            replies=(*self.replies, *other.replies),
+            timers=(*self.timers, *other.timers),
+            topics_to_create=(*self.topics_to_create, *other.topics_to_create),
+            events=(*self.events, *other.events),
+        )

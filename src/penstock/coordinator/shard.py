@@ -27,6 +27,8 @@ from penstock.coordinator.errors import CoordinatorError
 from penstock.coordinator.group_kind import GroupKind, ShardState
 from penstock.coordinator.group_registry import Group, GroupRegistry
 from penstock.coordinator.metadata_image import MetadataImage
+from penstock.coordinator.migration.downgrade import Downgrades
+from penstock.coordinator.migration.live_migration import LiveMigration
 from penstock.coordinator.offsets.offset_commit import offset_commit
 from penstock.coordinator.offsets.offset_delete import offset_delete
 from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
@@ -79,17 +81,19 @@ class GroupCoordinatorShard:
         self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
         self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
         self.classic = ClassicGroups(self._state)
-        self.consumer = ConsumerGroups(self._state)
+        downgrades = Downgrades(self._state, self.classic)
+        self.consumer = ConsumerGroups(self._state, downgrades)
+        migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
         self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic, self.consumer)
-        # Requests of one kind of group are that kind's own methods.
+        # Requests of one kind of group are that kind's own methods; classic and consumer groups have mixed members.
         self.streams_group_heartbeat = self.streams.streams_group_heartbeat
         self.streams_group_describe = self.streams.streams_group_describe
-        self.consumer_group_heartbeat = self.consumer.consumer_group_heartbeat
+        self.consumer_group_heartbeat = migration.consumer_group_heartbeat
         self.consumer_group_describe = self.consumer.consumer_group_describe
-        self.join_group = self.classic.join_group
-        self.sync_group = self.classic.sync_group
-        self.heartbeat = self.classic.heartbeat
-        self.leave_group = self.classic.leave_group
+        self.join_group = migration.join_group
+        self.sync_group = migration.sync_group
+        self.heartbeat = migration.heartbeat
+        self.leave_group = migration.leave_group
 
     # --- writes ---
 

@@ -72,12 +72,11 @@ class ClassicGroups:
     ) -> CoordinatorResult:
         """API 11. `fresh_id`: something unique, of which a new member's id is made. Raises CoordinatorError."""
         group_id, member_id = request.group_id, request.member_id
-        configuration = self._configuration
-        session_ms = to_ms(request.session_timeout)
         if not group_id:
             return _join_refused(context, ErrorCode.invalid_group_id, member_id)
-        if not configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
-            return _join_refused(context, ErrorCode.invalid_session_timeout, member_id)
+        refusal = self.session_refusal(request)
+        if refusal is not None:
+            return _join_refused(context, refusal, member_id)
         try:
             group, conversion = self._state.registry.classic_group_to_join(group_id)
         except CoordinatorError as error:
@@ -91,6 +90,13 @@ class ClassicGroups:
             turn.write_group()  # or the group would be gone with its offsets, or was never there
         join_group(turn, request, context, fresh_id=fresh_id)
         return turn.result()
+
+    def session_refusal(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+        """INVALID_SESSION_TIMEOUT, or None."""
+        configuration, session_ms = self._configuration, to_ms(request.session_timeout)
+        if configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
+            return None
+        return ErrorCode.invalid_session_timeout
 
     def sync_group(
         self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
@@ -140,6 +146,12 @@ class ClassicGroups:
         key = session_timer(group.group_id, member_id)
         timer = SetTimer(key=key, deadline_ms=now_ms + member.session_timeout_ms)
         return CoordinatorResult(records=result.records, replies=result.replies, timers=(*result.timers, timer))
+
+    def turn(
+        self, membership: ClassicMembership, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()
+    ) -> ClassicTurn:
+        """A rule that may change `membership`, which then is that of the group; `records` come first."""
+        return ClassicTurn(membership, self._configuration, now_ms=now_ms, take=self._take, records=records)
 
     # --- what the shard asks ---
 
@@ -205,9 +217,7 @@ class ClassicGroups:
         return (group for group in self._state.registry.all() if isinstance(group, ClassicGroup))
 
     def _turn(self, group: ClassicGroup, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()) -> ClassicTurn:
-        return ClassicTurn(
-            group.membership.copied(), self._configuration, now_ms=now_ms, take=self._take, records=records
-        )
+        return self.turn(group.membership.copied(), now_ms, records)
 
 
 def _join_refused(context: RequestContext, code: ErrorCode, member_id: str = "") -> CoordinatorResult:

@@ -23,10 +23,10 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import join_group_request as req
 from penstock.protocol.units import to_ms
 
-__all__ = ["NEW_MEMBER_TIMEOUT_MS", "join_group"]
+__all__ = ["MEMBER_ID_REQUIRED_SINCE", "NEW_MEMBER_TIMEOUT_MS", "join_group", "rebalance_timeout_ms"]
 
 _S = ClassicGroupState
-_MEMBER_ID_REQUIRED_SINCE = 4
+MEMBER_ID_REQUIRED_SINCE = 4
 _NAMED_REBALANCE_TIMEOUT_SINCE = 1
 NEW_MEMBER_TIMEOUT_MS = 300_000
 """A new member does not know its id, so it can neither send heartbeats nor be found again when its connection is lost:
@@ -57,17 +57,21 @@ def join_group(turn: ClassicTurn, request: req.JoinGroupRequest, context: Reques
 
 
 def _sender(request: req.JoinGroupRequest, context: RequestContext) -> ClassicMember:
-    """Version 0 names no rebalance timeout: it is the session's."""
-    session_ms, rebalance_ms = to_ms(request.session_timeout), to_ms(request.rebalance_timeout)
     return ClassicMember(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=context.client_id,
         client_host=context.client_host,
-        rebalance_timeout_ms=rebalance_ms if context.api_version >= _NAMED_REBALANCE_TIMEOUT_SINCE else session_ms,
-        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms(request, context),
+        session_timeout_ms=to_ms(request.session_timeout),
         protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
     )
+
+
+def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext) -> int:
+    """Version 0 names none: it is the session's."""
+    is_named = context.api_version >= _NAMED_REBALANCE_TIMEOUT_SINCE
+    return to_ms(request.rebalance_timeout if is_named else request.session_timeout)
 
 
 def _has_room(turn: ClassicTurn, member_id: str) -> bool:
@@ -87,7 +91,7 @@ def _join_as_new(
     group = turn.group
     if sender.instance_id is not None and sender.instance_id in group.static_members:
         replace_static_member(turn, sender, context, _reason(request))
-    elif sender.instance_id is None and context.api_version >= _MEMBER_ID_REQUIRED_SINCE:
+    elif sender.instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
         group.pending_joins[sender.member_id] = None
         turn.expect_heartbeat(sender)
         _refuse(turn, context, ErrorCode.member_id_required, sender.member_id)

@@ -16,7 +16,16 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.units import from_ms
 
-__all__ = ["heartbeat", "join_refused", "joined", "left", "sync_refused", "synced"]
+__all__ = [
+    "heartbeat",
+    "join_refused",
+    "joined",
+    "joined_as_follower",
+    "left",
+    "sync_refused",
+    "synced",
+    "synced_with",
+]
 
 _NO_THROTTLE = from_ms(0)
 _NO_GENERATION = i32(-1)
@@ -50,6 +59,23 @@ def joined(
     )
 
 
+def joined_as_follower(
+    member_id: str, generation: int, *, protocol_type: str, protocol_name: str
+) -> join_group_response.JoinGroupResponse:
+    """To a member of a group in which nobody leads."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=i32(generation),
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
+    )
+
+
 def join_refused(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
     """Also MEMBER_ID_REQUIRED, with the id to join with."""
     return join_group_response.JoinGroupResponse(
@@ -67,12 +93,18 @@ def join_refused(code: ErrorCode, member_id: str = "") -> join_group_response.Jo
 
 def synced(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
     """The member's assignment in the current generation."""
+    return synced_with(member.assignment, group.protocol_type or None, group.protocol)
+
+
+def synced_with(
+    assignment: bytes, protocol_type: str | None, protocol_name: str | None
+) -> sync_group_response.SyncGroupResponse:
     return sync_group_response.SyncGroupResponse(
         throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
-        protocol_type=group.protocol_type or None,
-        protocol_name=group.protocol,
-        assignment=member.assignment,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignment=assignment,
     )
 
 

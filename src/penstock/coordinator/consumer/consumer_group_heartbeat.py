@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (API 68; KIP-848, assignment interval KIP-1263): a member joins, lives, leaves.
 
-Steps of a heartbeat:
+Steps of a heartbeat (4 to 7 are `member_step`):
   1 validate the request            request_validation
   2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven; static_membership
   3 update the member               member_admission: what the request says anew
@@ -16,33 +16,18 @@ group size (as Kafka 4.4), and need not have left (`static_membership`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from penstock.coordinator.consumer import records
 from penstock.coordinator.consumer.circumstances import Circumstances
-from penstock.coordinator.consumer.current_assignment import reconcile
 from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.consumer.heartbeat_reply import heartbeat_reply
 from penstock.coordinator.consumer.member import JOIN_EPOCH, ConsumerGroupMember
-from penstock.coordinator.consumer.member_admission import Admission, admit_member, update_member
-from penstock.coordinator.consumer.member_timers import member_timers, regexes_timer
+from penstock.coordinator.consumer.member_admission import admit_member, update_member
+from penstock.coordinator.consumer.member_step import member_step
+from penstock.coordinator.consumer.member_timers import member_timers
 from penstock.coordinator.consumer.partitions import Partitions, partitions_of, without_epochs
-from penstock.coordinator.consumer.regular_expressions import RegexChange, regex_change, resolution_due
 from penstock.coordinator.consumer.request_validation import UNCHANGED_TIMEOUT_MS
 from penstock.coordinator.consumer.soft_state import ConsumerGroupSoftState
-from penstock.coordinator.consumer.subscriptions import Subscriptions
-from penstock.coordinator.consumer.target_assignment import TargetAssignment, target_assignment
-from penstock.coordinator.heartbeat_events import heartbeat_events
-from penstock.coordinator.member_timer_keys import timers_of_replaced
-from penstock.coordinator.records.consumer_schemas import ConsumerGroupMetadataValue
 from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import (
-    CancelTimer,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    SetTimer,
-)
+from penstock.coordinator.result import CoordinatorResult, Reply
 from penstock.protocol.messages import consumer_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
 
@@ -62,111 +47,27 @@ def consumer_group_heartbeat(
     """
     owned = _owned(request)
     admission = admit_member(group, request, owned, max_size=circumstances.configuration.max_size)
-    group, member = admission.group, admission.member
-    updated = update_member(member, request, context)
-    change = regex_change(group, member, updated)
-    subscriptions = group.subscriptions
-    if updated is not member:
-        subscriptions = subscriptions.changed(member.metadata, updated.metadata)
-    names_changed = updated.metadata.subscribed_topic_names != member.metadata.subscribed_topic_names
-    resolution = resolution_due(group, soft, change, subscriptions, circumstances)
-    metadata = bump_group_epoch(
-        group, soft, subscriptions, circumstances, reads_others=names_changed or change.is_known
-    )
-    target = target_assignment(group, updated, subscriptions, metadata.epoch, circumstances)
-    subscription_changed = names_changed or change.changed
-    reconciled = updated
-    if subscription_changed or not updated.is_reconciled_to(target.epoch):
-        topics = subscriptions.topics_of(updated, circumstances.image)
-        reconciled = reconcile(
-            group,
-            updated,
-            target=target.partitions,
-            target_epoch=target.epoch,
-            readable={topic.topic_id for topic in topics.values()},
-            subscription_changed=subscription_changed,
-            owned=owned,
-        )
-
-    soft.compared(circumstances.image, metadata.epoch)
-    replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
-    timers: list[SetTimer | CancelTimer] = [
-        *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),
-        *member_timers(group, member, reconciled, circumstances),
-    ]
-    if resolution is not None:
-        soft.resolution = resolution
-        timers.append(SetTimer(key=regexes_timer(group.group_id), deadline_ms=circumstances.now_ms))
+    updated = update_member(admission.member, request, context)
+    step = member_step(admission, updated, owned, soft, circumstances)
+    before, after = admission.member, step.reconciled
     response = heartbeat_reply(
-        member_id=reconciled.member_id,
-        member_epoch=reconciled.member_epoch,
+        member_id=after.member_id,
+        member_epoch=after.member_epoch,
         heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
-        assigned=reconciled.assigned if _tells_assignment(request, member, reconciled) else None,
+        assigned=after.assigned if _tells_assignment(request, before, after) else None,
     )
     return CoordinatorResult(
-        records=_records(admission, updated, change, metadata, target, reconciled),
+        records=step.records(),
         replies=(Reply(token=context.token, response=response),),
-        timers=tuple(timers),
-        events=heartbeat_events(
-            admission.group.group_id,
-            admission.member.member_id,
-            joined=admission.member.member_id not in admission.group.members,
-            replaced_id=replaced_id,
-            bumped_to=None if metadata is admission.group.metadata else metadata.epoch,
-            computed_for=target.epoch if target.records else None,
-        ),
+        timers=(*step.timers(circumstances.now_ms), *member_timers(admission.group, before, after, circumstances)),
+        events=step.events(),
     )
-
-
-def bump_group_epoch(
-    group: ConsumerGroup,
-    soft: ConsumerGroupSoftState,
-    subscriptions: Subscriptions,
-    circumstances: Circumstances,
-    *,
-    reads_others: bool,
-) -> ConsumerGroupMetadataValue:
-    """Step 5: the group's metadata, one epoch on when the assignor would see something new; else the same object.
-
-    A regular expression that is not resolved yet is no reason: it will be one when it is.
-    """
-    if not reads_others and not soft.must_compare(circumstances.image, group.group_epoch):
-        return group.metadata
-    metadata_hash = subscriptions.metadata_hash(circumstances.image)
-    if not reads_others and metadata_hash == group.metadata.metadata_hash:
-        return group.metadata
-    return replace(group.metadata, epoch=group.group_epoch + 1, metadata_hash=metadata_hash)
 
 
 def _owned(request: m.ConsumerGroupHeartbeatRequest) -> Partitions | None:
     if request.topic_partitions is None:
         return None
     return partitions_of((each.topic_id, each.partitions) for each in request.topic_partitions)
-
-
-def _records(
-    admission: Admission,
-    updated: ConsumerGroupMember,
-    change: RegexChange,
-    metadata: ConsumerGroupMetadataValue,
-    target: TargetAssignment,
-    reconciled: ConsumerGroupMember,
-) -> tuple[CoordinatorRecord, ...]:
-    group = admission.group
-    found: list[CoordinatorRecord] = []
-    if admission.replacement is not None:
-        found.extend(admission.replacement.records)
-    if updated is not admission.member:
-        found.append(records.member_record(group.group_id, updated))
-    found.extend(change.records)
-    if metadata is not group.metadata:
-        found.append(records.group_metadata_record(group.group_id, metadata))
-        if group.partition_metadata is not None:  # of a broker before 4.1; the hash stands for it now
-            found.append(records.partition_metadata_tombstone(group.group_id))
-    found.extend(target.records)
-    if reconciled is not updated:
-        found.append(records.current_assignment_record(group.group_id, reconciled))
-    return tuple(found)
 
 
 def _tells_assignment(

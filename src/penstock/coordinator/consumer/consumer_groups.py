@@ -5,22 +5,24 @@ The rules themselves are in the modules beside this one. See `group_kind` for wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 from uuid import UUID
 
 from penstock.coordinator.admin.consumer_group_describe import described_group, undescribed_group
 from penstock.coordinator.assignors.partition_assignor import PartitionAssignor
 from penstock.coordinator.assignors.range_partitions import RangeAssignor
 from penstock.coordinator.assignors.uniform_partitions import UniformAssignor
+from penstock.coordinator.classic.group import ClassicGroup
 from penstock.coordinator.configuration import ConsumerGroupConfiguration
-from penstock.coordinator.consumer.circumstances import Circumstances, MayDescribe
+from penstock.coordinator.consumer.circumstances import Circumstances, Downgrade, MayDescribe
 from penstock.coordinator.consumer.consumer_group_heartbeat import consumer_group_heartbeat
 from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.consumer.member import JOIN_EPOCH
 from penstock.coordinator.consumer.member_timers import loaded_member_timers, regexes_timer
 from penstock.coordinator.consumer.membership_end import (
     consumer_group_leave,
+    fenced,
     rebalance_timed_out,
     session_timed_out,
 )
@@ -39,14 +41,17 @@ from penstock.protocol.messages import consumer_group_describe_response, consume
 
 __all__ = ["ConsumerGroups"]
 
+Upgrade: TypeAlias = Callable[[ClassicGroup, Circumstances], tuple[ConsumerGroup, CoordinatorResult]]
+
 _ASSIGNORS: tuple[PartitionAssignor, ...] = (UniformAssignor(), RangeAssignor())
 
 
 class ConsumerGroups:
     """A `GroupKind`. Mutable: soft state, which may vanish at a restart."""
 
-    def __init__(self, state: ShardState) -> None:
+    def __init__(self, state: ShardState, downgrade: Downgrade | None = None) -> None:
         self._state = state
+        self._downgrade = downgrade
         self._soft: dict[str, ConsumerGroupSoftState] = {}
         self._seen_image: MetadataImage | None = None
         self._new_topics_version = 0
@@ -61,10 +66,12 @@ class ConsumerGroups:
         *,
         now_ms: int,
         may_describe: MayDescribe | None = None,
+        upgrade: Upgrade | None = None,
     ) -> CoordinatorResult:
-        """API 68. The member has an id, also one that joins. Raises CoordinatorError."""
+        """API 68. The member has an id, also one that joins; a classic group with members becomes its group by
+        `upgrade`. Raises CoordinatorError."""
         group_id, registry = request.group_id, self._state.registry
-        circumstances = self._circumstances(group_id, now_ms, may_describe)
+        circumstances = self.circumstances(group_id, now_ms, may_describe)
         validate_request(request, context.api_version, tuple(circumstances.assignors))
         if request.member_epoch < JOIN_EPOCH:
             return consumer_group_leave(registry.consumer_group(group_id), request, context, circumstances)
@@ -72,12 +79,17 @@ class ConsumerGroups:
             if registry.get(group_id) is None:
                 raise CoordinatorError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
             group = registry.consumer_group(group_id)
-            return consumer_group_heartbeat(group, self._soft_state(group_id), request, context, circumstances)
-        group, conversion = registry.consumer_group_to_join(group_id)
-        soft = self._soft_state(group_id)
+            return consumer_group_heartbeat(group, self.soft_state(group_id), request, context, circumstances)
+        known = registry.get(group_id)
+        if upgrade is not None and isinstance(known, ClassicGroup) and not known.is_empty:
+            group, conversion = upgrade(known, circumstances)
+        else:
+            group, tombstones = registry.consumer_group_to_join(group_id)
+            conversion = CoordinatorResult(records=tombstones)
+        soft = self.soft_state(group_id)
         result = consumer_group_heartbeat(group, soft, request, context, circumstances)
         self._soft[group_id] = soft
-        return replace(result, records=(*conversion, *result.records)) if conversion else result
+        return conversion.before(result) if conversion.records else result
 
     def consumer_group_describe(
         self,
@@ -95,7 +107,7 @@ class ConsumerGroups:
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
         for group in self._state.registry.consumer_groups():
             group.rebuild_holders()
-            yield from loaded_member_timers(group, self._circumstances(group.group_id, now_ms))
+            yield from loaded_member_timers(group, self.circumstances(group.group_id, now_ms))
             soft = self._soft.get(group.group_id)
             if soft is not None and soft.resolution is not None:  # its timer may have been lost with a failed append
                 yield SetTimer(key=regexes_timer(group.group_id), deadline_ms=now_ms)
@@ -104,13 +116,17 @@ class ConsumerGroups:
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         group = self._state.registry.consumer_group(key.group_id)
-        circumstances = self._circumstances(key.group_id, now_ms)
+        circumstances = self.circumstances(key.group_id, now_ms)
         if key.kind == "session":
             return session_timed_out(group, key.member_id, circumstances)
         if key.kind == "rebalance":
             return rebalance_timed_out(group, key.member_id, circumstances)
+        if key.kind == "member-join":
+            return fenced(group, key.member_id, circumstances, reason="it did not join again in time")
+        if key.kind == "member-sync":
+            return fenced(group, key.member_id, circumstances, reason="it did not ask for its assignment")
         if key.kind == "regexes":
-            return regexes_go_on(group, self._soft_state(key.group_id), circumstances)
+            return regexes_go_on(group, self.soft_state(key.group_id), circumstances)
         return None
 
     def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - see GroupKind
@@ -133,13 +149,14 @@ class ConsumerGroups:
         if group_id is None:
             return
         if isinstance(key, ConsumerGroupRegularExpressionKey) and record.value is not None:
-            self._soft_state(group_id).regexes_seen_version = getattr(record.value, "version", None)
-        if record.value is None and group_id in self._soft and self._state.registry.get(group_id) is None:
-            del self._soft[group_id]
+            self.soft_state(group_id).regexes_seen_version = getattr(record.value, "version", None)
+        has_gone = record.value is None and not isinstance(self._state.registry.get(group_id), ConsumerGroup)
+        if has_gone:
+            self._soft.pop(group_id, None)
 
     # --- parts ---
 
-    def _soft_state(self, group_id: str) -> ConsumerGroupSoftState:
+    def soft_state(self, group_id: str) -> ConsumerGroupSoftState:
         """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
         known = self._soft.get(group_id)
         if known is None:
@@ -148,7 +165,7 @@ class ConsumerGroups:
                 self._soft[group_id] = known
         return known
 
-    def _circumstances(self, group_id: str, now_ms: int, may_describe: MayDescribe | None = None) -> Circumstances:
+    def circumstances(self, group_id: str, now_ms: int, may_describe: MayDescribe | None = None) -> Circumstances:
         state = self._state
         configuration = state.configuration.for_consumer_group(group_id)
         self._look_for_new_topics()
@@ -160,6 +177,7 @@ class ConsumerGroups:
             now_ms=now_ms,
             regexes_timer_runs=state.timers.deadline_ms(regexes_timer(group_id)) is not None,
             may_describe=may_describe,
+            downgrade=self._downgrade,
         )
 
     def _look_for_new_topics(self) -> None:
@@ -180,9 +198,9 @@ class ConsumerGroups:
         except CoordinatorError as error:
             return undescribed_group(group_id, error.code, error.message)
         configuration = self._state.configuration.for_consumer_group(group_id)
-        return described_group(group, self._topics_by_id(), configuration.assignors)
+        return described_group(group, self.topics_by_id(), configuration.assignors)
 
-    def _topics_by_id(self) -> Mapping[UUID, TopicImage]:
+    def topics_by_id(self) -> Mapping[UUID, TopicImage]:
         image = self._state.image
         if self._by_id[0] is not image:
             self._by_id = (image, {topic.topic_id: topic for topic in image.topics.values()})

@@ -27,7 +27,7 @@ from penstock.coordinator.records.consumer_schemas import (
 )
 from penstock.coordinator.result import CoordinatorRecord
 
-__all__ = ["ConsumerGroup", "GroupState"]
+__all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState"]
 
 FIRST_EPOCH = 1
 

@@ -21,7 +21,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.messages import consumer_group_heartbeat_request as m
 from penstock.protocol.units import to_ms
 
-__all__ = ["Admission", "admit_member", "unknown_member", "update_member"]
+__all__ = ["Admission", "admit_member", "check_room", "unknown_member", "update_member"]
 
 _ABANDON = "The member must abandon all its partitions and rejoin."
 
@@ -43,11 +43,7 @@ def admit_member(
     FENCED_MEMBER_EPOCH; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     member_id, instance_id = request.member_id, request.instance_id
     known_id = None if instance_id is None else group.static_members.get(instance_id)
-    if len(group.members) >= max_size and member_id not in group.members and known_id is None:
-        raise CoordinatorError(
-            ErrorCode.group_max_size_reached,
-            f"The consumer group has reached its maximum capacity of {max_size} members.",
-        )
+    check_room(group, member_id, known_id, max_size=max_size)
     if request.member_epoch == JOIN_EPOCH:
         return _joining(group, member_id, instance_id, known_id)
     if instance_id is not None:
@@ -58,6 +54,15 @@ def admit_member(
         raise unknown_member(group, member_id)
     _check_epoch(member, request.member_epoch, owned)
     return Admission(group=group, member=member)
+
+
+def check_room(group: ConsumerGroup, member_id: str, known_id: str | None, *, max_size: int) -> None:
+    """Raises GROUP_MAX_SIZE_REACHED for who is new; `known_id`: the member whose instance it is."""
+    if len(group.members) >= max_size and member_id not in group.members and known_id is None:
+        raise CoordinatorError(
+            ErrorCode.group_max_size_reached,
+            f"The consumer group has reached its maximum capacity of {max_size} members.",
+        )
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> CoordinatorError:

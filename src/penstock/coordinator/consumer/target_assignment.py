@@ -20,7 +20,7 @@ from penstock.coordinator.consumer.subscriptions import Subscriptions
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.result import CoordinatorRecord
 
-__all__ = ["TargetAssignment", "target_assignment"]
+__all__ = ["TargetAssignment", "stored_target", "target_assignment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def target_assignment(
     """The stored one, a new one, or the stored one while the assignment interval lasts. `member` as its heartbeat makes
     it, `subscriptions` with it."""
     if group.assignment_epoch >= group_epoch or not _may_compute(group, circumstances):
-        return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
+        return stored_target(group, member)
     members: Mapping[str, ConsumerGroupMember] = {**group.members, member.member_id: member}
     assignor = circumstances.assignor(group.preferred_assignor(circumstances.assignors, member))
     assigned = assignor.assign(_group_spec(group, members, subscriptions, circumstances.image))
@@ -56,6 +56,10 @@ def target_assignment(
     )
     partitions = assigned.get(member.member_id, NO_PARTITIONS)
     return TargetAssignment(epoch=group_epoch, partitions=partitions, records=tuple(found))
+
+
+def stored_target(group: ConsumerGroup, member: ConsumerGroupMember) -> TargetAssignment:
+    return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
 
 
 def _may_compute(group: ConsumerGroup, circumstances: Circumstances) -> bool:
