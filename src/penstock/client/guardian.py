@@ -103,6 +103,7 @@ class Guardian:
             instance_id=settings.instance_id,
             endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
             early_look=settings.early_look,
+            keeps_member_id=settings.keeps_member_id,
         )
 
     def run(self, already_read: bytes) -> None:

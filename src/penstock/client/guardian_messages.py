@@ -44,6 +44,7 @@ class GuardianSettings:
     instance_id: str | None = None
     endpoint: str | None = None
     early_look: bool = False
+    keeps_member_id: bool = False
     task_offsets: tuple[tuple[str, int, int], ...] = ()  # (subtopology, partition, changelog offset) found on disk
     security: Mapping[str, str] = field(default_factory=dict, repr=False)  # client settings by Kafka's name
 

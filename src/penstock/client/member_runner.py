@@ -53,6 +53,7 @@ class MemberRunner:
         instance_id: str | None = None,
         endpoint: Endpoint | None = None,
         early_look: bool = False,
+        keeps_member_id: bool = False,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -70,6 +71,7 @@ class MemberRunner:
             instance_id=instance_id,
             endpoint=endpoint,
             early_look=early_look,
+            keeps_member_id=keeps_member_id,
         )
         self._changed = threading.Condition()
         self._commands: list[Callable[[int], None]] = []

@@ -201,6 +201,30 @@ def test_a_member_in_a_new_guardian_lets_go_of_the_id_that_its_killed_one_held()
     assert [type(event).__name__ for event in script.events()] == ["Assigned"]
 
 
+def test_where_there_are_no_static_members_one_that_keeps_its_member_id_goes_without_a_word() -> None:
+    for version, kept, for_a_while, epoch in ((0, True, True, None), (0, True, False, -1), (0, False, True, -1),
+                                              (1, True, True, -2)):  # fmt: skip
+        script = ScriptedCoordinator(instance_id="pod-1", keeps_member_id=kept)
+        script.member.join(script.now_ms)
+        script.next_sent()
+        script.find_coordinator()
+        script.next_sent()
+        script.speaks(version)
+        script.next_sent()
+        script.answer(active=ALL_OF_IT)
+        script.member.acknowledge(ALL_OF_IT, script.now_ms)
+        script.next_sent()
+        script.answer()
+        script.events()
+        script.member.leave(script.now_ms, for_a_while=for_a_while)
+        if epoch is None:
+            assert script.events() == (e.Lost(reason="left"), e.Left(confirmed=False, will_return=True))
+            assert script.sent() is None
+            assert script.state is MemberState.UNSUBSCRIBED
+        else:
+            assert script.next_sent().member_epoch == epoch
+
+
 def test_an_id_that_another_one_took_meanwhile_cannot_be_released_by_this_one() -> None:
     script = begun()
     script.next_sent()

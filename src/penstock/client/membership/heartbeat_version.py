@@ -47,13 +47,14 @@ class HeartbeatVersion:
         offered = [int(key.max_version) for key in response.api_keys if int(key.api_key) == API_KEY]
         self.number = offered[0] if offered else 0
 
-    def ignored(self, instance_id: str | None) -> SettingIgnored | None:
+    def ignored(self, instance_id: str | None, *, keeps_member_id: bool = False) -> SettingIgnored | None:
         """What to tell the application when its instance id cannot be used here; once."""
         if self._told or instance_id is None or self.number is None or self.is_newest:
             return None
         self._told = True
         return SettingIgnored(
             setting="group.instance.id",
-            message=f"the coordinator takes no static members of streams groups: {instance_id} joins as a dynamic one",
+            message=f"the coordinator takes no static members of streams groups: {instance_id} joins as a dynamic one"
+            + (", by a member id that it keeps over restarts" if keeps_member_id else ""),
             fix="use brokers of Apache Kafka 4.4 or later, or remove group.instance.id",
         )

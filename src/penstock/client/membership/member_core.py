@@ -52,7 +52,11 @@ class MemberCore:
         instance_id: str | None = None,
         endpoint: Endpoint | None = None,
         early_look: bool = False,
+        keeps_member_id: bool = False,
     ) -> None:
+        """`keeps_member_id`: the next process of this instance joins with the same member id. To a coordinator without
+        static members it is then the same member, if its session lasts: who leaves for a while says nothing there.
+        """
         self._identity = MemberIdentity(
             group_id=group_id,
             member_id=member_id,
@@ -87,6 +91,7 @@ class MemberCore:
         self._last_answered_ms: int | None = None
         self._leave_deadline_ms = NEVER_MS
         self._leaving_for_a_while = False
+        self._keeps_member_id = keeps_member_id
 
     @property
     def state(self) -> MemberState:
@@ -123,6 +128,10 @@ class MemberCore:
     @property
     def _will_return(self) -> bool:
         return self._leaving_for_a_while and self._static.instance_id is not None and self._version.is_newest
+
+    @property
+    def _goes_in_silence(self) -> bool:
+        return self._leaving_for_a_while and self._keeps_member_id and not self._version.is_newest
 
     def _hurry(self, now_ms: int) -> None:
         self._schedule.hurry()
@@ -170,7 +179,7 @@ class MemberCore:
         self._leave_deadline_ms = NEVER_MS
         self._discard_answer = self._in_flight is not None
         self._static.given_up()
-        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return))
+        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return or self._goes_in_silence))
 
     def _stop(self, code: ErrorCode, message: str, *, joining: bool = True) -> None:
         if self._state is MemberState.LEAVING:

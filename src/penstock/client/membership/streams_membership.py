@@ -171,7 +171,8 @@ class StreamsMembership(MemberCore):
     def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
         """Leaves as soon as the request that is out is answered. Tasks are given up at once.
 
-        `for_a_while`: a static member's tasks wait for its return until its session ends; a dynamic member just leaves.
+        `for_a_while`: a static member's tasks wait for its return until its session ends; a dynamic member just leaves,
+        unless it keeps its member id: then it goes without a word.
         """
         if self._state in RESTING or self._state is MemberState.LEAVING:
             return
@@ -179,6 +180,9 @@ class StreamsMembership(MemberCore):
         self._enter(MemberState.LEAVING)
         self._leaving_for_a_while = for_a_while
         self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
+        if self._goes_in_silence:
+            self._finish_leave(confirmed=False)
+            return
         self._schedule.beat_now(now_ms)
 
     # One step each.
@@ -232,7 +236,7 @@ class StreamsMembership(MemberCore):
 
     def _take_version(self, response: ApiVersions, now_ms: int) -> None:
         self._version.on_response(response)
-        ignored = self._version.ignored(self._static.instance_id)
+        ignored = self._version.ignored(self._static.instance_id, keeps_member_id=self._keeps_member_id)
         if ignored is not None:
             self._events.append(ignored)
         if self._version.number is None:

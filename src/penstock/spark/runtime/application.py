@@ -23,6 +23,7 @@ from penstock.client.admin import Admin
 from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from penstock.client.membership import events as member_events
 from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.membership.heartbeat_version import HeartbeatVersion
 from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
@@ -257,11 +258,12 @@ class ApplicationRuntime:
         return max(len(self._client.metadata(topics).topics[topic].partitions) for topic in topics)
 
     def _join(self) -> None:
+        keeps_member_id = self.instance_id is not None and not self._takes_static_members()
         settings = GuardianSettings(
             bootstrap_servers=self.bootstrap_servers,
             group_id=self.group_id,
             topology=self.compiled.description(),
-            member_id=str(uuid.uuid4()),
+            member_id=self.directory.member_id if keeps_member_id else str(uuid.uuid4()),
             process_id=self.directory.process_id,
             client_id=self.client_id,
             rebalance_timeout_ms=int(self.app.config["rebalance.timeout.ms"]),
@@ -269,6 +271,7 @@ class ApplicationRuntime:
             heartbeat_max_interval_ms=int(self.app.config["penstock.heartbeat.max.interval.ms"]),
             instance_id=self.instance_id,
             early_look=self.state.looks_ahead,
+            keeps_member_id=keeps_member_id,
             task_offsets=self.state.found_offsets(),
             security=self.security.to_settings(),
         )
@@ -278,6 +281,12 @@ class ApplicationRuntime:
         self._link.watch_process(int(jvm.java.lang.ProcessHandle.current().pid()))
         if self.state.replicas is not None:
             self._link.watch_process(self.state.replicas.pid)
+
+    def _takes_static_members(self) -> bool:
+        """Streams groups have them from Apache Kafka 4.4 on; before, a member id that stays does for a restart."""
+        version = HeartbeatVersion()
+        version.on_response(self._client.call(version.request()))
+        return version.is_newest
 
     # -- the member thread --------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
     <state_dir>/.lock              held by the process that uses it
                 state.json         {"format", "group", "checksum"}
                 process.id         the instance's identity to the assignor, which outlives the process
+                member.id          the member's, where a group instance id is wanted and the brokers have none
                 status.json        what other processes may read (`status`)
                 <subtopology>_<partition>/<store>/   LMDB (`store`), a cache of the changelog
 
-Everything in it but `process.id` can be deleted while the application is stopped; it costs a restore.
+Everything in it but the ids can be deleted while the application is stopped; it costs a restore.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -111,10 +113,16 @@ class StateDirectory:
     @property
     def process_id(self) -> str:
         """Stays with the directory: a restarted instance is the same process to the assignor and keeps its tasks."""
-        path = self.path / "process.id"
-        if not path.exists():
-            import uuid
+        return self._kept_id("process.id")
 
+    @property
+    def member_id(self) -> str:
+        """For groups that know a restarted instance by its member id alone; the lock keeps a second process from it."""
+        return self._kept_id("member.id")
+
+    def _kept_id(self, name: str) -> str:
+        path = self.path / name
+        if not path.exists():
             path.write_text(str(uuid.uuid4()))
         return path.read_text().strip()
 
