@@ -1,0 +1,50 @@
+"""`python -m tests.chaos --minutes 10 --seed 1 --broker penstock|kafka --instances 3`: a run, and a verdict.
+
+Prints each disaster as it strikes. The exit code is 0 when nothing was lost, repeated or wrong and no instance ended by
+itself; else 1, and everything (logs, state directories, the broker's data) is kept in the directory that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+
+from tests.chaos.chaos import broker_of, chaos, new_directory
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10, help="of disasters; start and judgement come on top")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
+    parser.add_argument("--instances", type=int, default=3)
+    arguments = parser.parse_args()
+    directory = new_directory()
+    print(f"everything is in {directory}", flush=True)
+    ends: list[float] = []
+
+    def goes_on(number: int) -> bool:
+        if number == 0:
+            ends.append(time.monotonic() + arguments.minutes * 60)
+        return time.monotonic() < ends[0]
+
+    with broker_of(arguments.broker, directory) as broker:
+        outcome = chaos(broker, directory, seed=arguments.seed, instances=arguments.instances, goes_on=goes_on)
+    for name, times in sorted(outcome.disasters.items(), key=lambda pair: -pair[1]):
+        print(f"{times:4d}  {name}")
+    print(
+        f"{sum(outcome.disasters.values())} disasters, {outcome.flights} flights, {outcome.seconds:.0f} s, "
+        f"at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody: "
+        + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
+    )
+    if outcome.failures:
+        print(f"logs, state and data are in {directory}")
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Kills and restarts of everything at random, under exactly once; at the end the result is what a batch makes of it.
+
+A run has three parts: disasters while flights flow; quiet, until everything is committed; judgement. Judged are every
+single flight (counted once, copied once, as readers of committed records see it), `penstock verify` (a recomputation by
+Spark), and, in a long run, the state itself: an instance goes on from its stores, another from the changelogs alone,
+and both must still be right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.disasters import DISASTERS, SESSION_S, strike
+from tests.chaos.world import GROUP, PROGRAM, Broker, World
+from tests.spark.application.judgement import flights_in, wrongly_counted
+from tests.spark.application.processes import Application, BrokerProcess, caught_up, penstock, send_flights
+
+from penstock.client.admin import Admin
+
+__all__ = ["Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
+
+FLIGHTS_PER_SECOND = 100
+WORK_BETWEEN = 300  # offsets committed before the next disaster
+MORE = 200  # flights for each proof of the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What happened. `failures` is empty when nothing was wrong."""
+
+    seconds: float
+    flights: int
+    disasters: dict[str, int]
+    longest_rest_seconds: float
+    failures: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def broker_of(kind: str, directory: Path, *, session_s: float = SESSION_S) -> Iterator[Broker]:
+    """`kind`: "penstock" or "kafka"."""
+    bounds = {
+        "group.streams.min.session.timeout.ms": 1000,
+        "group.streams.max.session.timeout.ms": 600_000,
+        "group.streams.session.timeout.ms": int(session_s * 1000),
+    }
+    if kind == "penstock":
+        with BrokerProcess(directory / "data", bounds) as ours:
+            yield ours
+        return
+    from tests.interop.kafka_broker import KafkaBroker
+
+    with KafkaBroker(properties=bounds) as theirs:
+        try:
+            yield theirs
+        finally:
+            (directory / "kafka.log").write_bytes(theirs.log.read_bytes())
+
+
+def chaos(
+    broker: Broker,
+    directory: Path,
+    *,
+    seed: int,
+    instances: int = 3,
+    goes_on: Callable[[int], bool],
+    disasters: Sequence[str] = (),
+    proves_state: bool = True,
+) -> Outcome:
+    """`goes_on(n)`: whether there is an n-th disaster. `disasters`: these in turn, instead of a random choice."""
+    world = World(broker, directory, instances=instances, feed_per_second=FLIGHTS_PER_SECOND)
+    struck: Counter[str] = Counter()
+    sent = 0
+    try:
+        world.start()
+        world.note(f"{instances} instances at work")
+        world.await_work(WORK_BETWEEN)
+        number = 0
+        while goes_on(number) and not world.failures:
+            rng = random.Random(f"{seed}/{number}")
+            names = list(DISASTERS)
+            name = disasters[number] if disasters else rng.choices(names, [DISASTERS[n][0] for n in names])[0]
+            if strike(world, name, rng):
+                struck[name] += 1
+            number += 1
+            if disasters or rng.random() < 0.75:
+                world.await_work(WORK_BETWEEN)
+            else:
+                world.rest(rng.uniform(0, 2))  # the next one strikes while this one is mended
+        sent = settle(world)
+        if not world.failures:
+            for found in judge(broker, sent):
+                world.fail(found)
+        if proves_state and not world.failures:
+            for found in _state_is_right(broker, directory, sent):
+                world.fail(found)
+    except AssertionError as error:
+        world.fail(str(error))
+    finally:
+        world.close()
+    return Outcome(
+        seconds=time.monotonic() - world.began,
+        flights=sent,
+        disasters=dict(struck),
+        longest_rest_seconds=world.longest_rest,
+        failures=tuple(world.failures),
+    )
+
+
+def settle(world: World) -> int:
+    """Everything runs, everything is committed, everybody stops. The number of flights."""
+    world.wait_for(lambda: world.broker_is_up, "a broker")
+    sent = world.feed.stop()
+    world.note(f"{sent} flights were sent; now everything is to come to rest")
+    with Admin(world.broker.bootstrap_servers) as admin:
+        world.wait_for(lambda: all(i.runs and i.application.open_tasks for i in world.instances), "everybody at work")
+        world.wait_for(lambda: caught_up(admin, GROUP), "caught up")
+    for instance in world.instances:
+        code = instance.application.stop(180) if instance.runs else None
+        if code != 0:
+            world.fail(f"{instance.name} ended with {code} at the last stop")
+    world.note("all stopped")
+    return sent
+
+
+def judge(broker: Broker, sent: int) -> list[str]:
+    servers = broker.bootstrap_servers
+    stored = flights_in(servers)
+    found = []
+    if sorted(stored) != list(range(sent)):
+        found.append(f"{sent} flights were sent, the topic holds {len(stored)}, {len(set(stored))} different ones")
+    found += wrongly_counted(servers, "chaos-counted", set(stored))
+    found += wrongly_counted(servers, "chaos-copied", set(stored), name="flight")
+    out = penstock("verify", str(PROGRAM), "--bootstrap-server", servers, "--json", timeout=600)
+    if out.returncode != 0:
+        found.append(f"verify ended with {out.returncode}: {out.stdout.decode()[-3000:]}{out.stderr.decode()[-1000:]}")
+        return found
+    verdict = json.loads(out.stdout)
+    if (verdict["status"], verdict["records"], verdict["waiting"]) != ("equal", len(stored), 0):
+        found.append(f"verify: {json.dumps(verdict)}")
+    return found
+
+
+def _state_is_right(broker: Broker, directory: Path, sent: int) -> list[str]:
+    """More flights, counted on top of the stores as they lie there, then on top of a state restored from changelogs."""
+    found: list[str] = []
+    for place in ("a", "restored"):
+        application = Application(str(PROGRAM), broker.bootstrap_servers, directory / place)
+        application.start()
+        try:
+            send_flights(broker.bootstrap_servers, range(sent, sent + MORE), 4)
+            sent += MORE
+            with Admin(broker.bootstrap_servers) as admin:
+                deadline = time.monotonic() + 300
+                while not caught_up(admin, GROUP):
+                    if time.monotonic() > deadline:
+                        return [f"{place} did not catch up:\n{application.log.read_text()[-2000:]}"]
+                    time.sleep(0.2)
+            if code := application.stop(180):
+                found.append(f"{place} ended with {code}")
+        finally:
+            application.end()
+        found += [f"state of {place}: {what}" for what in judge(broker, sent)]
+    return found
+
+
+def new_directory() -> Path:
+    """Where a run keeps its logs, state and data."""
+    return Path(tempfile.mkdtemp(prefix="penstock-chaos-"))

@@ -1,0 +1,233 @@
+"""A broker, instances of one application and a producer, all processes, and somebody who starts again what has ended.
+
+`World.mend` is called again and again: it does what is due (resume, restart), starts instances that ended, and notes
+each end that nobody caused. Nothing here decides anything by chance; that is `disasters`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
+
+from penstock.client.admin import Admin
+from penstock.client.process_tree import ProcessEntry
+from penstock.errors import PenstockError
+
+__all__ = ["GROUP", "Broker", "Instance", "World", "roles_of"]
+
+GROUP = "chaos"
+PROGRAM = Path(__file__).with_name("chaos_app.py")
+STOP_WITHIN_S = 180.0
+RESTART_AFTER_S = 0.5
+ROLES = {  # what stands in a command line, and who that is; the first that fits
+    "org.apache.spark.deploy.SparkSubmit": "jvm",
+    "penstock.client.guardian": "guardian",
+    "penstock.spark.runtime.replica_process": "replicas",
+    "penstock.spark.runtime.daemon": "workers",
+    "_app.py": "driver",
+    "penstock.cli.main": "broker",
+}
+
+
+class Broker(Protocol):
+    """Ours or Apache Kafka: a process that can die and come back on its port and directory."""
+
+    bootstrap_servers: str
+    pid: int
+    log: Path
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def roles_of(entries: Iterable[ProcessEntry]) -> dict[str, list[ProcessEntry]]:
+    """Processes by what they are: driver, guardian, jvm, replicas, workers (the daemon first), broker."""
+    found: dict[str, list[ProcessEntry]] = {}
+    for entry in entries:
+        with contextlib.suppress(OSError):  # it ended while we looked
+            command = Path(f"/proc/{entry.pid}/cmdline").read_bytes().decode(errors="replace")
+            role = next((role for part, role in ROLES.items() if part in command), None)
+            if role is not None:
+                found.setdefault(role, []).append(entry)
+    return found
+
+
+@dataclass(slots=True)
+class Instance:
+    """Mutable: one instance and what is expected of it."""
+
+    name: str
+    application: Application
+    may_end: str = ""  # why its end is nobody's fault; empty: it must not end
+    stop_by: float = 0.0  # when a stop that was asked for must be over
+    restarts: bool = False  # a start is due
+    ends: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> bool:
+        return self.application.process is not None and self.application.process.poll() is None
+
+    def family(self) -> dict[str, list[ProcessEntry]]:
+        return roles_of(descendants(self.application.pid)) if self.runs else {}
+
+
+class World:
+    """Mutable. `journal`: what happened, line by line, with seconds since the start."""
+
+    def __init__(
+        self, broker: Broker, directory: Path, *, instances: int, feed_per_second: int, are_static: bool = False
+    ) -> None:
+        self.broker, self.directory = broker, directory
+        self.instances = [
+            Instance(name, Application(str(PROGRAM), broker.bootstrap_servers, directory / name, **env))
+            for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in "abcdefgh"[:instances])
+        ]
+        self.feed = Feed(broker.bootstrap_servers, 4)
+        self._feed_per_second = feed_per_second
+        self.failures: list[str] = []
+        self.began = time.monotonic()
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._seen: dict[tuple[int, str], ProcessEntry] = {}
+        self._looked = 0.0
+        self.broker_is_up = True
+        self.longest_rest = 0.0  # seconds without a commit of anybody
+        self._progress = (0, self.began)
+        self._journal = (directory / "journal.log").open("a", buffering=1)
+
+    # -- beginning and end --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with Admin(self.broker.bootstrap_servers) as admin:
+            admin.create_topics({"flights": 4}, replication_factor=1)
+        for instance in self.instances:
+            instance.application.start()
+        self.await_tasks()
+        self.feed.run(self._feed_per_second)
+        self._progress = (0, time.monotonic())
+
+    def close(self) -> None:
+        """Nothing stays."""
+        with contextlib.suppress(AssertionError):
+            self.feed.stop()
+        for instance in self.instances:
+            instance.application.end()
+        for entry in still_alive(self._seen.values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(entry.pid, signal.SIGKILL)
+        self._journal.close()
+
+    def note(self, text: str) -> None:
+        line = f"[{time.monotonic() - self.began:7.1f} s] {text}"
+        self._journal.write(line + "\n")
+        print(line, flush=True)
+
+    def fail(self, text: str) -> None:
+        self.note(f"FINDING: {text}")
+        self.failures.append(text)
+
+    # -- again and again ----------------------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + delay_s, work))
+
+    def mend(self) -> None:
+        now = time.monotonic()
+        ready = [work for when, work in self._due if when <= now]
+        self._due = [(when, work) for when, work in self._due if when > now]
+        for work in ready:
+            work()
+        for instance in self.instances:
+            self._look_after(instance)
+        if now - self._looked > 1:
+            self._looked = now
+            for instance in self.instances:
+                if instance.runs:
+                    found = descendants(instance.application.pid)
+                    self._seen |= {(entry.pid, entry.started): entry for entry in found}
+
+    def _look_after(self, instance: Instance) -> None:
+        if instance.runs:
+            if instance.stop_by and time.monotonic() > instance.stop_by:
+                self.fail(f"{instance.name} does not stop within {STOP_WITHIN_S:.0f} s")
+                instance.stop_by, instance.may_end = 0.0, "killed at last"
+                instance.application.kill()
+            return
+        if instance.restarts:
+            return
+        assert instance.application.process is not None
+        code = instance.application.process.returncode
+        instance.ends.append(f"{instance.may_end or 'by itself'}: {code}")
+        if not instance.may_end:
+            said = [line for line in instance.application.log.read_text(errors="replace").splitlines() if line]
+            self.fail(f"{instance.name} ended by itself with {code}: {' | '.join(said[-3:])}")
+        elif instance.may_end == "SIGTERM" and code not in (0, -signal.SIGTERM):
+            self.fail(f"{instance.name} ended with {code} after SIGTERM")
+        instance.restarts = True
+        self.later(RESTART_AFTER_S, lambda: self._restart(instance))
+
+    def _restart(self, instance: Instance) -> None:
+        instance.restarts, instance.may_end, instance.stop_by = False, "", 0.0
+        instance.application.start()
+        self.note(f"{instance.name} starts again ({instance.ends[-1]})")
+
+    def rest(self, seconds: float) -> None:
+        """Wait, mending."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.mend()
+            time.sleep(0.05)
+
+    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 300.0) -> bool:
+        """Whether it came true; not to come true is a failure."""
+        until = time.monotonic() + within_s
+        while True:
+            self.mend()
+            with contextlib.suppress(PenstockError):
+                if condition():
+                    return True
+            if time.monotonic() > until:
+                self.fail(f"not {what} within {within_s:.0f} s")
+                return False
+            time.sleep(0.1)
+
+    # -- how far the group is -----------------------------------------------------------------------------------------
+
+    def committed(self) -> int:
+        """Sum of the group's committed offsets. Raises PenstockError."""
+        with Admin(self.broker.bootstrap_servers, bootstrap_timeout_ms=1000, api_timeout_ms=3000) as admin:
+            at = sum(admin.committed_offsets(GROUP).values())
+        now = time.monotonic()
+        if at != self._progress[0]:
+            self.longest_rest = max(self.longest_rest, now - self._progress[1])
+            self._progress = (at, now)
+        return at
+
+    def await_tasks(self) -> bool:
+        """Every instance has tasks, and has opened them."""
+        return self.wait_for(lambda: all(i.application.open_tasks for i in self.instances), "tasks for everybody")
+
+    def await_work(self, offsets: int, within_s: float = 300.0) -> bool:
+        """The group commits so many offsets more."""
+        known: list[int] = []
+
+        def moved() -> bool:
+            if not self.broker_is_up:
+                return False
+            known.append(self.committed())
+            return known[-1] >= known[0] + offsets
+
+        return self.wait_for(moved, f"{offsets} offsets further", within_s)
+
+    def members(self) -> int:
+        with Admin(self.broker.bootstrap_servers, bootstrap_timeout_ms=1000) as admin:
+            found = group(admin, GROUP)
+        return len(found.members) if found is not None else 0
