@@ -55,8 +55,9 @@ class Broker:
     def __init__(self) -> None:
         self.ctx = CoordinatorContext(topics={"in": 2, "cl": 2})
         self.logs = Logs()
+        self.configuration = self.ctx.configuration
         self.runtime = CoordinatorRuntime(
-            configuration=self.ctx.configuration,
+            configuration=lambda: self.configuration,
             partitions=1,
             image=self.ctx.image,
             logs=self.logs,
@@ -78,9 +79,8 @@ class Broker:
         return sum(len(member.target_assignment.standby_tasks) for member in group.members)
 
     def want_standbys(self) -> None:
-        self.runtime.configuration_changed(
-            self.ctx.configuration.with_group_settings("g", {"streams.num.standby.replicas": "1"})
-        )
+        self.configuration = self.configuration.with_group_settings("g", {"streams.num.standby.replicas": "1"})
+        self.runtime.configuration_changed()
 
 
 async def test_a_changed_setting_reassigns_without_a_heartbeat() -> None:
@@ -112,15 +112,17 @@ async def test_settings_that_came_while_the_log_refused_count_when_it_takes_reco
 
 async def test_a_shard_that_is_made_later_has_the_newest_settings() -> None:
     ctx = CoordinatorContext()
+    configuration = ctx.configuration
     runtime = CoordinatorRuntime(
-        configuration=ctx.configuration,
+        configuration=lambda: configuration,
         partitions=1,
         image=ctx.image,
         logs=Logs(),
         now_ms=lambda: ctx.now_ms,
         create_topics=lambda _topics: None,
     )
-    runtime.configuration_changed(ctx.configuration.with_group_settings("g", {"streams.heartbeat.interval.ms": "7000"}))
+    configuration = configuration.with_group_settings("g", {"streams.heartbeat.interval.ms": "7000"})
+    runtime.configuration_changed()
     request, context = (
         ctx.request("m1", 0, active={}, topology=STATEFUL, rebalance_timeout_ms=9, process_id="p"),
         ctx.context(),

@@ -12,8 +12,8 @@ from tests.interop.transaction_script import Producer, TransactionScript
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.broker.services import Services
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.coordinator.transactions.transitions import ProducerIdentity
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey as Api
 from penstock.protocol.error_codes import ErrorCode

@@ -22,7 +22,9 @@ NURSERY = """
 import json, os, signal, sys
 from penstock.broker.configuration import BrokerConfiguration
 from penstock.broker.server import Server, event_loop, run_broker
-import penstock.broker.api_table
+from penstock.broker.loaded_later import load_rules
+
+load_rules()
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print("here", flush=True)

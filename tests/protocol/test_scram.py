@@ -13,11 +13,11 @@ from penstock.protocol.sasl.refused import SaslRefused
 from penstock.protocol.sasl.scram import (
     MECHANISMS,
     ScramClient,
-    ScramCredential,
     ScramServer,
     credential_of,
     salted_password,
 )
+from penstock.protocol.sasl.scram_credential import ScramCredential
 
 SHA_256 = MECHANISMS["SCRAM-SHA-256"]
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
 from penstock.broker.partition_logs import default_log_config
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.group_configuration import check_bounds, checked_group_settings
 from penstock.coordinator.settings import COORDINATOR_SETTINGS
 from penstock.errors import ConfigError
@@ -23,6 +23,9 @@ from penstock.settings import Value, parse_value, render_value
 from penstock.storage.configuration_catalog import ConfigurationCatalog
 from penstock.storage.errors import StorageError
 from penstock.storage.log_directory import LogDirectory
+
+if TYPE_CHECKING:
+    from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 
 __all__ = ["ALL_BROKERS", "ChangedSettings", "SettingsRefused"]
 
@@ -60,6 +63,8 @@ class ChangedSettings:
     @property
     def coordinator(self) -> GroupCoordinatorConfiguration:
         """What the coordinator goes by now."""
+        from penstock.coordinator.configuration import GroupCoordinatorConfiguration  # with the first group
+
         return GroupCoordinatorConfiguration.from_settings(self._configuration.in_force(), self.groups)
 
     def of_broker(self, name: str) -> Mapping[str, str]:

@@ -23,7 +23,6 @@ from penstock.broker.call import Call
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
 from penstock.broker.file_sending import FileSending
 from penstock.broker.piece_sending import PIECE_BYTES, PieceSending
-from penstock.broker.security.authentication import Authentication
 from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
@@ -44,6 +43,7 @@ from penstock.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
     from penstock.broker.listener import Listener
+    from penstock.broker.security.authentication import Authentication
     from penstock.broker.server import Server
     from penstock.broker.server_metrics import Login
     from penstock.storage.file_span import FileSpan
@@ -140,6 +140,8 @@ class ClientConnection(asyncio.Protocol):
         if self._server.services is None:  # stopped during the handshake
             self._transport.abort()
         elif self._security is not None and self._security.mechanisms:
+            from penstock.broker.security.authentication import Authentication
+
             self._authentication = Authentication(self, self._server, self._security)
             self._frames.max_frame_bytes = self._security.receive_bytes
         self.last_active = time.monotonic()

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.broker.clock import Cancellable, Clock, SteadyClock
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.metadata_image import MetadataImage
 from penstock.coordinator.partitions import partition_for_group
@@ -27,6 +26,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
 
 if TYPE_CHECKING:
+    from penstock.coordinator.configuration import GroupCoordinatorConfiguration
     from penstock.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
     from penstock.coordinator.shard import GroupCoordinatorShard
     from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
@@ -63,7 +63,7 @@ class CoordinatorRuntime:
     def __init__(
         self,
         *,
-        configuration: GroupCoordinatorConfiguration,
+        configuration: Callable[[], GroupCoordinatorConfiguration],
         partitions: int,
         image: MetadataImage,
         logs: ShardLogs,
@@ -72,7 +72,8 @@ class CoordinatorRuntime:
         metrics: BrokerMetrics | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`clock` wakes it; without one the event loop does."""
+        """`configuration` is asked when a shard starts, and when it has changed. `clock` wakes it; without one the
+        event loop does."""
         self._call_later = (clock or SteadyClock()).call_later
         self._metrics = metrics or BrokerMetrics()
         self._configuration = configuration
@@ -186,11 +187,12 @@ class CoordinatorRuntime:
             if runner not in self._behind:
                 self._drain(runner, runner.push_image(image, now_ms=now_ms))
 
-    def configuration_changed(self, configuration: GroupCoordinatorConfiguration) -> None:
+    def configuration_changed(self) -> None:
         """Settings of the broker or of groups changed, and count from now on. Groups whose assignment they concern move
         on; a shard that is behind does so when it catches up."""
-        self._configuration = configuration
-        now_ms = self._now_ms()
+        if not self._shards:
+            return
+        configuration, now_ms = self._configuration(), self._now_ms()
         for shard, runner in tuple(self._shards.values()):
             if runner in self._behind:
                 shard.on_configuration(configuration, now_ms=now_ms)
@@ -206,7 +208,7 @@ class CoordinatorRuntime:
             raise CoordinatorError(ErrorCode.not_coordinator, self._failed[partition])
         from penstock.coordinator.shard import GroupCoordinatorShard  # the rules, with the first group
 
-        shard = GroupCoordinatorShard(partition, self._configuration, self._image)
+        shard = GroupCoordinatorShard(partition, self._configuration(), self._image)
         started = time.perf_counter()
         runner = ShardRunner(shard, self._logs.open(partition))
         try:

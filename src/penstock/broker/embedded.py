@@ -178,7 +178,7 @@ class EmbeddedBroker:
 
     def add_scram_users(self, users: Iterable[str]) -> None:
         """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
-        from penstock.broker.security.scram_credentials import parse_added_user
+        from penstock.broker.security.added_user import parse_added_user
 
         added = [parse_added_user(user) for user in users]
         self._call(lambda services: services.scram_credentials.replace(added))

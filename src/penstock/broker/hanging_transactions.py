@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from penstock.broker.clock import Clock
 from penstock.broker.cluster_metadata import ClusterMetadata
 from penstock.broker.transaction_markers import TransactionMarker
-from penstock.broker.transaction_runtime import MarkerWriter, TransactionRuntime
+from penstock.broker.transaction_runtime import TransactionRuntime
 from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.transactions.hanging import fate_of_open
-from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
 from penstock.protocol.error_codes import ErrorCode
 from penstock.storage.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from penstock.broker.transaction_ending import MarkerWriter
 
 __all__ = ["HangingTransactions"]
 
@@ -66,6 +69,8 @@ class HangingTransactions:
 
     def _resolved(self, log: PartitionLog, producer_id: int, producer_epoch: int, first_offset: int) -> bool:
         """Whether nothing is left to do about it."""
+        from penstock.coordinator.transactions.hanging import fate_of_open
+
         partition = log.topic, log.partition
         holder = self._transactions.holder(producer_id)
         fate = fate_of_open(holder[1] if holder is not None else None, producer_id, producer_epoch, partition)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from penstock.broker.call import Call
 from penstock.broker.listener_configuration import ListenerConfiguration
 from penstock.broker.security.listener_security import ListenerSecurity, listener_security
-from penstock.broker.security.tls_acceptor import TlsAcceptor
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.broker.connection import ClientConnection
+    from penstock.broker.security.tls_acceptor import TlsAcceptor
 
 __all__ = ["Listener", "Listeners", "bind", "is_loopback"]
 
@@ -71,6 +71,8 @@ class Listeners:
             if context is None:
                 self._open.append(await loop.create_server(new, sock=bound))
             else:
+                from penstock.broker.security.tls_acceptor import TlsAcceptor
+
                 self._open.append(TlsAcceptor(bound, context, timeout_ms=timeout_ms, newcomer=new))
             self._sockets.remove(bound)
 

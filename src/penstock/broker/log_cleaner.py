@@ -15,12 +15,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.protocol.wire_errors import CorruptBatch
-from penstock.storage.log_cleaning import LogCleaning, SegmentExchange
 from penstock.storage.log_directory import LogDirectory
 from penstock.storage.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from penstock.storage.log_cleaning import SegmentExchange
 
 __all__ = ["LogCleaner"]
 
@@ -82,6 +85,8 @@ class LogCleaner:
         flushed_offset = await loop.run_in_executor(self._executor, log.flush)
         await loop.run_in_executor(self._executor, lambda: self._directory.checkpoint(sync=True))
         plan = log.cleaning_plan(first_dirty_offset, self._directory.now_ms(), flushed_offset=flushed_offset)
+        from penstock.storage.log_cleaning import LogCleaning  # with the first log that is compacted
+
         cleaning = LogCleaning(plan, key_memory_bytes=self._key_memory_bytes, pace=self._pace)
         exchanges = cleaning.exchanges()
         before = after = 0

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.broker.loaded_later import load_rules
 from penstock.broker.log_format import say
 from penstock.broker.service_notice import notify_service, watchdog_seconds
 from penstock.version import __version__
@@ -60,6 +61,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
     if ready_callback is not None:
         ready_callback(server)
     watchdog = loop.create_task(_feed_watchdog())
+    rules = loop.create_task(asyncio.to_thread(load_rules))
     try:
         number = await asked_to_stop
         notify_service("STOPPING=1", "STATUS=Writing everything to the disk.")
@@ -67,6 +69,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
     finally:
         watchdog.cancel()
         await server.stop()
+        await rules
         logger.info("Stopped; everything is on the disk.")
 
 

@@ -237,7 +237,7 @@ class Server:
 
     def _settings_changed(self) -> None:
         if self.services is not None:
-            self.services.coordinator.configuration_changed(self.services.settings.coordinator)
+            self.services.coordinator.configuration_changed()
 
     def _stop_listening(self) -> None:
         self._metrics_server.close()

@@ -81,7 +81,7 @@ def open_services(
         )
         topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
         coordinator = CoordinatorRuntime(
-            configuration=settings.coordinator,
+            configuration=lambda: settings.coordinator,
             partitions=group_topic.partitions,
             image=metadata.image,
             logs=GroupMetadataLogs(logs, group_topic),

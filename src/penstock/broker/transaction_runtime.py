@@ -8,49 +8,36 @@ While nothing has to wait for the disk all of it happens within the one call, an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.broker.clock import Cancellable, Clock
 from penstock.broker.cluster_metadata import ClusterMetadata, TopicDescription
-from penstock.broker.flusher import FlushFailed
 from penstock.broker.partition_logs import PartitionLogs
 from penstock.broker.shard_runner import AppendFailed, Outcome, ShardRunner
 from penstock.broker.transaction_logs import TransactionStateTopic
-from penstock.broker.transaction_markers import TransactionMarker
 from penstock.broker.transaction_shards import LoadedShard, TransactionShards, partition_of
 from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.records.transaction_log import TransactionLogValue
 from penstock.coordinator.transactions.configuration import TransactionConfiguration
-from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity, state_of
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
 from penstock.protocol.error_codes import ErrorCode
 from penstock.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from penstock.broker.transaction_ending import MarkerWriter, TransactionEndings
+    from penstock.coordinator.records.transaction_log import TransactionLogValue
     from penstock.coordinator.result import CoordinatorResult
     from penstock.coordinator.transactions.listing import TransactionFilter
     from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
+    from penstock.coordinator.transactions.transitions import Answer
 
-__all__ = ["MarkerWriter", "TransactionRuntime"]
+__all__ = ["TransactionRuntime"]
 
 logger = logging.getLogger("penstock.broker")
 
 RETRY_MS = 500
-# The marker is not needed: the partition is gone, or a later epoch has ended the transaction there.
-_SETTLED = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch)
-
-Partitions = dict[tuple[str, int], None]
-Unflushed = dict[tuple[str, int], TopicDescription]
 Rule: TypeAlias = "Callable[[TransactionCoordinatorShard, int], CoordinatorResult]"
-
-
-class MarkerWriter(Protocol):
-    """Ends a transaction in one partition."""
-
-    def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode: ...
 
 
 class TransactionRuntime:
@@ -85,8 +72,8 @@ class TransactionRuntime:
             clock=clock,
             loaded=self._started,
         )
+        self._endings: TransactionEndings | None = None
         self._behind: dict[ShardRunner, None] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
         self._timer: Cancellable | None = None
         self._timer_deadline_ms = 0
         self._stopped = False
@@ -100,8 +87,8 @@ class TransactionRuntime:
         self._shards.stop()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._ending.values():
-            task.cancel()
+        if self._endings is not None:
+            self._endings.stop()
 
     # --- requests ---
 
@@ -232,6 +219,8 @@ class TransactionRuntime:
     def _run(self, transactional_id: str, rule: Rule) -> Answer:
         found = self._shards.of(transactional_id)
         if found is None:
+            from penstock.coordinator.transactions.transitions import Answer
+
             return Answer(code=ErrorCode.invalid_producer_id_mapping)
         shard, runner = found
         now_ms = self._clock.now_ms()
@@ -293,80 +282,17 @@ class TransactionRuntime:
 
     def _end_prepared(self, shard: TransactionCoordinatorShard) -> None:
         """Brings decided transactions to their end, at once where nothing has to wait for the disk."""
-        for transactional_id in shard.prepared():
-            if transactional_id in self._ending or self._stopped:
-                continue
-            value = shard.transaction(transactional_id)
-            if value is None:
-                continue
-            left = dict.fromkeys(sorted(value.transaction_partitions))
-            unflushed: Unflushed = {}
-            if not self.wait_for_flush(transactional_id):
-                self._write_markers(value, left, unflushed)
-                if not left and not unflushed and self._complete(transactional_id):
-                    continue
-            task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left, unflushed))
-            self._ending[transactional_id] = task
+        if self._stopped or not shard.prepared():
+            return
+        if self._endings is None:
+            from penstock.broker.transaction_ending import TransactionEndings
 
-    async def _end(
-        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
-    ) -> None:
-        """Until all markers are written: a disk that refuses is asked again."""
-        try:
-            while True:
-                try:
-                    if await self._ended(transactional_id, value, left, unflushed):
-                        return
-                except FlushFailed as error:
-                    logger.error("The transaction %r cannot end yet: %s", transactional_id, error)
-                await asyncio.sleep(RETRY_MS / 1000)
-        finally:
-            self._ending.pop(transactional_id, None)
+            self._endings = TransactionEndings(self, logs=self._logs, metadata=self._metadata, markers=self._markers)
+        self._endings.end_prepared(shard)
 
-    async def _ended(
-        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
-    ) -> bool:
-        if self.wait_for_flush(transactional_id):
-            await self.flushed(transactional_id)
-        self._write_markers(value, left, unflushed)
-        for (name, partition), topic in tuple(unflushed.items()):
-            if self._logs.exists(topic, partition) and self._logs.wait_for_flush(topic, partition):
-                await self._logs.flushed(topic, partition)
-            del unflushed[name, partition]
-        return not left and self._complete(transactional_id)
-
-    def _write_markers(self, value: TransactionLogValue, left: Partitions, unflushed: Unflushed) -> None:
-        """Takes out of `left` what is settled; notes the partitions whose marker is not on the disk and has to be."""
-        marker = TransactionMarker(
-            producer_id=value.producer_id,
-            producer_epoch=value.producer_epoch,
-            committed=state_of(value) is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch=self._metadata.leader_epoch,
-            transaction_version=value.client_transaction_version,
-        )
-        for name, partition in tuple(left):
-            topic = self._metadata.topic(name)
-            if topic is None or partition >= topic.partitions:
-                del left[name, partition]
-                continue
-            code = self._markers.write_marker(topic, partition, marker)
-            if code in _SETTLED:
-                del left[name, partition]
-            else:
-                logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
-            if code is ErrorCode.none and self._logs.wait_for_flush(topic, partition):
-                unflushed[name, partition] = topic
-
-    def _complete(self, transactional_id: str) -> bool:
-        """Whether the end is written."""
+    def complete(self, transactional_id: str) -> None:
+        """Notes that all markers are written. Raises CoordinatorError."""
         found = self._shards.of(transactional_id)
-        if found is None:
-            return True
-        shard, runner = found
-        now_ms = self._clock.now_ms()
-        try:
+        if found is not None:
+            (shard, runner), now_ms = found, self._clock.now_ms()
             runner.run(lambda: shard.complete(transactional_id, now_ms=now_ms), now_ms=now_ms)
-        except CoordinatorError as error:
-            logger.error("The transaction %r cannot end yet: %s", transactional_id, error.message)
-            return False
-        return True

@@ -17,12 +17,12 @@ from penstock.broker.shard_runner import LogUnreadable, ShardRunner
 from penstock.broker.transaction_logs import TransactionStateTopic
 from penstock.coordinator.errors import CoordinatorError, CorruptRecord
 from penstock.coordinator.partitions import partition_for_group
-from penstock.coordinator.records.transaction_log import TransactionLogValue
 from penstock.coordinator.transactions.configuration import TransactionConfiguration
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.wire_errors import CorruptBatch
 
 if TYPE_CHECKING:
+    from penstock.coordinator.records.transaction_log import TransactionLogValue
     from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
 
 __all__ = ["LoadedShard", "TransactionShards", "partition_of"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.partition_logs import AppendRefused
 from penstock.broker.transaction_runtime import TransactionRuntime
-from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import CorruptBatch, iter_batch_headers
 

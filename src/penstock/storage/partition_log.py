@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_batches
 from penstock.storage.file_span import FileSpan
 from penstock.storage.file_system import REAL, Buffer, FileSystem
-from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
-from penstock.storage.log_compaction import Compactable
 from penstock.storage.log_config import LogConfig
-from penstock.storage.log_exchange import cleaning_plan, compactable_part, exchange_segments
 from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
 from penstock.storage.log_recovery import CleanShutdown, open_log
 from penstock.storage.log_segment import LogSegment
@@ -28,6 +26,10 @@ from penstock.storage.log_state import LogState
 from penstock.storage.log_transactions import aborted_transactions
 from penstock.storage.producer_state import ProducerState
 from penstock.storage.usual_batch import takes_usual, usual_batch, with_offset
+
+if TYPE_CHECKING:
+    from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
+    from penstock.storage.log_compaction import Compactable
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
 
@@ -397,6 +399,8 @@ class PartitionLog:
 
     def compactable(self, first_dirty_offset: int, now_ms: int) -> Compactable:
         """What a cleaning would have to do, if what lies before `first_dirty_offset` is clean already."""
+        from penstock.storage.log_exchange import compactable_part  # with the first log that is compacted
+
         return compactable_part(self._state, first_dirty_offset, now_ms)
 
     def cleaning_plan(self, first_dirty_offset: int, now_ms: int, *, flushed_offset: int | None = None) -> CleaningPlan:
@@ -405,6 +409,8 @@ class PartitionLog:
         That is what a flush has answered and a checkpoint has noted since: compaction leaves gaps, and a recovery
         takes gaps behind the noted offset for holes. None: all that is closed, if nobody will have to recover it.
         """
+        from penstock.storage.log_exchange import cleaning_plan
+
         return cleaning_plan(self._state, first_dirty_offset, now_ms, flushed_offset)
 
     def exchange(self, exchange: SegmentExchange) -> bool:
@@ -412,6 +418,8 @@ class PartitionLog:
 
         Raises LogFailed when it was begun and the next opening has to finish it.
         """
+        from penstock.storage.log_exchange import exchange_segments
+
         return exchange_segments(self._state, exchange)
 
     # -- durability ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.protocol.sasl.scram import ScramCredential
+from penstock.protocol.sasl.scram_credential import ScramCredential
 from penstock.storage.errors import DirectoryUnusable
 from penstock.storage.file_system import FileSystem
 

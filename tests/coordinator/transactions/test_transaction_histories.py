@@ -14,8 +14,9 @@ from tests.coordinator.transactions.transaction_shard import Shard, identity
 
 from penstock.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
 from penstock.coordinator.transactions.configuration import TransactionConfiguration
+from penstock.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.coordinator.transactions.transitions import MAX_EPOCH, Answer, ProducerIdentity, state_of
+from penstock.coordinator.transactions.transitions import Answer, state_of
 from penstock.protocol.error_codes import ErrorCode
 
 TIDS = ("a", "b")

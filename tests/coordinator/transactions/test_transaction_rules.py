@@ -15,8 +15,9 @@ from penstock.coordinator.records.transaction_log import (
     encode_value,
 )
 from penstock.coordinator.transactions.configuration import TransactionConfiguration
+from penstock.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
-from penstock.coordinator.transactions.transitions import MAX_EPOCH, ProducerIdentity, completed, created, state_of
+from penstock.coordinator.transactions.transitions import completed, created, state_of
 from penstock.protocol.error_codes import ErrorCode
 
 LAST = MAX_EPOCH - 1

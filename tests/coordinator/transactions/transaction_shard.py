@@ -9,8 +9,9 @@ from penstock.coordinator.records import transaction_log
 from penstock.coordinator.records.transaction_log import TransactionLogValue
 from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
 from penstock.coordinator.transactions.configuration import TransactionConfiguration
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
 from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
-from penstock.coordinator.transactions.transitions import Answer, ProducerIdentity
+from penstock.coordinator.transactions.transitions import Answer
 
 __all__ = ["ListLog", "Shard"]
 

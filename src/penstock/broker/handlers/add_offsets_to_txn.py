@@ -12,7 +12,8 @@ from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import GROUP_METADATA_TOPIC
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.transaction_calls import answered, for_client
-from penstock.coordinator.transactions.transitions import Answer, ProducerIdentity
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
+from penstock.coordinator.transactions.transitions import Answer
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 

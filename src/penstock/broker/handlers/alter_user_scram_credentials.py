@@ -13,7 +13,8 @@ from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.sasl.scram import MOST_ITERATIONS, ScramCredential, credential_of, mechanism_by_code
+from penstock.protocol.sasl.scram import MOST_ITERATIONS, credential_of, mechanism_by_code
+from penstock.protocol.sasl.scram_credential import ScramCredential
 from penstock.storage.errors import StorageError
 
 Request = m.alter_user_scram_credentials_request.AlterUserScramCredentialsRequest

@@ -14,7 +14,8 @@ from kio.static.primitive import i16
 from penstock.broker.call import Call
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.broker.transaction_calls import answered, for_client
-from penstock.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
+from penstock.coordinator.transactions.transitions import Answer
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 

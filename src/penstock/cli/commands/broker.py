@@ -85,7 +85,7 @@ def command(
       penstock broker --data-dir ./data --port 9092
     """
     from penstock.broker.configuration import BrokerConfiguration
-    from penstock.broker.security.scram_credentials import parse_added_user
+    from penstock.broker.security.added_user import parse_added_user
     from penstock.broker.server import run_broker
     from penstock.broker.server_properties import as_properties, read_server_properties
 

@@ -7,15 +7,9 @@ would hang (KIP-890).
 from __future__ import annotations
 
 from penstock.coordinator.records.transaction_log import TransactionLogValue
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.coordinator.transactions.transitions import (
-    Answer,
-    ProducerIdentity,
-    Step,
-    added_partitions,
-    refusal,
-    state_of,
-)
+from penstock.coordinator.transactions.transitions import Answer, Step, added_partitions, refusal, state_of
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["add_partitions", "missing_partitions", "producer_refusal"]

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.coordinator.records.transaction_log import NO_PRODUCER_ID, TransactionLogValue
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import (
-    EPOCH_BUMP_VERSION,
-    MAX_EPOCH,
     Answer,
-    ProducerIdentity,
     Step,
     completed,
     ended,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, TransactionLogValue
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import (
     Answer,
-    ProducerIdentity,
     Step,
     created,
     fenced,

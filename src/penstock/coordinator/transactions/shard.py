@@ -36,10 +36,10 @@ from penstock.coordinator.transactions.configuration import TransactionConfigura
 from penstock.coordinator.transactions.end_transaction import end_transaction
 from penstock.coordinator.transactions.init_producer_id import init_producer_id
 from penstock.coordinator.transactions.listing import TransactionFilter
+from penstock.coordinator.transactions.producer_identity import ProducerIdentity
 from penstock.coordinator.transactions.transaction_state import TransactionState
 from penstock.coordinator.transactions.transitions import (
     Answer,
-    ProducerIdentity,
     Step,
     completed,
     fenced,

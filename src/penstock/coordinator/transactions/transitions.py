@@ -12,14 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from penstock.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
+from penstock.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH
 from penstock.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = [
-    "EPOCH_BUMP_VERSION",
-    "MAX_EPOCH",
     "Answer",
-    "ProducerIdentity",
     "Step",
     "added_partitions",
     "completed",
@@ -33,17 +31,6 @@ __all__ = [
     "rotated",
     "state_of",
 ]
-
-EPOCH_BUMP_VERSION = 2
-"""From this transaction version on every end of a transaction raises the epoch."""
-
-MAX_EPOCH = 2**15 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdentity:
-    producer_id: int
-    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

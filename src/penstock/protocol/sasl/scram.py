@@ -23,12 +23,12 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.protocol.sasl.refused import SaslRefused
+from penstock.protocol.sasl.scram_credential import ScramCredential
 
 __all__ = [
     "MECHANISMS",
     "MOST_ITERATIONS",
     "ScramClient",
-    "ScramCredential",
     "ScramMechanism",
     "ScramServer",
     "credential_of",
@@ -70,19 +70,6 @@ MECHANISMS: Final[Mapping[str, ScramMechanism]] = MappingProxyType(
         "SCRAM-SHA-512": ScramMechanism(name="SCRAM-SHA-512", code=2, hash_name="sha512"),
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScramCredential:
-    """What a server keeps of a password."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return f"ScramCredential(iterations={self.iterations})"
 
 
 def mechanism_by_code(code: int) -> ScramMechanism | None:
