@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.consumer.async_consumer import AsyncConsumer
     from penstock.client.consumer.consumer import Consumer
+    from penstock.client.parallel.parallel_consumer import ParallelConsumer
+    from penstock.client.parallel.retry import Retry
     from penstock.errors import PenstockError
     from penstock.spark.grouped_stream import GroupedStream, StreamTable
     from penstock.spark.stream import Stream
@@ -43,7 +45,9 @@ _MODULES = {
     "DeadLetter": "penstock.spark.topology.nodes",
     "EmbeddedBroker": "penstock.broker.embedded",
     "GroupedStream": "penstock.spark.grouped_stream",
+    "ParallelConsumer": "penstock.client.parallel.parallel_consumer",
     "PenstockError": "penstock.errors",
+    "Retry": "penstock.client.parallel.retry",
     "Stream": "penstock.spark.stream",
     "StreamTable": "penstock.spark.grouped_stream",
     "StreamsApp": "penstock.spark.streams_app",

@@ -34,10 +34,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one attempt failed: `why` is for people, `error` the exception itself where there is one."""
+    """Why one attempt failed: `why` is for people, `error` the exception itself where there is one.
+
+    `still_running`: the handler could not be stopped, so nothing of this work may be tried again beside it.
+    """
 
     why: str
     worth_retrying: bool
+    still_running: bool = False
     error: BaseException | None = None
 
 

@@ -240,7 +240,7 @@ class WorkPlan:
             return "dropped"
         is_batch = len(work.records) > 1
         again = self._retry.attempts > 1 if is_batch else failure.worth_retrying and work.attempt < self._retry.attempts
-        if not again:
+        if not again or failure.still_running:
             self.counts.failed += len(work.records)
             return "give-up"
         del self._in_flight[work.number]
@@ -257,6 +257,10 @@ class WorkPlan:
             lane.singles.extend(work.records)
         heappush(self._retries, (due_ms, self._number, lane, None if is_batch else work))
         return "retry"
+
+    def abandoned(self, work: Work) -> None:
+        """It failed and ends never: its record stays unfinished, and so does everything behind it in its lane."""
+        self._in_flight.pop(work.number, None)
 
     def in_flight(self, partitions: Iterable[TopicPartition] | None = None) -> list[Work]:
         """With handlers, of assignments that hold."""
