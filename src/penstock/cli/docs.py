@@ -1,4 +1,4 @@
-"""Writes docs/cli.md (every command's --help), docs/configuration.md and docs/errors/index.md.
+"""Writes docs/cli.md (every command's --help), docs/configuration.md, docs/advice.md and docs/errors/index.md.
 
 `python -m penstock.cli.docs --write`.
 
@@ -12,9 +12,11 @@ from pathlib import Path
 
 import click
 
+from penstock.cli.advice.advise import RULES
+from penstock.cli.advice.templates import TEMPLATES
 from penstock.cli.command_table import COMMANDS
 from penstock.cli.configuration_page import configuration_page
-from penstock.cli.error_pages import error_codes, error_page
+from penstock.cli.error_pages import error_codes, error_page, rule_page
 from penstock.cli.main import penstock
 
 __all__ = ["cli_page", "errors_page", "pages"]
@@ -31,10 +33,45 @@ error is one line that says what happened, and what to do: `penstock explain COD
 `PENSTOCK_BOOTSTRAP_SERVERS`, else `localhost:9092`.
 """
 
+_ADVICE_HEAD = """# Advice on a client's configuration
+
+This page is written by `python -m penstock.cli.docs --write`.
+
+`penstock advise FILE` reads the configuration of a consumer or of Kafka Streams (properties or JSON, names of Java's
+client or of librdkafka), asks for the kind of group if the file does not say it, takes what you tell of your situation
+(`--worst-batch`, `--longest-pause`, `--restart`, `--deploy`, `--hands-over`, `--state-size`), and prints findings, each
+with its reason, and a corrected file beside yours. Nobody is connected to. `--check` writes nothing and ends with exit
+code 4 when there are errors or risks, for a build that holds its services to it.
+
+An *error* is refused, or breaks the group; a *risk* works until a bad day; a *hint* could be calmer.
+
+## The four stages
+
+| stage | what is there | what the next one buys |
+|---|---|---|
+| 1 | defaults, and times raised after each incident | a change stops only what moves, and a pause is no death |
+| 2 | times that fit, cooperative moves, rebalances watched | a slow handler rebalances nobody |
+| 3 | work apart from polls (`ParallelConsumer`), commits of what is finished | a restart rebalances nobody |
+| 4 | instances keep their names; a platform hands the configuration out | nobody thinks of it any more |
+
+| template | stage | what it is |
+|---|---|---|
+{templates}
+## The rules
+
+`penstock explain RULE` prints one of them.
+
+"""
+
 
 def pages() -> dict[str, str]:
     """Path below docs/ → what should stand there."""
-    return {"cli.md": cli_page(), "configuration.md": configuration_page(), "errors/index.md": errors_page()}
+    return {
+        "advice.md": advice_page(),
+        "cli.md": cli_page(),
+        "configuration.md": configuration_page(),
+        "errors/index.md": errors_page(),
+    }
 
 
 def cli_page() -> str:
@@ -55,6 +92,15 @@ def _section(title: str, command: click.Command, parent: click.Context | None) -
         help_option_names=["-h", "--help"],
     )  # fmt: skip
     return f"## {title}\n\n```\n{command.get_help(context)}\n```\n"
+
+
+def advice_page() -> str:
+    """The four stages, the templates, and the page of each rule, in the order in which they are asked."""
+    templates = "".join(
+        f"| `--template {name}` | {found.stage} | {found.what} |\n" for name, found in TEMPLATES.items()
+    )
+    rules = "\n".join((rule_page(rule.name) or "").replace("# ", "### ", 1) for rule in RULES)
+    return _ADVICE_HEAD.format(templates=templates) + rules
 
 
 def errors_page() -> str:

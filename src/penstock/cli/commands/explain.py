@@ -1,10 +1,10 @@
-"""`penstock explain CODE`: the page of an error."""
+"""`penstock explain CODE`: the page of an error, or of a rule of `penstock advise`."""
 
 from __future__ import annotations
 
 import click
 
-from penstock.cli.error_pages import error_codes, error_page
+from penstock.cli.error_pages import error_codes, error_page, rule_names, rule_page
 from penstock.cli.terminal import data
 from penstock.near_names import nearest
 
@@ -16,17 +16,20 @@ __all__ = ["command"]
 def command(code: str | None) -> None:
     """Print the page of an error code: what it means, why it happens, what to do. Without CODE: all codes.
 
+    CODE may also be a rule that `penstock advise` names.
+
     \b
       penstock explain broker-unreachable
+      penstock explain session-timeout
     """
     if code is None:
-        for known in error_codes():
+        for known in (*error_codes(), *rule_names()):
             data(known)
         return
     wanted = code.removeprefix("error[").rstrip("]:")
-    page = error_page(wanted)
+    page = error_page(wanted) or rule_page(wanted)
     if page is None:
-        near = nearest(wanted, error_codes())
+        near = nearest(wanted, (*error_codes(), *rule_names()))
         hint = f" Did you mean {near}?" if near else " All codes: penstock explain"
-        raise click.UsageError(f"There is no error code {wanted!r}.{hint}")
+        raise click.UsageError(f"There is no error code or rule {wanted!r}.{hint}")
     data(page.rstrip())

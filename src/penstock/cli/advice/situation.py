@@ -1,0 +1,65 @@
+"""What a configuration file does not say: what kind of group it is for, how long a batch takes, how one deploys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Deploy", "GroupKind", "Situation", "duration_ms", "in_words", "size_bytes"]
+
+GroupKind = Literal["classic", "consumer", "streams"]
+Deploy = Literal["changing-names", "kept-names"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
+_MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Times in milliseconds; None: not told, and rules that need it are silent or say so.
+
+    worst_batch_ms: from a poll to the next, on the worst day.
+    longest_pause_ms: the longest stop of the whole process (garbage collection, a paused host).
+    restart_ms: from the end of an instance to its successor's first heartbeat.
+    deploy: whether an instance keeps its name over a restart (a StatefulSet, a fixed host), None if not told.
+    hands_over: whether records are handed to other threads, so that a poll does not mean that they are done.
+    state_bytes: of one instance, for streams groups.
+    """
+
+    kind: GroupKind
+    worst_batch_ms: int | None = None
+    longest_pause_ms: int | None = None
+    restart_ms: int | None = None
+    deploy: Deploy | None = None
+    hands_over: bool = False
+    state_bytes: int | None = None
+
+
+def duration_ms(text: str) -> int:
+    """`240s`, `1500ms`, `5m`, `2h`; a bare number counts seconds. Raises ValueError."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no duration; write it as 240s, 1500ms, 5m or 2h")
+    return round(float(found[1]) * _MS[found[2]])
+
+
+def size_bytes(text: str) -> int:
+    """`20GB`, `512MiB`, `1e9` not. Raises ValueError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size; write it as 20GB or 512MiB")
+    unit = (found[2] or "").lower()
+    scale = 1024 ** "kmgt".index(unit[0]) * 1024 if unit.endswith("i") else _BYTES[unit]
+    return round(float(found[1]) * scale)
+
+
+def in_words(milliseconds: int) -> str:
+    """As one would say it: `45 s`, `8 min`, `500 ms`."""
+    if milliseconds < 1_000 or milliseconds % 1_000:
+        return f"{milliseconds} ms" if milliseconds < 1_000 else f"{milliseconds / 1000:g} s"
+    if milliseconds >= 120_000 and milliseconds % 60_000 == 0:
+        return f"{milliseconds // 60_000} min"
+    return f"{milliseconds // 1_000} s"
