@@ -1,13 +1,19 @@
-"""One Apache Kafka for all tests of a run, started when the first test asks for it."""
+"""One Apache Kafka and one JVM with its tools for all tests of a run, started when the first test asks for them."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.interop.both_tools import Cluster, Penstock
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, java, kafka_jars
+from tests.interop.kafka_tools import Told, ToolServer
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.cli.main import run
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +33,43 @@ def kafka(kafka_tools: None) -> Iterator[KafkaBroker]:
     """A running Apache Kafka 4.3.1. Tests share it: use topics and groups of your own."""
     with KafkaBroker("4.3.1") as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def tools(kafka_tools: None) -> Iterator[ToolServer]:
+    with ToolServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def our_broker() -> Iterator[EmbeddedBroker]:
+    quick = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
+    quick |= {"group.initial.rebalance.delay.ms": 0, "group.consumer.assignment.interval.ms": 0}
+    with EmbeddedBroker(config=quick) as broker:
+        yield broker
+
+
+@pytest.fixture
+def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Penstock:
+    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+
+    def command(*arguments: str) -> Told:
+        capfd.readouterr()
+        code = run(arguments)
+        sys.stdout.flush()
+        return Told(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture(params=["ours", "kafka"])
+def cluster(
+    request: pytest.FixtureRequest, our_broker: EmbeddedBroker, tools: ToolServer, penstock: Penstock
+) -> Iterator[Cluster]:
+    servers = our_broker.bootstrap_servers
+    if request.param == "kafka":
+        kafka: KafkaBroker = request.getfixturevalue("kafka")
+        servers = kafka.bootstrap_servers
+    made = Cluster(request.param, servers, tools, penstock)
+    yield made
+    made.admin.close()

@@ -1,122 +1,22 @@
-"""Kafka's group tools (4.3.1) and ours on the same group of the same broker, ours and Apache Kafka: the same text.
-
-Kafka's tools run in one JVM (`kafka_tools.py`), ours in this process. Rows are compared sorted: Kafka's tool prints
-them in the order of its hash maps. What a refusal is called in Java is left out of the comparison.
-"""
+"""Kafka's streams-groups tool (4.3.1) and ours on the same group of the same broker, ours and Apache Kafka."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
 from tests.interop.group_members import Worker, is_settled, members, topology, wait_for
-from tests.interop.kafka_broker import KafkaBroker
-from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS, Told, ToolServer
+from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.main import run
-from penstock.client.admin import Admin
 from penstock.client.admin_results import CommittedOffset
 from penstock.client.group_offsets import commit_offsets
 from penstock.client.membership.events import Fatal
 from penstock.client.membership.topology import Topology
-from penstock.client.plain_records import PlainRecord, produce
 from penstock.client.streams_member import StreamsMember
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
-AT_MS = 1_700_000_000_000
-EXCEPTION = re.compile(r"(?:java|org)\.[\w.]+(?:Exception|Error): ")
-Penstock = Callable[..., Told]
-
-
-class Cluster:
-    """One of the two brokers, with both sets of tools pointed at it."""
-
-    def __init__(self, name: str, servers: str, tools: ToolServer, penstock: Penstock) -> None:
-        self.name, self.servers, self._tools, self._penstock = name, servers, tools, penstock
-        self.admin = Admin(servers)
-
-    def theirs(self, tool: str, *arguments: str) -> Told:
-        return self._tools.run(tool, "--bootstrap-server", self.servers, *arguments)
-
-    def ours(self, command: str, *arguments: str) -> Told:
-        return self._penstock(command, *arguments, "--bootstrap-server", self.servers)
-
-    def same(self, *arguments: str, before: Callable[[], object] = lambda: None) -> str:
-        """Runs both `streams-groups` with these arguments, and tells what both printed."""
-        before()
-        theirs = self.theirs(STREAMS_GROUPS, *arguments)
-        before()
-        ours = self.ours("streams-groups", *arguments)
-        assert rows(ours.out) == rows(theirs.out), (" ".join(arguments), ours, theirs)
-        return ours.out
-
-
-def rows(text: str) -> tuple[str, list[str]]:
-    """The header (a plain list and CSV have none), and all lines sorted; blank ones count."""
-    lines = EXCEPTION.sub("", text).split("\n")
-    head = next((line for line in lines if line), "")
-    return head if " " in head else "", sorted(lines)
-
-
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def our_broker() -> Iterator[EmbeddedBroker]:
-    quick = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
-    with EmbeddedBroker(config=quick) as broker:
-        yield broker
-
-
-@pytest.fixture
-def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Penstock:
-    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
-
-    def command(*arguments: str) -> Told:
-        capfd.readouterr()
-        code = run(arguments)
-        sys.stdout.flush()
-        return Told(code, *capfd.readouterr())
-
-    return command
-
-
-@pytest.fixture(params=["ours", "kafka"])
-def cluster(
-    request: pytest.FixtureRequest, our_broker: EmbeddedBroker, tools: ToolServer, penstock: Penstock
-) -> Iterator[Cluster]:
-    servers = our_broker.bootstrap_servers
-    if request.param == "kafka":
-        kafka: KafkaBroker = request.getfixturevalue("kafka")
-        servers = kafka.bootstrap_servers
-    made = Cluster(request.param, servers, tools, penstock)
-    yield made
-    made.admin.close()
-
-
-def fill(cluster: Cluster, topic: str) -> None:
-    """3 partitions: 10 records with rising timestamps, 5 records, none."""
-    cluster.admin.create_topics({topic: 3}, replication_factor=1)
-    for partition, count in ((0, 10), (1, 5)):
-        records = [PlainRecord(value=b"v", timestamp_ms=AT_MS + 1000 * number) for number in range(count)]
-        produce(cluster.admin.client, topic, records, partition=partition)
-
-
-POSITIONS = {0: 4, 1: 5}
-
-
-def set_back(cluster: Cluster, group: str, topic: str) -> Callable[[], None]:
-    positions = {(topic, partition): offset for partition, offset in POSITIONS.items()}
-    return lambda: cluster.admin.alter_offsets(group, positions)
 
 
 def test_a_living_group(cluster: Cluster) -> None:
@@ -195,10 +95,6 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
         before=lambda: cluster.admin.try_delete_groups([group]),
     )  # fmt: skip
     assert positions(cluster, group) == {0: 2, 1: 3}, "a group that does not exist gets the positions of a file"
-
-
-def positions(cluster: Cluster, group: str) -> Mapping[int, int]:
-    return {partition: offset for (_, partition), offset in cluster.admin.committed_offsets(group).items()}
 
 
 def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
-from penstock.client import admin_configs, admin_features, group_admin, group_offsets
+from penstock.client import admin_configs, admin_features, consumer_group_admin, group_admin, group_offsets
 from penstock.client.admin_configs import ResourceType
 from penstock.client.admin_features import UpgradeType
 from penstock.client.admin_results import (
@@ -25,6 +25,7 @@ from penstock.client.admin_results import (
 )
 from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import TopicMetadata
+from penstock.client.consumer_group_admin import ConsumerGroupDescription
 from penstock.client.deadline import Backoff, Deadline
 from penstock.client.network_client import NetworkClient
 from penstock.protocol import messages as m
@@ -196,6 +197,14 @@ class Admin:
     def try_describe_streams_groups(self, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
         """As `describe_streams_groups`, with an error per group."""
         return group_admin.describe_streams_groups(self.client, group_ids)
+
+    def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, ConsumerGroupDescription]:
+        """Classic and consumer groups with their members. Raises BrokerError `group-missing`, `group-kind`."""
+        return self.try_describe_consumer_groups(group_ids).all()
+
+    def try_describe_consumer_groups(self, group_ids: Iterable[str]) -> Outcomes[str, ConsumerGroupDescription]:
+        """As `describe_consumer_groups`, with an error per group."""
+        return consumer_group_admin.describe_consumer_groups(self.client, group_ids)
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""

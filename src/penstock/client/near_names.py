@@ -24,20 +24,23 @@ def topic_missing(topic: str, known: Iterable[str], bootstrap_servers: str) -> B
     )
 
 
-def group_missing(group_id: str, listed: Iterable[GroupListing], bootstrap_servers: str) -> BrokerError:
-    """group-missing: no streams group of that name; group-kind when there is one of another type."""
+def group_missing(
+    group_id: str, listed: Iterable[GroupListing], bootstrap_servers: str, *, kinds: tuple[str, ...] = ("streams",)
+) -> BrokerError:
+    """group-missing: no group of these kinds has that name; group-kind when there is one of another type."""
     groups = {group.group_id: group for group in listed}
+    wanted = "streams" if "streams" in kinds else "consumer"
     other = groups.get(group_id)
-    if other is not None and other.group_type.lower() != "streams":
+    if other is not None and other.group_type.lower() not in kinds:
+        becomes = "an empty classic group becomes a streams group when a streams member joins it; "
         return BrokerError(
             "group-kind",
-            f'"{group_id}" is a {other.group_type.lower()} group ({other.state}), not a streams group',
-            "an empty classic group becomes a streams group when a streams member joins it; "
-            "see all groups with:  penstock groups --list",
+            f'"{group_id}" is a {other.group_type.lower()} group ({other.state}), not a {wanted} group',
+            f"{becomes if wanted == 'streams' else ''}see all groups with:  penstock groups --list",
             group_id=group_id,
         )
-    near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() == "streams"))
+    near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() in kinds))
     fix = f'did you mean "{near}"?' if near else "see which there are:  penstock groups --list"
     return BrokerError(
-        "group-missing", f'there is no streams group "{group_id}" on {bootstrap_servers}', fix, group_id=group_id
+        "group-missing", f'there is no {wanted} group "{group_id}" on {bootstrap_servers}', fix, group_id=group_id
     )

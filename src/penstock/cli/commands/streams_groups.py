@@ -7,11 +7,11 @@ Kafka's tool says "Error" on stdout and ends with 0, the exit code here is 1, an
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.group_offsets.options import reset_options
 from penstock.cli.group_report import member_lines, offset_lines, state_lines
 from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
 from penstock.cli.streams_groups.options import STATES, StreamsGroupOptions
@@ -21,7 +21,6 @@ from penstock.client.group_admin import plain_name
 from penstock.client.near_names import group_missing
 
 if TYPE_CHECKING:
-    from penstock.cli.streams_groups.offset_reset import GroupReset
     from penstock.client.admin import Admin
     from penstock.client.admin_results import StreamsGroupDescription
 
@@ -58,24 +57,7 @@ __all__ = ["command"]
     help="With --reset-offsets, --delete-offsets: a source topic, or some of its partitions; may be repeated.",
 )
 @click.option("--all-input-topics", is_flag=True, help="All source topics of the group's topology.")
-@click.option("--to-offset", type=int, metavar="N", help="Reset to this offset.")
-@click.option("--to-earliest", is_flag=True, help="Reset to the beginning of the log.")
-@click.option("--to-latest", is_flag=True, help="Reset to the end of the log.")
-@click.option("--to-current", is_flag=True, help="Keep the committed positions (to --export them).")
-@click.option(
-    "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to the first record at or after it (UTC)."
-)
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long before now.")
-@click.option("--shift-by", type=int, metavar="N", help="Move each position by N, forwards or backwards.")
-@click.option(
-    "--from-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Reset to the positions of a CSV file, as --export writes it.",
-)
-@click.option("--dry-run", is_flag=True, help="With --reset-offsets: only show the new positions.")
-@click.option("--execute", is_flag=True, help="With --reset-offsets: do it.")
-@click.option("--export", is_flag=True, help="With --reset-offsets: print the new positions as CSV.")
+@reset_options
 @click.option(
     "--delete-internal-topic",
     "delete_internal_topics",
@@ -229,55 +211,15 @@ def _delete_offsets(admin: Admin, options: StreamsGroupOptions) -> int:
 
 
 def _reset(admin: Admin, options: StreamsGroupOptions) -> int:
-    from penstock.cli.group_offsets.offset_csv import plan_lines
+    """Kafka's table has columns of 30 that do not grow."""
+    from penstock.cli.group_offsets.reset_report import tell
     from penstock.cli.streams_groups.offset_reset import reset_offsets
 
-    results = reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000))
-    if options.as_json:
-        print_json(_reset_document(results, options))
-    else:
-        for sentence in (sentence for result in results for sentence in result.sentences):
-            data(f"\n{sentence}" if sentence.startswith("Warn:") else f"\nError: {sentence}")
-        if options.export:
-            plan = {result.group_id: result.after for result in results}
-            for line in plan_lines(plan, with_group=len(options.groups) != 1):
-                data(line)
-            data()
-        else:
-            _print_positions(results)
-    for result in results:
-        for warning in result.warnings:
-            talk(f"note   {warning}")
-        if result.error is not None:
-            talk(result.error.render())
-    return 1 if any(result.error is not None for result in results) else 0
-
-
-def _print_positions(results: list[GroupReset]) -> None:
-    """Kafka's table: a blank line before it, and columns of 30 that do not grow."""
-    rows = [(result.group_id, *key, offset) for result in results for key, offset in result.after.items()]
-    columns = [("GROUP", 30), ("TOPIC", 30), ("PARTITION", 10), ("NEW-OFFSET", 15)]
-    data()
-    if results:
-        for line in kafka_table(columns, rows):
-            data(line)
-
-
-def _reset_document(results: list[GroupReset], options: StreamsGroupOptions) -> list[dict[str, object]]:
-    return [
-        {
-            "group": result.group_id,
-            "executed": options.execute and result.error is None,
-            "error": None if result.error is None else result.error.code,
-            "offsets": [
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "before": result.before.get((topic, partition)),
-                    "after": offset,
-                }
-                for (topic, partition), offset in result.after.items()
-            ],
-        }
-        for result in results
-    ]
+    return tell(
+        reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000)),
+        executed=options.execute,
+        as_csv=options.export,
+        as_json=options.as_json,
+        with_group=len(options.groups) != 1,
+        columns=[("GROUP", 30), ("TOPIC", 30), ("PARTITION", 10), ("NEW-OFFSET", 15)],
+    )

@@ -7,12 +7,13 @@ The scenarios and their limits are kafka-streams-groups' (4.3.1): only partition
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.cli.group_offsets.new_positions import NewPositions
 from penstock.cli.group_offsets.offset_csv import read_plan
 from penstock.cli.group_offsets.partitions import TopicPartition, input_topics, missing_partitions, named_partitions
+from penstock.cli.group_offsets.reset_report import GroupReset, no_plan, not_empty
 from penstock.cli.streams_groups.internal_topics import (
     inferred_internal_topics,
     is_inferred,
@@ -27,22 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.admin_results import StreamsGroupDescription
 
-__all__ = ["GroupReset", "reset_offsets"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReset:
-    """What was planned, and with `--execute` done, for one group; nothing when it was refused.
-
-    `sentences` are Kafka's tool's own, `warnings` and `error` are ours.
-    """
-
-    group_id: str
-    before: Mapping[TopicPartition, int]
-    after: Mapping[TopicPartition, int]
-    sentences: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    error: BrokerError | ConfigError | None = None
+__all__ = ["reset_offsets"]
 
 
 def reset_offsets(
@@ -58,7 +44,7 @@ def reset_offsets(
         if group is None:
             _check_absent(admin, group_id, options)
         if group is not None and group.state not in ("Empty", "Dead"):
-            results.append(_active(group))
+            results.append(not_empty(group_id, group.state))
             continue
         result = _Reset(admin, group_id, group, options, now_ms).planned(plan)
         if options.execute and result.error is None:
@@ -73,25 +59,6 @@ def _check_absent(admin: Admin, group_id: str, options: StreamsGroupOptions) -> 
     other = listed.get(group_id)
     if options.from_file is None or (other is not None and other.state != "Empty"):
         raise group_missing(group_id, listed.values(), options.bootstrap_servers)
-
-
-def _active(group: StreamsGroupDescription) -> GroupReset:
-    sentence = (
-        f"Assignments can only be reset if the group '{group.group_id}' is inactive, "
-        f"but the current state is {group.state}."
-    )
-    return GroupReset(
-        group_id=group.group_id,
-        before={},
-        after={},
-        sentences=(sentence,),
-        error=BrokerError(
-            "group-not-empty",
-            f"the streams group {group.group_id} is {group.state}: it has members",
-            "stop all members of the group first",
-            group_id=group.group_id,
-        ),
-    )
 
 
 def _executed(
@@ -178,15 +145,11 @@ class _Reset:
 
     def _from_plan(
         self, plan: Mapping[str, Mapping[TopicPartition, int]]
-    ) -> tuple[dict[TopicPartition, int], BrokerError | None]:
+    ) -> tuple[dict[TopicPartition, int], BrokerError | ConfigError | None]:
         wanted = plan.get(self._group_id)
         if wanted is None:
-            self._positions.sentences.append(f"No reset plan for group {self._group_id} found")
-            return {}, BrokerError(
-                "no-offset",
-                f"{self._options.from_file} holds no positions for the group {self._group_id}",
-                "see which groups it names in its first column",
-                group_id=self._group_id,
-            )
+            refused = no_plan(self._group_id, self._options.from_file)
+            self._positions.sentences += refused.sentences
+            return {}, refused.error
         missing = missing_partitions(self._admin, wanted)
         return ({}, missing) if missing is not None else (self._positions.inside(wanted), None)
