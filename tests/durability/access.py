@@ -3,12 +3,16 @@
 Each change carries a number that only grows: iterations of the password, bytes per second of the quota. What is found
 after a life lies between the last that was acknowledged and the last that was asked for. Rules are for a user of their
 own each: those that were acknowledged are there, those that were taken back are not.
+
+`FoundAccess` is the same as a client sees it, for brokers in a process of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from tests.durability import requests as r
@@ -16,25 +20,28 @@ from tests.durability import requests as r
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
 
-__all__ = ["Access"]
+__all__ = ["Access", "FoundAccess", "found_access"]
 
 Ask = Callable[[ApiKey, Any, Callable[[Any], None]], None]
 USER, TOPIC = "somebody", "nobodys-topic"
 LEAST_ITERATIONS, LEAST_RATE = 4096, 10**9
+MOST_RULES = 30
+KINDS = ("password", "quota", "rule")
 
 
 class Access:
     """Mutable: the ledger. `wrong` says what in a broker's services contradicts it."""
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Random, kinds: Sequence[str] = KINDS) -> None:
         self._chance = chance
+        self._kinds = kinds
         self._asked = {"password": 0, "quota": 0}
         self._acknowledged = {"password": 0, "quota": 0}
         self._rules: dict[str, str] = {}  # user → allowed, disallowed, doubtful
         self.acknowledgements = 0
 
     def step(self, ask: Ask) -> None:
-        kind = self._chance.choice(("password", "quota", "rule"))
+        kind = self._chance.choice(self._kinds)
         if kind == "rule":
             self._change_rule(ask)
             return
@@ -54,7 +61,7 @@ class Access:
 
     def _change_rule(self, ask: Ask) -> None:
         allowed = sorted(user for user, state in self._rules.items() if state == "allowed")
-        if allowed and self._chance.random() < 0.4:
+        if allowed and (len(allowed) > MOST_RULES or self._chance.random() < 0.4):
             user = self._chance.choice(allowed)
             self._rules[user] = "doubtful"
             ask(ApiKey.DELETE_ACLS, r.disallow(user, TOPIC), lambda answer: self._taken_back(user, answer))
@@ -90,3 +97,27 @@ class Access:
                 return f"{user} is {state}, and {'has' if user in users else 'has no'} rule"
             self._rules[user] = "allowed" if user in users else "disallowed"
         return f"rules of {sorted(users - set(self._rules))}" if users - set(self._rules) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAccess:
+    """What `Access.wrong` reads: users with their mechanisms, and rules. Quotas are left out."""
+
+    scram_credentials: Any
+    acls: tuple[Mapping[str, str], ...]
+    quotas: Mapping[Any, Any] = field(default_factory=dict)
+
+
+def found_access(describe: Callable[[ApiKey, Any], Any]) -> FoundAccess:
+    """As the broker describes it now. `describe` raises what its connection raises."""
+    users = {
+        result.user: {
+            info.mechanism: SimpleNamespace(iterations=int(info.iterations)) for info in result.credential_infos
+        }
+        for result in describe(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, r.describe_passwords()).results
+    }
+    answer = describe(ApiKey.DESCRIBE_ACLS, r.describe_rules(TOPIC))
+    if answer.error_code is not ErrorCode.none:
+        raise AssertionError(f"the rules cannot be described: {answer.error_message}")
+    rules = tuple({"principal": acl.principal} for resource in answer.resources for acl in resource.acls)
+    return FoundAccess(scram_credentials=SimpleNamespace(users=users), acls=rules)

@@ -6,8 +6,9 @@ graceful stop. Segments are small, so that many rolls, flushes, compactions and 
 
 The clients live through all of it. Each of our own is the only writer of its partition and sends a batch again, with
 its sequence, until it is acknowledged, so every acknowledged offset must be the next one: a record that was lost or
-written twice shows with the next answer. confluent-kafka's idempotent and transactional producers are held against
-what the topics contain at the end.
+written twice shows with the next answer. Access rules and SCRAM users are changed, and looked at in each life.
+confluent-kafka's idempotent and transactional producers are held against what the topics contain at the end; half of
+the transactions commit their number as a group's offset, which may never be ahead of or behind what is visible.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.durability import requests as r
+from tests.durability.access import Access, found_access
 from tests.durability.forked_broker import ForkedBroker
-from tests.durability.transactions import visible_records
+from tests.durability.transactions import Transactions, visible_records
 from tests.durability.wire import WireClient
 
 from penstock.protocol import messages as m
@@ -36,6 +39,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.record_batches import PlainRecord, encode_batch, iter_batch_headers
 
 OWN, FOREIGN, TABLE, TRANSACTIONS = "own", "foreign", "table", "transactions"
+TRANSACTIONAL_GROUP = "offsets-in-transactions"
 PARTITIONS = 2
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 60_000,
@@ -44,6 +48,8 @@ SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 2,
     "log.cleaner.backoff.ms": 40,
     "log.cleaner.min.cleanable.ratio": 0.05,
+    "authorizer.class.name": "on",
+    "super.users": "User:ANONYMOUS",
 }
 PATIENCE_SECONDS = 60
 
@@ -62,6 +68,7 @@ class Client:
     def __init__(self, crash: Crash, name: str, work: Callable[[Client], None]) -> None:
         self._crash, self._name, self._work = crash, name, work
         self._wire: WireClient | None = None
+        self.lives = 1  # of the broker, as seen from here
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def call(self, api_key: ApiKey, request: object) -> Any:
@@ -70,6 +77,7 @@ class Client:
             self._wire = self._wire or WireClient(self._crash.broker.port)
             return self._wire.call(api_key, request)
         except (OSError, EOFError):
+            self.lives += self._wire is not None
             self.close()
             time.sleep(0.005)
             return None
@@ -80,6 +88,12 @@ class Client:
             if self._crash.stopping.is_set():
                 raise Stopped
         return answer
+
+    def ask(self, api_key: ApiKey, request: object, answered: Callable[[Any], None]) -> None:
+        """Once; without an answer `answered` is not called."""
+        answer = self.call(api_key, request)
+        if answer is not None:
+            answered(answer)
 
     def close(self) -> None:
         if self._wire is not None:
@@ -102,8 +116,10 @@ class Client:
 class Crash:
     """One run. `failures` says what was broken."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, slower: float = 1.0) -> None:
+        """`slower`: lives are so many times as long, for a machine that is busy with other work."""
         self.chance = Random(seed)
+        self._slower = slower
         self.broker = ForkedBroker(directory / "data", SETTINGS)
         self.failures: list[str] = []
         self.stopping = threading.Event()
@@ -114,9 +130,13 @@ class Crash:
         self.table: dict[str, tuple[int, bytes]] = {}
         self.foreign: dict[tuple[int, int], bytes] = {}
         self.transactions: dict[str, set[int]] = {"committed": set(), "aborted": set(), "doubtful": set()}
+        self.with_offset: set[int] = set()  # numbers of transactions that were to commit themselves as an offset
+        self.own_transactions = Transactions(Random(13), 0)
+        self.access = Access(Random(5), kinds=("password", "rule"))
         self.starts: list[float] = []
         self._topic_ids: dict[str, Any] = {}
         self._producers: list[Any] = []
+        self._consumers: list[Any] = []
         self._threads: list[threading.Thread] = []
 
     # -- the broker's lives --------------------------------------------------------------------------------------
@@ -139,13 +159,16 @@ class Crash:
         for producer in self._producers:
             if left := producer.flush(PATIENCE_SECONDS):
                 self.failures.append(f"{left} records are neither acknowledged nor refused")
+        for consumer in self._consumers:
+            consumer.close()
         if not self.failures:
             self.verify()
 
     def cycle(self) -> None:
         chance = self.chance.random()
         # librdkafka's transactional client needs a moment to find its way back; now and then it gets one.
-        time.sleep(self.chance.uniform(0.02, 0.22) if self.chance.random() < 0.92 else self.chance.uniform(0.5, 1.5))
+        life = self.chance.uniform(0.02, 0.22) if self.chance.random() < 0.92 else self.chance.uniform(0.5, 1.5)
+        time.sleep(life * self._slower)
         if chance < 0.1:
             self.broker.stop(kill_after_seconds=self.chance.uniform(0, 0.05))
         elif chance < 0.12:
@@ -163,13 +186,20 @@ class Crash:
 
     def _prepare(self) -> None:
         wire = WireClient(self.broker.port)
-        for name, configs in ((OWN, {}), (FOREIGN, {}), (TABLE, {"cleanup.policy": "compact"}), (TRANSACTIONS, {})):
+        topics = {OWN: {}, FOREIGN: {}, TABLE: {"cleanup.policy": "compact"}, TRANSACTIONS: {}}
+        for name, configs in (topics | {self.own_transactions.topic: {}}).items():
             answer = wire.call(ApiKey.CREATE_TOPICS, r.create_topic(name, PARTITIONS, configs)).topics[0]
             if answer.error_code is not ErrorCode.none:
                 raise Violation(f"{name} was not created: {answer.error_message}")
             self._topic_ids[name] = answer.topic_id
         works = [self._own_producer(wire, partition) for partition in range(PARTITIONS)]
-        works += [self._committer(), self._table_writer()]
+        works += [
+            self._committer(),
+            self._table_writer(),
+            self._access_changer(),
+            self._own_transactions(),
+            self._offset_watcher(),
+        ]
         self._threads = [Client(self, f"client {n}", work).thread for n, work in enumerate(works)]
         foreign = [self._foreign_producer(idempotent=True), self._foreign_producer(idempotent=False)]
         transactional = self._transactional_producer()
@@ -236,6 +266,64 @@ class Crash:
 
         return work
 
+    def _access_changer(self) -> Callable[[Client], None]:
+        """The ledger is held against what the broker says at the beginning of each of its lives, and at the end."""
+        looked_at = [0]
+
+        def work(client: Client) -> None:
+            if client.lives != looked_at[0]:
+                wrong = self.access.wrong(found_access(client.insist))
+                if wrong is not None:
+                    raise Violation(wrong)
+                looked_at[0] = client.lives
+            before = self.access.acknowledgements
+            self.access.step(client.ask)
+            self.acknowledged += self.access.acknowledgements - before
+            time.sleep(0.02)
+
+        return work
+
+    def _own_transactions(self) -> Callable[[Client], None]:
+        """Transactions by hand: some commit their number as an offset (TxnOffsetCommit), which is looked at in each
+        life of the broker."""
+        ledger, looked_at = self.own_transactions, [0]
+
+        def work(client: Client) -> None:
+            if client.lives != looked_at[0]:
+                ledger.lost_track()
+                found = self._offset_of(ledger.group, ledger.topic, client.insist)
+                if found is not None and found not in ledger.allowed_offsets():
+                    raise Violation(f"{ledger.group} is at {found}, allowed are {sorted(ledger.allowed_offsets())}")
+                looked_at[0] = client.lives
+            ledger.step(client.ask, self._topic_ids[ledger.topic], int(time.time() * 1000))
+
+        return work
+
+    def _offset_watcher(self) -> Callable[[Client], None]:
+        """What a reader of committed offsets sees while transactions commit theirs: never one that goes back."""
+        latest = [-1]
+
+        def work(client: Client) -> None:
+            acknowledged = max(self.transactions["committed"] & self.with_offset, default=-1)
+            found = self._offset_of(TRANSACTIONAL_GROUP, TRANSACTIONS, client.insist)
+            if found is not None:
+                if found < max(acknowledged, latest[0]):
+                    raise Violation(
+                        f"offset {found} where {max(acknowledged, latest[0])} was committed in a transaction"
+                    )
+                latest[0] = found
+            time.sleep(0.01)
+
+        return work
+
+    def _offset_of(self, group_id: str, topic: str, ask: Callable[[ApiKey, Any], Any]) -> int | None:
+        """-1 when nothing is committed; None when the broker cannot say it now."""
+        request = r.fetch_offsets(group_id, topic, self._topic_ids[topic], (0,))
+        group = ask(ApiKey.OFFSET_FETCH, request).groups[0]
+        if group.error_code is not ErrorCode.none:
+            return None
+        return int(group.topics[0].partitions[0].committed_offset) if group.topics else -1
+
     def _foreign_producer(self, *, idempotent: bool) -> Callable[[], None]:
         from confluent_kafka import Producer
 
@@ -270,6 +358,9 @@ class Crash:
             "log_level": 0,
         }
 
+    def _consumer_settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": f"127.0.0.1:{self.broker.port}", "group.id": TRANSACTIONAL_GROUP, "log_level": 0}
+
     def _transactions_begun(self) -> Any:
         from confluent_kafka import KafkaException, Producer
 
@@ -284,8 +375,9 @@ class Crash:
                 return producer
 
     def _transactional_producer(self) -> Callable[[], None] | None:
-        """Each transaction writes its number to both partitions. None where the broker has no transactions."""
-        from confluent_kafka import KafkaException
+        """Each transaction writes its number to both partitions, and half of them commit it as a group's offset. None
+        where the broker has no transactions."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         try:
             producer = [self._transactions_begun()]
@@ -293,6 +385,9 @@ class Crash:
             print(f"without transactions: {error}", flush=True)
             return None
         number, chance = [0], Random(11)
+        consumer = Consumer(self._consumer_settings())
+        self._consumers.append(consumer)
+        group = consumer.consumer_group_metadata()
 
         def work() -> None:
             number[0] += 1
@@ -301,6 +396,10 @@ class Crash:
                 producer[0].begin_transaction()
                 for partition in range(PARTITIONS):
                     producer[0].produce(TRANSACTIONS, b"%d" % number[0], partition=partition)
+                if chance.random() < 0.5:
+                    self.with_offset.add(number[0])
+                    place = TopicPartition(TRANSACTIONS, 0, number[0])
+                    producer[0].send_offsets_to_transaction([place], group, PATIENCE_SECONDS)
                 if ending == "committed":
                     producer[0].commit_transaction(PATIENCE_SECONDS)
                 else:
@@ -340,6 +439,8 @@ class Crash:
         self._verify_order(wire)
         self._verify_table(wire)
         self._verify_transactions(wire)
+        wrong = self.access.wrong(found_access(wire.call))
+        self.failures += [wrong] if wrong is not None else []
         wire.close()
 
     def _verify_order(self, wire: WireClient) -> None:
@@ -357,18 +458,42 @@ class Crash:
 
     def _verify_transactions(self, wire: WireClient) -> None:
         outcome = {name: set(numbers) for name, numbers in self.transactions.items()}
+        seen = self._verify_outcomes(wire, TRANSACTIONS, outcome)
+        offset = self._offset_of(TRANSACTIONAL_GROUP, TRANSACTIONS, wire.call)
+        if offset != max(seen & self.with_offset, default=-1):
+            last = max(seen & self.with_offset, default=-1)
+            self.failures.append(f"transaction {last} is the last visible one with an offset, {offset} is committed")
+        ledger = self.own_transactions
+        ledger.lost_track()
+        outcome = {
+            name: {number for number, each in ledger.outcomes.items() if each in expected}
+            for name, expected in {"committed": ("committed",), "aborted": ("aborted", "open")}.items()
+        }
+        seen = self._verify_outcomes(wire, ledger.topic, outcome)
+        offset, last = (
+            self._offset_of(ledger.group, ledger.topic, wire.call),
+            max(seen & set(ledger.offsets), default=-1),
+        )
+        if offset != last or offset not in ledger.allowed_offsets():
+            self.failures.append(
+                f"{ledger.group} is at {offset}, the last visible transaction with an offset is {last}"
+            )
+
+    def _verify_outcomes(self, wire: WireClient, topic: str, outcome: Mapping[str, set[int]]) -> set[int]:
+        """Notes what contradicts them; the numbers of transactions that are visible."""
         seen = []
         for partition in range(PARTITIONS):
-            numbers = [int(record.value) for record in self._read(wire, TRANSACTIONS, partition, committed=True)]
+            numbers = [int(record.value) for record in self._read(wire, topic, partition, committed=True)]
             if len(numbers) != len(set(numbers)):
-                self.failures.append(f"a transaction's record is twice in partition {partition}")
+                self.failures.append(f"a transaction's record is twice in {topic}-{partition}")
             seen.append(set(numbers))
             if missing := outcome["committed"] - seen[-1]:
-                self.failures.append(f"committed, but not there: {sorted(missing)[:5]}")
+                self.failures.append(f"committed, but not in {topic}-{partition}: {sorted(missing)[:5]}")
             if wrong := outcome["aborted"] & seen[-1]:
-                self.failures.append(f"aborted, but visible: {sorted(wrong)[:5]}")
+                self.failures.append(f"aborted, but visible in {topic}-{partition}: {sorted(wrong)[:5]}")
         if halves := seen[0] ^ seen[1]:
-            self.failures.append(f"half of a transaction is visible: {sorted(halves)[:5]}")
+            self.failures.append(f"half of a transaction is visible in {topic}: {sorted(halves)[:5]}")
+        return seen[0]
 
     def _read(self, wire: WireClient, topic: str, partition: int, *, committed: bool = False) -> list[Any]:
         f = m.fetch_request
@@ -398,8 +523,8 @@ class Crash:
             offset = headers[-1].next_offset
 
 
-def crash(cycles: int, *, seed: int, directory: Path) -> Crash:
-    run = Crash(directory, seed)
+def crash(cycles: int, *, seed: int, directory: Path, slower: float = 1.0) -> Crash:
+    run = Crash(directory, seed, slower)
     try:
         run.run(cycles)
     finally:
@@ -412,17 +537,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slower", type=float, default=1.0, help="lives so many times as long (a busy machine)")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     directory = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
     began = time.monotonic()
     try:
-        run = crash(arguments.cycles, seed=arguments.seed, directory=directory)
+        run = crash(arguments.cycles, seed=arguments.seed, directory=directory, slower=arguments.slower)
         starts = sorted(run.starts)
         print(
             f"{arguments.cycles} cycles, {len(run.starts)} starts, {time.monotonic() - began:.0f} s; "
-            f"{run.acknowledged} acknowledgements; transactions: "
-            f"{ {name: len(numbers) for name, numbers in run.transactions.items()} }; start: median "
+            f"{run.acknowledged} acknowledgements; {run.access.acknowledgements} changes of rules and passwords; "
+            f"transactions of confluent-kafka: { {name: len(numbers) for name, numbers in run.transactions.items()} }, "
+            f"{len(run.with_offset)} with an offset; our own: {dict(Counter(run.own_transactions.outcomes.values()))}, "
+            f"{len(run.own_transactions.offsets)} with an offset; start: median "
             f"{starts[len(starts) // 2] * 1000:.0f} ms, longest {starts[-1] * 1000:.0f} ms"
         )
         print("passed" if not run.failures else "FAILED:\n" + "\n".join(run.failures))

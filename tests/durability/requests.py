@@ -16,6 +16,8 @@ __all__ = [
     "create_topic",
     "delete_records",
     "delete_topic",
+    "describe_passwords",
+    "describe_rules",
     "describe_streams_group",
     "describe_transaction",
     "disallow",
@@ -163,6 +165,23 @@ def set_password(user: str, iterations: int) -> Any:
         name=user, mechanism=1, iterations=iterations, salt=b"salt" * 4, salted_password=b"salted" * 5
     )
     return r.AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,))
+
+
+def describe_passwords() -> Any:
+    """Of all users."""
+    return m.describe_user_scram_credentials_request.DescribeUserScramCredentialsRequest(users=None)
+
+
+def describe_rules(topic: str) -> Any:
+    return m.describe_acls_request.DescribeAclsRequest(
+        resource_type_filter=2,
+        resource_name_filter=topic,
+        pattern_type_filter=3,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
 
 
 def allow(user: str, topic: str) -> Any:

@@ -17,3 +17,5 @@ def test_kill_9_again_and_again_loses_nothing_that_was_acknowledged(tmp_path: Pa
     assert run.failures == []
     assert len(run.starts) == 201
     assert run.acknowledged > 200
+    assert run.access.acknowledgements > 0
+    assert "committed" in run.own_transactions.outcomes.values()
