@@ -27,8 +27,8 @@ from penstock.client.admin import Admin
 
 __all__ = ["Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
 
-FLIGHTS_PER_SECOND = 100
-WORK_BETWEEN = 300  # offsets committed before the next disaster
+FLIGHTS_PER_SECOND = 60
+WORK_BETWEEN = 150  # offsets committed before the next disaster
 MORE = 200  # flights for each proof of the state
 
 

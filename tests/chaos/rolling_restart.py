@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -202,6 +203,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
     parser.add_argument("--instances", type=int, default=3)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     directory = new_directory()
     print(f"everything is in {directory}", flush=True)
     with broker_of(arguments.broker, directory, session_s=SESSION_S) as broker:

@@ -186,7 +186,7 @@ class World:
             self.mend()
             time.sleep(0.05)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 300.0) -> bool:
+    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 600.0) -> bool:
         """Whether it came true; not to come true is a failure."""
         until = time.monotonic() + within_s
         while True:
@@ -215,7 +215,7 @@ class World:
         """Every instance has tasks, and has opened them."""
         return self.wait_for(lambda: all(i.application.open_tasks for i in self.instances), "tasks for everybody")
 
-    def await_work(self, offsets: int, within_s: float = 300.0) -> bool:
+    def await_work(self, offsets: int, within_s: float = 600.0) -> bool:
         """The group commits so many offsets more."""
         known: list[int] = []
 
