@@ -10,6 +10,8 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+HEAVY := .pytest_cache/heavy
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz bench pause requirements clean
 
@@ -31,7 +33,8 @@ demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a
 
 test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
 	@$(MAKE) --no-print-directory check
-	$(PYTEST) --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST)
+	$(PYTEST) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
+		|| { test $$? -eq 1 && $(BIN)/python -m tests.second_look $(HEAVY); }
 
 check: lint types contracts fast ## format, lint, types, contracts and the fast tests
 
