@@ -14,6 +14,7 @@ from penstock.protocol.record_batches import PlainRecord, encode_batch
 __all__ = ["DeadLetters"]
 
 MOST_REASON_CHARACTERS = 1_000
+CHECK_TIMEOUT_MS = 2_000
 
 
 class DeadLetters:
@@ -30,7 +31,7 @@ class DeadLetters:
     def check(self) -> None:
         """Raises BrokerError `topic-missing`, CannotConnect: at the start rather than when the first record fails."""
         with self._lock:
-            self._connected().known_topics([self.topic])
+            self._connected().known_topics([self.topic], timeout_ms=CHECK_TIMEOUT_MS)
 
     def write(self, work: Work, failure: Failure) -> None:
         """Returns when they are stored. Raises BrokerError, CannotConnect."""

@@ -31,7 +31,8 @@ def now_ms() -> int:
 class Desk:
     """Mutable. `plan` is used under `lock` only; `changed` is notified when work may begin or has ended.
 
-    `wake_poller`: called when the thread that polls has something to do. `error`: what ended the whole.
+    `wake_poller`: called when the thread that polls has something to do; with `wakes_when_idle` also when everything
+    polled has ended. `error`: what ended the whole.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Desk:
         self.changed = threading.Condition(self.lock)
         self.error: PenstockError | None = None
         self.closed = False
+        self.wakes_when_idle = False
         self.skipped = 0
         self.dead_letters = 0
         self._on_failure = on_failure
@@ -154,6 +156,7 @@ class Desk:
             if counted and well:
                 self.plan.counts.done += len(work.records)
             wake = counted and (self.plan.wants_poll(work.partition) or self.plan.wants_commit())
+            wake |= self.wakes_when_idle and not self.plan.held
             self.notify()
         if wake:
             self._wake_poller()

@@ -96,8 +96,9 @@ class ParallelConsumer:
         self._commits = PipelineCommits(consumer, self._desk, interval_s=commit_interval)
         self._driven = consumer.drive(self._listen)
         # Revocations happen within a poll: one that took as long as max.poll.interval.ms would lose the partitions.
-        longest_drain = self._driven.configuration["max.poll.interval.ms"] / 2000
-        self._drain_timeout = self._listener.drain_timeout = min(drain_timeout, longest_drain)
+        poll_interval_s = self._driven.configuration["max.poll.interval.ms"] / 1000
+        self._drain_timeout = self._listener.drain_timeout = min(drain_timeout, poll_interval_s / 2)
+        self._poll_s = min(LONGEST_POLL_S, poll_interval_s / 4)
         self._stopping = threading.Event()
         self._ran = False
 
@@ -121,6 +122,7 @@ class ParallelConsumer:
             raise ConfigError("wrong-usage", "a ParallelConsumer runs once", "make a new one, with a new consumer")
         self._ran = True
         drained = False
+        self._desk.wakes_when_idle = until == "caught-up"
         try:
             if self._letters is not None:
                 self._letters.check()
@@ -149,15 +151,15 @@ class ParallelConsumer:
             self._listener.adopt(had)
 
     def _is_over(self, until: str) -> bool:
-        """One turn."""
-        polled = self._poll(LONGEST_POLL_S)
+        """One turn; whether it was the last."""
+        self._poll(self._poll_s)
         self._workers.check()
         self._commits.commit_if_due()
         if self._stopping.is_set() or self._desk.error is not None:
             return True
-        return until == "caught-up" and not polled and self._is_caught_up()
+        return until == "caught-up" and self._is_caught_up()
 
-    def _poll(self, timeout_s: float) -> int:
+    def _poll(self, timeout_s: float) -> None:
         plan = self._desk.plan
         with self._desk.lock:
             pause, resume = plan.flow()
@@ -168,12 +170,11 @@ class ParallelConsumer:
             records = self._consumer.poll_records(timeout_s, max_records=max(1, min(room, RECORDS_PER_POLL)))
         except MaxPollExceeded as error:
             log.warning("%s: the process stood still", error)
-            return 0
+            return
         with self._desk.lock:
             plan.polled(records, self._consumer.positions())
             if records:
                 self._desk.notify()
-        return len(records)
 
     def _is_caught_up(self) -> bool:
         with self._desk.lock:

@@ -20,7 +20,7 @@ from penstock.client.parallel.desk import Desk, now_ms
 from penstock.client.parallel.retry import Retry
 from penstock.client.parallel.work import Failure, Work
 from penstock.client.parallel.worker_process import serve
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UserCodeError
 
 __all__ = ["ProcessWorkers"]
 
@@ -84,6 +84,8 @@ class ProcessWorkers:
                     if worker is not None:
                         worker.end()
                     worker = self._spawn()
+                    if not self._is_ready(worker):
+                        return
                 self._desk.ended(work, self._exchange(worker, work))
         finally:
             if worker is not None:
@@ -95,6 +97,25 @@ class ProcessWorkers:
         process.start()
         theirs.close()
         return _Worker(process, ours)
+
+    def _is_ready(self, worker: _Worker) -> bool:
+        """Its start takes as long as the imports of the program; the handler's time begins behind it."""
+        try:
+            while not worker.pipe.poll(GLANCE_S):
+                if self._ending.is_set():
+                    worker.kill()
+                    return False
+            worker.pipe.recv()
+        except (EOFError, OSError):
+            self._desk.stop(
+                UserCodeError(
+                    "user-code",
+                    f"a worker process did not start: {worker.obituary()}",
+                    "its stderr says why; a program that starts processes runs below `if __name__ == '__main__':`",
+                )
+            )
+            return False
+        return True
 
     def _exchange(self, worker: _Worker, work: Work) -> Failure | None:
         limit_ms = None if self._handler_timeout is None else now_ms() + round(self._handler_timeout * 1000)

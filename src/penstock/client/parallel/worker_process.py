@@ -13,8 +13,9 @@ __all__ = ["serve"]
 def serve(
     pipe: Connection, handler: Callable[[Any], object], batches: bool, worth: tuple[type[BaseException], ...]
 ) -> None:
-    """Until the pipe ends. Answers None, or (why, worth retrying)."""
+    """Until the pipe ends. First a word that it is there; answers None, or (why, worth retrying)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what it means
+    pipe.send("ready")
     while True:
         try:
             records = pipe.recv()
