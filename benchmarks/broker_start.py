@@ -2,6 +2,9 @@
 
 Prints a table, or JSON with --json. Kafka's side needs its jars (fetched through Maven the first time);
 leave it out with --without-kafka. Figures are medians; the machine is noisy, quote the ratio.
+
+What a test's first `kafka_broker` costs is measured in fresh processes: imports, start, first record, first group, as
+time on the clock and as CPU time of the process, which says more on a machine that is busy.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -71,6 +75,48 @@ def embedded() -> float:
         return time.monotonic() - started
 
 
+FRESH = """
+import json, sys, time
+marks = [(time.perf_counter(), time.process_time())]
+mark = lambda: marks.append((time.perf_counter(), time.process_time()))
+from penstock.testing import EmbeddedBroker
+mark()
+with EmbeddedBroker(topics={"first": 1}) as broker:
+    mark()
+    modules = sum(name.startswith("penstock.") for name in sys.modules)
+    broker.produce("first", [b"1"])
+    mark()
+    broker.group("a-group")
+    mark()
+print(json.dumps({"marks": marks, "modules": modules}))
+"""
+STEPS = ("imports", "start", "first record", "first group")
+
+
+def fresh() -> dict[str, object]:
+    """A test's first broker: seconds and CPU seconds of each step, in a process that has imported nothing yet."""
+    told = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
+    found = json.loads(told.stdout)
+    between = [
+        (after[0] - before[0], after[1] - before[1])
+        for before, after in zip(found["marks"], found["marks"][1:], strict=False)
+    ]
+    return {"modules": found["modules"], "steps": dict(zip(STEPS, between, strict=True))}
+
+
+def first_broker(runs: int) -> dict[str, Any]:
+    """Medians over fresh processes; `ready` and `first record` count from the first import on."""
+    found: list[Any] = [fresh() for _ in range(runs)]
+    totals: dict[str, Any] = {"modules": found[0]["modules"]}
+    for name, steps in (("ready", STEPS[:2]), ("first record", STEPS[:3])):
+        for number, unit in enumerate(("seconds", "cpu_seconds")):
+            sums = [sum(each["steps"][step][number] for step in steps) for each in found]
+            totals[f"{name}, {unit}"] = statistics.median(sums)
+    for number, unit in enumerate(("seconds", "cpu_seconds")):
+        totals[f"first group, {unit}"] = statistics.median(each["steps"]["first group"][number] for each in found)
+    return totals
+
+
 def apache_kafka() -> float:
     from tests.interop.kafka_broker import KafkaBroker
 
@@ -85,7 +131,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--without-kafka", action="store_true")
+    parser.add_argument("--fresh-only", action="store_true", help="only what a test's first broker costs")
     arguments = parser.parse_args()
+    first = first_broker(max(arguments.runs, 10))
+    if arguments.fresh_only:
+        print(json.dumps(first) if arguments.json else _told(first))
+        return
     figures = {
         "penstock broker, own process": statistics.median(own_process() for _ in range(arguments.runs)),
         "EmbeddedBroker, in process": statistics.median(embedded() for _ in range(arguments.runs)),
@@ -93,13 +144,23 @@ def main() -> None:
     if not arguments.without_kafka:
         figures["Apache Kafka 4.3.1"] = statistics.median(apache_kafka() for _ in range(min(arguments.runs, 3)))
     if arguments.json:
-        print(json.dumps({"benchmark": "broker_start", "seconds": figures}))
+        print(json.dumps({"benchmark": "broker_start", "seconds": figures, "first broker of a process": first}))
         return
+    print(_told(first))
     print("broker start to first acknowledged record, median seconds")
     reference = figures.get("Apache Kafka 4.3.1")
     for name, seconds in figures.items():
         ratio = f"   {reference / seconds:6.1f}x" if reference else ""
         print(f"  {name:<32} {seconds:8.3f}{ratio}")
+
+
+def _told(first: dict[str, Any]) -> str:
+    lines = [f"first broker of a process, medians ({first['modules']} modules of penstock): seconds, CPU seconds"]
+    lines += [
+        f"  {name:<32} {first[f'{name}, seconds']:8.3f} {first[f'{name}, cpu_seconds']:8.3f}"
+        for name in ("ready", "first record", "first group")
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
