@@ -95,7 +95,7 @@ class RecordError(PenstockError, ValueError):
 
 
 class StateError(PenstockError):
-    """state-locked, state-of-another-group, state-format, state-corrupt, state-schema-changed, disk-full."""
+    """state-locked, -unusable, -of-another-group, -format, -corrupt, -schema-changed; disk-full."""
 
 
 class UserCodeError(PenstockError):

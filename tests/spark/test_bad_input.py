@@ -1,8 +1,14 @@
-"""What a user gets wrong, as the user meets it: a command line, an exit code, one clear error and no traceback."""
+"""What a user gets wrong, as the user meets it: a command line, an exit code, one clear error and no traceback.
+
+Each is here once for the way it is said. What becomes of the records is looked at where no process has to be started
+for it: `runtime/test_failures` (records that do not decode), `runtime/test_bad_circumstances` (permissions, sizes, a
+full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `dsl/test_refusals` (a shuffle).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,6 +30,7 @@ from tests.spark.application.processes import (
 from penstock.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 PROGRAM = str(PROGRAMS / "late_flights.py")
 GOOD = range(40)
@@ -85,6 +92,7 @@ def greet_like_a_web_server(server: socket.socket) -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
+@longer  # an application that does not even start says so like one that fails
 def test_the_topic_is_missing(broker: BrokerProcess, tmp_path: Path) -> None:
     code, said = run(tmp_path, "--bootstrap-server", broker.bootstrap_servers)
     assert code == 1
@@ -124,6 +132,7 @@ def test_undecodable_json_fails_and_is_named(with_a_bad_record: BrokerProcess, t
     assert late(GOOD) <= set(newest(servers, "late-flights-late")), "nothing before it is lost"
 
 
+@longer
 def test_undecodable_json_goes_to_the_dead_letter_topic(with_a_bad_record: BrokerProcess, tmp_path: Path) -> None:
     servers = with_a_bad_record.bootstrap_servers
     code, said = run(tmp_path, "--bootstrap-server", servers, FLIGHTS_ON_ERROR="dead-letter")
@@ -171,9 +180,7 @@ def test_the_directory_is_taken(broker: BrokerProcess) -> None:
 
 
 def test_the_file_is_missing_or_broken(tmp_path: Path) -> None:
-    (tmp_path / "flights.py").write_text(
-        "from penstock import StreamsApp\napp = StreamsApp('x')\napp.streem('flights')\n"
-    )
+    (tmp_path / "flights.py").write_text("from penstock import StreamsApp\napp = StreemsApp('x')\n")
     for name, code in (("fligths.py", "app-missing"), ("flights.py", "user-code")):
         out = penstock("describe", str(tmp_path / name), env={"MASTER": "local[1]"})
         assert out.returncode == 1

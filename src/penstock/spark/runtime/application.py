@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import inheritable_thread_target
 
 from penstock.client.admin import Admin
+from penstock.client.broker_errors import missing_topic
 from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from penstock.client.membership import events as member_events
 from penstock.client.membership.assignment import AssignmentSnapshot
@@ -27,6 +28,7 @@ from penstock.client.membership.heartbeat_version import HeartbeatVersion
 from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
+from penstock.protocol.error_codes import ErrorCode
 from penstock.spark.observation import Observation
 from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
@@ -226,10 +228,14 @@ class ApplicationRuntime:
             for branch in subtopology.branches:
                 if isinstance(branch.sink, TopicSink):
                     sinks[branch.sink.topic] = branch.sink.partitions or sinks.get(branch.sink.topic)
-        known = self._client.metadata([*sorted(sources), *sorted(sinks)], refresh=True).topics
+        cluster = self._client.metadata([*sorted(sources), *sorted(sinks)], refresh=True)
+        known = cluster.topics
         to_create = {name: count for name, count in sinks.items() if name not in known and count}
         missing = [name for name in [*sorted(sources), *sorted(sinks)] if name not in known and name not in to_create]
         if missing:
+            code = cluster.refused.get(missing[0], ErrorCode.unknown_topic_or_partition)
+            if code != ErrorCode.unknown_topic_or_partition:
+                raise missing_topic(code, missing[0])
             raise topic_missing(missing[0], self._client.metadata(refresh=True).topics, self.bootstrap_servers)
         if to_create:
             replicas = int(self.app.config["replication.factor"])

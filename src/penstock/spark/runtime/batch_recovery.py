@@ -25,6 +25,7 @@ __all__ = ["BatchRecovery"]
 
 log = logging.getLogger("penstock.spark")
 RETRIES = 4
+_HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
 MOST_UNDIGESTIBLE = 1000
 
 
@@ -124,4 +125,4 @@ def _is_transient(failed: BatchFailed) -> bool:
     cause: PenstockError | None = failed.cause
     if cause is None:
         return kind_of(failed.error) in ("worker-lost", "cancelled")
-    return isinstance(cause, (CannotConnect, BrokerError))
+    return isinstance(cause, (CannotConnect, BrokerError)) and cause.code not in _HOPELESS

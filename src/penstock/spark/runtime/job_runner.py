@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -13,10 +15,12 @@ from penstock.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPla
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
 from penstock.spark.runtime.side_path import SidePath
 from penstock.spark.runtime.spark_errors import reason_of, user_error
+from penstock.spark.runtime.store_files import disk_full
 
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
 
+LEAST_ROOM_BYTES = 64 * 1024
 _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
@@ -114,7 +118,7 @@ class JobRunner:
         except PenstockError:
             raise
         except Exception as error:
-            raise BatchFailed(error, side_path.errors()) from error
+            raise BatchFailed(error, side_path.errors() or _without_room(plan.state_dir)) from error
         finally:
             side_path.remove()
 
@@ -142,6 +146,14 @@ class JobRunner:
 
 def _rows(prepared: PreparedPlan) -> list[StageReport]:
     return [StageReport.from_json(row["report"]) for row in prepared.collect()]
+
+
+def _without_room(state_dir: str) -> list[PenstockError]:
+    """A stage on a full disk cannot even say so; then the disk does."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(state_dir).free < LEAST_ROOM_BYTES:
+            return [disk_full(Path(state_dir))]
+    return []
 
 
 def _is_spark(error: Any) -> bool:

@@ -36,7 +36,8 @@ class SidePath:
 
     def write_error(self, stage: str, slot: int, error: BaseException) -> None:
         """Only what a user can read: code, sentence, fix, facts; for errors that are not ours the last of the trace."""
-        self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
+        with contextlib.suppress(OSError):  # no room on the disk, say: the error itself matters more, and goes on
+            self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
 
     def reports(self) -> list[StageReport]:
         return [StageReport.from_json(text) for text in self._read(".report")]

@@ -12,6 +12,7 @@ Everything in it but the ids can be deleted while the application is stopped; it
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -28,7 +29,7 @@ from typing import Any
 import xxhash
 
 from penstock.errors import StateError
-from penstock.spark.runtime.store_files import file_bytes, remove_store
+from penstock.spark.runtime.store_files import disk_full, file_bytes, remove_store
 
 __all__ = ["StateDirectory"]
 
@@ -44,15 +45,27 @@ class StateDirectory:
     """Two processes with one member identity are not told apart by a coordinator, so a second one is refused here."""
 
     def __init__(self, path: Path, group_id: str | None = None) -> None:
-        """Raises StateError: state-locked, state-of-another-group, state-format."""
+        """Raises StateError: state-locked, state-of-another-group, state-format, state-unusable, disk-full."""
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = -1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._take(group_id)
+        except OSError as error:
+            self.release()
+            raise _unusable(path, error) from error
+        except BaseException:
+            self.release()
+            raise
+        shutil.rmtree(path / ".batches", ignore_errors=True)  # what a killed process left
+
+    def _take(self, group_id: str | None) -> None:
+        path = self.path
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
-            os.close(self._file)
             raise StateError(
                 "state-locked",
                 f"the state directory {path} is in use by process {owner or '?'}",
@@ -62,13 +75,8 @@ class StateDirectory:
             ) from error
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
-        try:
-            if group_id is not None:
-                self._check(group_id)
-        except BaseException:
-            self.release()
-            raise
-        shutil.rmtree(path / ".batches", ignore_errors=True)  # what a killed process left
+        if group_id is not None:
+            self._check(group_id)
 
     def _check(self, group_id: str) -> None:
         facts = self._facts()
@@ -162,6 +170,17 @@ class StateDirectory:
 
 def _checksum(facts: dict[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+
+
+def _unusable(path: Path, error: OSError) -> StateError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(path)
+    return StateError(
+        "state-unusable",
+        f"the state directory {path} cannot be used: {error.strerror or error}",
+        "It must be a directory that this user may create, read and write: state_dir=, or PENSTOCK_STATE_DIR.",
+        path=str(path),
+    )
 
 
 def _last_written(directory: Path) -> float:

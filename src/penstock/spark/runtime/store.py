@@ -27,7 +27,15 @@ import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.spark.runtime.bulk_load import name_of_key, newest_values
-from penstock.spark.runtime.store_files import CORRUPTIONS, condemn, file_bytes, file_id, open_environment, open_to_look
+from penstock.spark.runtime.store_files import (
+    CORRUPTIONS,
+    condemn,
+    disk_full,
+    file_bytes,
+    file_id,
+    open_environment,
+    open_to_look,
+)
 from penstock.spark.runtime.store_records import (
     BatchKey,
     StoreIdentity,
@@ -267,7 +275,7 @@ class TaskStore:
             except lmdb.MapFullError:
                 self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
             except lmdb.DiskError as error:
-                raise StateError("disk-full", f"the disk of the state directory {self.path} is full") from error
+                raise disk_full(self.path) from error
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:

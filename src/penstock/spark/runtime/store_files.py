@@ -23,6 +23,7 @@ from penstock.errors import StateError
 __all__ = [
     "CORRUPTIONS",
     "condemn",
+    "disk_full",
     "file_bytes",
     "file_id",
     "open_environment",
@@ -47,6 +48,16 @@ CORRUPTIONS = (
     lmdb.IncompatibleError,
     lmdb.BadDbiError,
 )
+
+
+def disk_full(path: Path) -> StateError:
+    """The error for a write that had no room, anywhere below the state directory."""
+    return StateError(
+        "disk-full",
+        f"the disk of the state directory {path} is full",
+        "Make room and start again: it goes on where it was. Stores may be deleted, changelogs bring them back.",
+        path=str(path),
+    )
 
 
 def path_of_store(state_dir: str | Path, subtopology_id: str, partition: int, name: str) -> Path:
@@ -163,7 +174,7 @@ def _probed(path: Path) -> lmdb.Environment:
             str(path), map_size=FIRST_MAP_BYTES, max_dbs=2, sync=False, metasync=False, readahead=False, max_readers=512
         )
     except lmdb.DiskError as error:
-        raise StateError("disk-full", f"the disk of the state directory {path} is full") from error
+        raise disk_full(path) from error
     try:
         _check_length(path, environment)
         environment.reader_check()  # readers that were killed would pin pages for ever
