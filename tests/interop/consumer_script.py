@@ -87,7 +87,7 @@ class ConsumerScript(Script):
     def beat(self, step: str, member: str, **fields: Any) -> Any:
         """`owned`: None says nothing, MINE what it has, else partitions by topic; `epoch` defaults to its own."""
         answer = self._consumer_beat(member, **fields)
-        self._record(step, self._told(answer, member))
+        self._record(step, self._heartbeat_told(answer, member))
         return answer
 
     def beat_until(self, step: str, member: str, condition: Callable[[Any], bool], **fields: Any) -> None:
@@ -95,7 +95,7 @@ class ConsumerScript(Script):
             answer = self._consumer_beat(member, **fields)
             return answer if condition(answer) else None
 
-        told = self._told(eventually(step, beat), member)
+        told = self._heartbeat_told(eventually(step, beat), member)
         self._record(step, {**told, "assignment": self.partitions[member]})
 
     def beat_quietly(self, member: str) -> None:
@@ -149,7 +149,7 @@ class ConsumerScript(Script):
                 self.partitions[member] = self._by_name(answer.assignment)
         return answer
 
-    def _told(self, answer: Any, member: str) -> dict[str, object]:
+    def _heartbeat_told(self, answer: Any, member: str) -> dict[str, object]:
         if answer.error_code is not ErrorCode.none:
             return {"error": kafka_name(answer.error_code), "message": answer.error_message}
         made = not member and bool(answer.member_id)

@@ -30,6 +30,8 @@ from penstock.coordinator.result import CoordinatorRecord
 __all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState"]
 
 FIRST_EPOCH = 1
+_UNWRITTEN = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)
+"""Of a group that has no record of its epoch, and only of that: an upgraded group's first epoch may be 1 as well."""
 
 
 class GroupState(Enum):
@@ -48,7 +50,7 @@ class ConsumerGroup:
     out with the next group epoch."""
 
     group_id: str
-    metadata: ConsumerGroupMetadataValue = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)  # noqa: RUF009 - frozen
+    metadata: ConsumerGroupMetadataValue = _UNWRITTEN
     members: dict[str, ConsumerGroupMember] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)
     target_metadata: ConsumerGroupTargetAssignmentMetadataValue = ConsumerGroupTargetAssignmentMetadataValue(  # noqa: RUF009
@@ -75,7 +77,7 @@ class ConsumerGroup:
     def is_blank(self) -> bool:
         """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
         nothing = not (self.members or self.target or self.subscriptions.resolved)
-        return nothing and self.group_epoch == self.assignment_epoch == FIRST_EPOCH
+        return nothing and self.metadata is _UNWRITTEN and self.assignment_epoch == FIRST_EPOCH
 
     def target_of(self, member_id: str) -> Partitions:
         return self.target.get(member_id, NO_PARTITIONS)
@@ -182,7 +184,8 @@ class ConsumerGroup:
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
         """The records that rebuild this group; their order is not that of the log."""
-        yield records.group_metadata_record(self.group_id, self.metadata)
+        if self.metadata is not _UNWRITTEN:
+            yield records.group_metadata_record(self.group_id, self.metadata)
         if self.partition_metadata is not None:
             key = ConsumerGroupPartitionMetadataKey(group_id=self.group_id)
             yield CoordinatorRecord(key=key, value=self.partition_metadata)
