@@ -97,8 +97,8 @@ _ROWS: Final = (
     _text(
         "processing.guarantee",
         None,
-        "at_least_once",
-        "at_least_once or exactly_once_v2; the argument processing_guarantee= comes first",
+        "exactly_once_v2",
+        "exactly_once_v2 or at_least_once; the argument processing_guarantee= comes first",
         choices=("at_least_once", "exactly_once_v2"),
     ),
     _int(

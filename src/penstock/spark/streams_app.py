@@ -69,8 +69,8 @@ class StreamsApp:
         PENSTOCK_BOOTSTRAP_SERVERS, else localhost:9092. `state_dir`: None takes PENSTOCK_STATE_DIR, else
         `<user's state directory>/penstock/<name>`. `trigger_interval_ms` 0: the next micro-batch as soon as there is
         data. `processing_guarantee`: "exactly_once_v2" or "at_least_once", as Kafka Streams names them; None takes
-        `processing.guarantee` of `config`. `on_error`: what becomes of a record that cannot be used: "fail", "skip" or
-        DeadLetter("topic").
+        `processing.guarantee` of `config`, by default exactly_once_v2. `on_error`: what becomes of a record that cannot
+        be used: "fail", "skip" or DeadLetter("topic").
         `config`: further settings by Kafka's names, see `penstock.spark.settings`. `security.protocol`, `ssl.*` and
         `sasl.*` may stand there, in the environment (PENSTOCK_SASL_PASSWORD) or in the file that PENSTOCK_CONFIG names.
         Raises ConfigError.
@@ -85,7 +85,7 @@ class StreamsApp:
                 "letters, digits, '.', '_' and '-', at most 120: it becomes part of topic names",
             )
         if processing_guarantee is not None:
-            _check_choice("processing_guarantee", processing_guarantee, ("at_least_once", "exactly_once_v2"))
+            _check_choice("processing_guarantee", processing_guarantee, ("exactly_once_v2", "at_least_once"))
         _check_choice("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none"))
         if isinstance(trigger_interval_ms, bool) or not isinstance(trigger_interval_ms, int) or trigger_interval_ms < 0:
             raise ConfigError(

@@ -11,7 +11,8 @@ from penstock.spark import session
 
 crashing.in_the_driver()
 spark = session("crashing", master=os.environ["MASTER"], settings={"spark.python.daemon.module": "crashing"})
-app = StreamsApp("each-flight", spark=spark, processing_guarantee="exactly_once_v2")
+timeout_ms = int(os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"))
+app = StreamsApp("each-flight", spark=spark, config={"transaction.timeout.ms": timeout_ms})
 
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
 counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier").alias("carrier"))

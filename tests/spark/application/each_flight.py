@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 
 from penstock import StreamsApp
 
-app = StreamsApp(os.environ.get("FLIGHTS_GROUP", "each-flight"))
+app = StreamsApp(
+    os.environ.get("FLIGHTS_GROUP", "each-flight"), processing_guarantee=os.environ.get("GUARANTEE", "exactly_once_v2")
+)
 
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
 counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier").alias("carrier"))

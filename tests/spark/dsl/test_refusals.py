@@ -189,7 +189,7 @@ def test_topic_names(app, topic):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ({"processing_guarantee": "maybe"}, "at_least_once, exactly_once_v2"),
+        ({"processing_guarantee": "maybe"}, "exactly_once_v2, at_least_once"),
         ({"config": {"processing.guarantee": "exactly_once"}}, "processing.guarantee is 'exactly_once'"),
         ({"auto_offset_reset": "newest"}, "earliest, latest, none"),
         ({"on_error": "ignore"}, "ignore"),

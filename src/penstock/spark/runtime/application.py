@@ -40,6 +40,7 @@ from penstock.spark.runtime.slot_transactions import SlotTransactions
 from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.status import write_status_of
 from penstock.spark.runtime.store import BatchKey, boot_id
+from penstock.spark.runtime.transaction_journal import TransactionJournal
 from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class ApplicationRuntime:
         self._topic_ids: dict[str, str] = {}
         self._transactions: dict[str, SlotTransactions] = {}
         self.directory = StateDirectory(Path(app.state_dir), self.group_id)
+        self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._client = self.network_client()
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
@@ -95,6 +97,7 @@ class ApplicationRuntime:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
             self._check_topics()
+            self._journal.end_left_behind(self._client, transaction_timeout_ms=self.transaction_timeout_ms)
             self.state.start()
             self._build_runners()
             self.observation.started()
@@ -197,6 +200,7 @@ class ApplicationRuntime:
 
     def _announce_transactions(self, transactional_ids: list[str]) -> None:
         assert self._link is not None
+        self._journal.add(transactional_ids)
         self._link.end_transactions_of(transactional_ids, transaction_timeout_ms=self.transaction_timeout_ms)
 
     def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
@@ -388,7 +392,8 @@ class ApplicationRuntime:
         self.state.let_go()
         for runner in self.runners.values():
             runner.stop()
-        self._await_runners()
+        if self._await_runners() and not self.is_failed:
+            self._journal.clear()
         if self._link is not None:
             with contextlib.suppress(PenstockError, OSError):
                 # With an instance id a stop is the first half of a restart: the tasks wait for the same instance.
@@ -398,16 +403,19 @@ class ApplicationRuntime:
         self.observation.ended()
         self.is_stopped.set()
 
-    def _await_runners(self) -> None:
-        """Micro-batches finish, as long as there is a broker that could take their commits."""
+    def _await_runners(self) -> bool:
+        """Micro-batches finish, as long as there is a broker that could take their commits. Whether all did."""
+        finished = True
         deadline = time.monotonic() + self._max_poll_ms / 1000
         for runner in self.runners.values():
             while not runner.join(STOP_PATIENCE):
                 if time.monotonic() > deadline or not self._is_broker_there():
+                    finished = False
                     runner.abandon()
                     runner.join(STOP_PATIENCE)
                     break
             runner.close()
+        return finished
 
     def _is_broker_there(self) -> bool:
         try:

@@ -1,0 +1,81 @@
+"""The transactional ids of whoever uses a state directory, written down before they are used.
+
+The guardian ends what a driver that died had open. If both die (the container, `kill -9` of the whole tree), nobody
+does: readers of committed records, and whoever takes the tasks over, would wait for the transactions' timeout. So the
+next process in the same directory does it first thing, with InitProducerId, which shuts out whatever still writes for
+the dead one besides.
+
+Rules. A process writes with ids of its own only (they hold its member id), so no two that live ever share one. It ends
+others' only under the directory's lock: they are nobody's then. Where the lock cannot help (a directory that was
+copied to another host while it was in use) the one that is ended finds out by a fenced transaction, takes a fresh
+identity and runs that batch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.client.network_client import NetworkClient
+from penstock.client.transactions import Transactions
+from penstock.errors import PenstockError, StateError
+
+__all__ = ["TransactionJournal"]
+
+log = logging.getLogger("penstock.spark")
+FILE = "transactional.ids"
+END_WAIT_MS = 5000
+
+
+class TransactionJournal:
+    """Mutable: a file of one id per line. Several runners of one process add to it."""
+
+    def __init__(self, directory: Path, group_id: str) -> None:
+        """`directory` is locked by the caller for as long as this lives."""
+        self._path = directory / FILE
+        self._prefix = f"{group_id}-"
+        self._added: set[str] = set()
+
+    def left_behind(self) -> list[str]:
+        """The ids of the processes before, in the order of their first use; none after a clean stop."""
+        try:
+            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        return list(dict.fromkeys(line for line in lines if line.startswith(self._prefix)))
+
+    def add(self, transactional_ids: Iterable[str]) -> None:
+        """They are about to be used. One write, so a killed process leaves whole lines. Raises StateError: disk-full."""
+        fresh = [tid for tid in transactional_ids if tid not in self._added]
+        if not fresh:
+            return
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write("".join(f"{tid}\n" for tid in fresh).encode())
+        except OSError as error:
+            raise StateError(
+                "disk-full",
+                f"{self._path} cannot be written: {error.strerror}",
+                "Make room on the disk of the state directory.",
+                path=str(self._path),
+            ) from error
+        self._added.update(fresh)
+
+    def clear(self) -> None:
+        """Nothing is open any more."""
+        self._added.clear()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+
+    def end_left_behind(self, client: NetworkClient, *, transaction_timeout_ms: int) -> None:
+        """Abort what the processes before had open. What cannot be ended within seconds is left to its timeout."""
+        ids = self.left_behind()
+        if ids:
+            ends = Transactions(client, transaction_timeout_ms=transaction_timeout_ms)
+            for tid, outcome in ends.initialise(ids, timeout_ms=END_WAIT_MS).items():
+                if isinstance(outcome, PenstockError):
+                    log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
+            log.info("ended what %d transactional ids of the process before may have had open", len(ids))
+        self.clear()
