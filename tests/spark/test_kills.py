@@ -53,6 +53,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 both = pytest.mark.parametrize(
     "guarantee", [EXACTLY_ONCE, pytest.param(AT_LEAST_ONCE, marks=longer)], ids=["exactly-once", "at-least-once"]
 )
+SEEDS = range((first_seed := int(os.environ.get("KILLS_FIRST", "0"))), first_seed + int(os.environ.get("KILLS", "2")))
 StartBroker = Callable[..., BrokerProcess]
 StartApplication = Callable[..., Application]
 
@@ -175,8 +176,8 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
         ended_s = time.monotonic() - killed_at
         until(lambda: first.open_tasks + second.open_tasks == TASKS, "all open", first, second, broker)
         opened_s = time.monotonic() - killed_at
-        print(f"\ntasks moved {moved_s:.2f} s after the kill (session timeout 6 s), transactions ended {ended_s:.2f} s, "
-              f"all tasks open {opened_s:.2f} s")  # fmt: skip
+        print(f"\ntasks moved {moved_s:.2f} s after the kill (session timeout 6 s), "
+              f"transactions ended {ended_s:.2f} s, all tasks open {opened_s:.2f} s")  # fmt: skip
 
         sent = feed.stop()
         until(lambda: caught_up(admin, GROUP), "caught up", first, second, broker)
@@ -242,10 +243,9 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
 
 
 @longer
-@pytest.mark.parametrize("seed", range(int(os.environ.get("KILLS_FIRST", "0")),
-                                       int(os.environ.get("KILLS_FIRST", "0")) + int(os.environ.get("KILLS", "2"))))  # fmt: skip
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_kills(start_broker, start_application, seed) -> None:
-    """Two instances; drivers, Python workers, guardians, driver and guardian at once, the broker. KILLS: how many runs."""
+    """Two instances; drivers, Python workers, guardians, both, the broker. KILLS=10 KILLS_FIRST=0: the seeds."""
     chance = random.Random(seed)
     broker = start_broker(**SHORT_SESSION)
     instances = [start_application(broker, name) for name in "ab"]

@@ -46,7 +46,8 @@ __all__ = [
 
 PROGRAMS = Path(__file__).parent
 ORIGINS = ("EWR", "JFK", "LGA", "SWF", "HPN")
-WAIT_S = 120.0
+WAIT_S = float(os.environ.get("PENSTOCK_WAIT_S", "120"))
+"""How long a wait may last; a crowded machine needs more."""
 
 
 def until(condition: Callable[[], Any], what: str, *told: Any, within: float = WAIT_S) -> Any:

@@ -1,6 +1,7 @@
 """Exactly once in one process: what readers of committed records see after things went wrong, and what may change."""
 
 import json
+import logging
 import threading
 
 import pytest
@@ -9,11 +10,10 @@ from penstock.client.admin import Admin
 from penstock.client.network_client import NetworkClient
 from penstock.client.transactions import Transactions
 from penstock.errors import CannotConnect
-from penstock.spark.runtime import batch_commit
+from penstock.spark.runtime import batch_commit, task_opener
 from penstock.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
-EXACTLY_ONCE = {"processing_guarantee": "exactly_once_v2"}
 
 
 def values(broker, topic):
@@ -36,7 +36,7 @@ def assert_each_once(broker, numbers, topic="each"):
 
 
 def test_a_cancelled_job_leaves_nothing_behind(broker, make_app, running, flights):
-    app = make_app("slow", **EXACTLY_ONCE)
+    app = make_app("slow")
     flights.count_slowly(app)
     started = running(app)
     started.wait_until("running", timeout=60)
@@ -69,7 +69,7 @@ def test_an_end_that_nobody_heard(broker, make_app, running, flights, monkeypatc
 
     monkeypatch.setattr(Transactions, "end", deaf)
     flights.send(broker, range(200))
-    app = running(each_by_number(make_app("each", **EXACTLY_ONCE)))
+    app = running(each_by_number(make_app("each")))
     app.wait_until("caught-up", timeout=60)
     assert lost.is_set()
     flights.send(broker, range(200, 400))
@@ -87,7 +87,7 @@ def test_the_guarantee_may_be_switched_while_state_lives_on(broker, make_app, ru
             app.wait_until("caught-up", timeout=60)
     assert_each_once(broker, range(sent))
     # and a count that is carried through all of them
-    with flights.count_by_origin(make_app("sum", instance="b", **EXACTLY_ONCE)).start() as app:
+    with flights.count_by_origin(make_app("sum", instance="b")).start() as app:
         app.wait_until("caught-up", timeout=60)
     flights.send(broker, range(sent, sent + 50))
     with flights.count_by_origin(make_app("sum", instance="b", processing_guarantee="at_least_once")).start() as app:
@@ -101,7 +101,7 @@ def test_two_branches_and_dead_letters_share_a_topic_in_one_transaction(broker, 
     texts = ["{broken"] + [json.dumps({"text": str(n)}) for n in range(100)] + ["{broken too"]
     for partition in (0, 1):
         broker.produce("numbers", texts, partition=partition)
-    app = make_app("shared", **EXACTLY_ONCE)
+    app = make_app("shared")
     rows = app.stream("numbers", schema="text string", on_error=DeadLetter("rest"))
     rows.where("cast(text as int) < 50").selectExpr("concat('low ', text) as text").to_topic("rest")
     rows.where("cast(text as int) >= 50").selectExpr("concat('high ', text) as text").to_topic("rest")
@@ -119,7 +119,7 @@ def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, runn
         texts = [str(n) for n in range(partition * 100, partition * 100 + 100)]
         texts[50] = "many"
         broker.produce("numbers", [json.dumps({"text": text}) for text in texts], partition=partition)
-    app = make_app("casts", **EXACTLY_ONCE)
+    app = make_app("casts")
     rows = app.stream("numbers", schema="text string", on_error="skip")
     rows.selectExpr("cast(text as int) AS number").to_topic("out", partitions=1)
     started = running(app)
@@ -127,10 +127,28 @@ def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, runn
     assert sorted(row["number"] for row in values(broker, "out")) == [n for n in range(200) if n % 100 != 50]
 
 
+def test_offsets_that_somebody_left_undecided_are_waited_for(broker, make_app, running, flights, caplog, monkeypatch):
+    """However long: a transaction may be open for minutes when driver and guardian died at once."""
+    monkeypatch.setattr(task_opener, "STABLE_WAIT_MS", 100)
+    caplog.set_level(logging.WARNING, "penstock.spark")
+    flights.send(broker, range(200))
+    with NetworkClient(broker.bootstrap_servers) as client:
+        of_the_dead = Transactions(client, transaction_timeout_ms=800_000)
+        [identity] = of_the_dead.initialise(["each-dead-flights-0"]).values()
+        pending = {("flights", partition): 0 for partition in range(4)}
+        told = of_the_dead.commit_offsets("each", {identity: pending}, member_id="", member_epoch=-1)
+        assert set(told.values()) == {None}
+        app = running(each_by_number(make_app("each")))
+        app._wait(lambda: caplog.text.count("UNSTABLE_OFFSET_COMMIT; trying again") > 1, None, "said twice")
+        of_the_dead.initialise(["each-dead-flights-0"])
+    app.wait_until("caught-up", timeout=60)
+    assert_each_once(broker, range(200))
+
+
 def test_an_older_transaction_version(broker, make_app, running, flights):
     with Admin(broker.bootstrap_servers) as admin:
         admin.update_features({"transaction.version": 1}, upgrade_type="safe_downgrade")
-    app = running(each_by_number(make_app("each", **EXACTLY_ONCE)))
+    app = running(each_by_number(make_app("each")))
     for start in range(0, 300, 100):
         flights.send(broker, range(start, start + 100))
         app.wait_until("caught-up", timeout=60)
@@ -149,9 +167,11 @@ def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker,
         time.sleep(0.07 * len(numbers))
         return numbers
 
-    broker.produce("flights", [json.dumps(flights.flight(number)) for number in range(120)], partition=0)
-    app = make_app("slow", **EXACTLY_ONCE, config={"transaction.timeout.ms": 5000})
-    rows = app.stream("flights", schema="origin string, n bigint")
+    texts = [json.dumps(flights.flight(number)) for number in range(120)]
+    broker.create_topics({"rest": 1})
+    broker.produce("flights", [*texts[:60], "{broken", *texts[60:]], partition=0)
+    app = make_app("slow", config={"transaction.timeout.ms": 5000})
+    rows = app.stream("flights", schema="origin string, n bigint", on_error=DeadLetter("rest"))
     # written before it is slow: the transaction is open by then
     rows.select("origin", "n").to_topic("early", partitions=1)
     rows.withColumn("n", slowly("n")).select("origin", "n").to_topic("late", partitions=1)
@@ -159,14 +179,15 @@ def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker,
     started.wait_until("caught-up", timeout=120)
     for topic in ("early", "late"):
         assert sorted(row["n"] for row in values(broker, topic)) == list(range(120))
+    assert [record.value for record in broker.records("rest")] == [b"{broken"], "buried with its batch, once"
     sizes = [row["numInputRows"] for row in started.recentProgress]
-    assert sum(sizes) == 120
-    assert max(sizes) < 120, "the first attempt was all of them, and its transaction was over before it was"
+    assert sum(sizes) == 121
+    assert max(sizes) < 121, "the first attempt was all of them, and its transaction was over before it was"
 
 
 def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, flights):
     """The guardian knows the ids; what it would do at the death of the driver is done here while that lives."""
-    app = running(flights.count_by_origin(make_app("sum", **EXACTLY_ONCE)))
+    app = running(flights.count_by_origin(make_app("sum")))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
     link = app._runtime._link

@@ -3,12 +3,15 @@
 import logging
 import os
 import signal
+import threading
 
 import pytest
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
 from penstock.client.admin import Admin
+from penstock.client.member_runner import MemberRunner
+from penstock.client.membership.events import Assigned
 from penstock.client.network_client import NetworkClient
 from penstock.protocol import messages as m
 from penstock.spark.runtime import batch_runner
@@ -35,9 +38,27 @@ def throw_out(broker, group_id, member_id):
         client.call_coordinator(group_id, request, lambda reply: (reply.error_code,))
 
 
-@pytest.mark.parametrize("hears", [True, False], ids=["hears at once", "hears late"])
-def test_a_batch_of_a_lost_member_is_not_committed(broker, make_app, running, flights, caplog, hears):
+def join_again(broker, group_id, app, member_id):
+    """Somebody with the member's own id, process and topology joins: it has the same tasks, at a newer epoch."""
+    assigned = threading.Event()
+    with NetworkClient(broker.bootstrap_servers) as client:
+        runner = MemberRunner(
+            client,
+            group_id=group_id,
+            member_id=member_id,
+            process_id=app._runtime.directory.process_id,
+            topology=app._runtime.compiled.description(),
+            listener=lambda event, _: assigned.set() if isinstance(event, Assigned) else None,
+        )
+        runner.start()
+        assert assigned.wait(30)
+        runner.stop()
+
+
+@pytest.mark.parametrize("how", ["hears at once", "hears late", "joined again"])
+def test_a_batch_of_a_lost_member_is_not_committed(broker, make_app, running, flights, caplog, how):
     """The same tasks come back with a new epoch; what the old epoch's batch left in the stores is undone."""
+    hears = how == "hears at once"
     caplog.set_level(logging.WARNING, "penstock.spark")
     app = running(flights.count_slowly(make_app("slow")))
     app.wait_until("running", timeout=60)
@@ -49,6 +70,8 @@ def test_a_batch_of_a_lost_member_is_not_committed(broker, make_app, running, fl
         if not hears:
             os.kill(guardian, signal.SIGSTOP)
         throw_out(broker, "slow", member)
+        if how == "joined again":
+            join_again(broker, "slow", app, member)
         app._wait(lambda: "is not committed" in caplog.text, None, "refused")
         if not hears:  # the commit itself was refused, not left out
             assert "lost its tasks" not in caplog.text

@@ -80,6 +80,8 @@ class SubtopologyRunner:
             restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,
             opened=self._take_opened,
+            wanted=self._is_wanted,
+            bear=self._bear,
             failed=runtime.fail,
             make_thread=runtime.make_thread,
         )
@@ -222,6 +224,10 @@ class SubtopologyRunner:
         with self._lock:
             self._opening |= dict.fromkeys(inputs, request.number)
         self._opener.open(request)
+
+    def _is_wanted(self, request: OpenRequest) -> bool:
+        with self._lock:
+            return not self._stopping and request.number in self._opening.values()
 
     def _take_opened(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
         with self._lock:

@@ -1,7 +1,8 @@
 """New tasks are opened beside the running ones: committed offsets, reset policy, stores restored; then they may run.
 
 Opening has a thread of its own per subtopology, so that a task which restores for a minute holds up no other. In it the
-order of `tried-on-kafka.md` 1.5: OffsetFetch (stable), then the changelog's end, then replay.
+order of `tried-on-kafka.md` 1.5: OffsetFetch (stable), then the changelog's end, then replay. What time mends is waited
+for as long as the tasks are wanted: a broker that is away, a transaction that somebody who died left open.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.client.admin_results import OffsetAndTimestamp
 from penstock.client.group_offsets import fetch_offsets
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError, CannotConnect, PenstockError
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from penstock.spark.runtime.store import BatchKey
@@ -28,6 +29,7 @@ __all__ = ["OpenRequest", "TaskOpener"]
 
 log = logging.getLogger("penstock.spark")
 CLOSE_WAIT = 2.0
+STABLE_WAIT_MS = 2000  # then it is said, and asked whether the tasks are still wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +57,18 @@ class TaskOpener:
         restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]]], int] | None,
         opened: Callable[[OpenRequest, list[RunningTask]], None],
+        wanted: Callable[[OpenRequest], bool],
+        bear: Callable[[PenstockError], None],
         failed: Callable[[PenstockError], None],
         make_thread: Callable[..., threading.Thread],
     ) -> None:
+        """`bear` waits a little, and raises what no waiting mends."""
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
         self._restored = restored
         self._opened, self._failed = opened, failed
+        self._wanted, self._bear = wanted, bear
         self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
         self._closing = threading.Event()
         self._thread = make_thread(target=self._loop, name=f"penstock-open-{name}", daemon=True)
@@ -82,7 +88,7 @@ class TaskOpener:
     def _loop(self) -> None:
         while (request := self._requests.get()) is not None and not self._closing.is_set():
             try:
-                self._opened(request, self._open(request))
+                self._opened(request, self._patiently(request))
             except Exception as error:
                 if self._closing.is_set():
                     log.debug("%s: opening was given up: %s", self._name, error)
@@ -92,6 +98,16 @@ class TaskOpener:
                     continue
                 log.exception("opening tasks of %s failed", self._name)
                 self._failed(PenstockError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
+
+    def _patiently(self, request: OpenRequest) -> list[RunningTask]:
+        while self._wanted(request):
+            try:
+                return self._open(request)
+            except (BrokerError, CannotConnect) as error:
+                if self._closing.is_set():
+                    raise
+                self._bear(error)
+        return []
 
     def _open(self, request: OpenRequest) -> list[RunningTask]:
         starts = self._starts([where for inputs in request.inputs.values() for where in inputs])
@@ -144,7 +160,7 @@ class TaskOpener:
         """Committed offsets; where there is none, what `auto_offset_reset` says."""
         if not inputs:
             return {}
-        found = dict(fetch_offsets(self._client, self._group_id, inputs, require_stable=True))
+        found = fetch_offsets(self._client, self._group_id, inputs, require_stable=True, timeout_ms=STABLE_WAIT_MS)
         fresh = [where for where in inputs if found.get(where, -1) < 0]
         admin = Admin(self._client)
         first = _offsets(admin.list_offsets(dict.fromkeys(inputs, "earliest")))

@@ -47,7 +47,7 @@ class TransactionJournal:
         return list(dict.fromkeys(line for line in lines if line.startswith(self._prefix)))
 
     def add(self, transactional_ids: Iterable[str]) -> None:
-        """They are about to be used. One write, so a killed process leaves whole lines. Raises StateError: disk-full."""
+        """They are about to be used. One write: a killed process leaves whole lines. Raises StateError: disk-full."""
         fresh = [tid for tid in transactional_ids if tid not in self._added]
         if not fresh:
             return
