@@ -30,7 +30,8 @@ def test_the_demo_passes(tmp_path: Path) -> None:
     for _ in range(2 if os.environ.get("PENSTOCK_LONG") else 1):
         done = subprocess.run(DEMO, capture_output=True, text=True, timeout=400, env=environment(tmp_path), check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "336,776 counted   0 lost" in done.stdout
+        assert "336,776 counted   0 lost   0 repeated" in done.stdout
+        assert "guarantee     exactly_once_v2: nothing lost and nothing repeated, through the kill" in done.stdout
         assert re.search(r"\n  PASSED in ", done.stdout)
         assert re.search(r"saw it die and told the group: \d+\.\d\d s", done.stdout)
         assert "EWR  120,835 flights planned, 117,596 left, 15.108 min late on average" in done.stdout

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.cli.demo.flights import Departures, FlightYear
-from penstock.cli.demo.proof import figures, shortfalls
+from penstock.cli.demo.proof import figures, kept_guarantee, shortfalls
 from penstock.cli.verdict_report import ending, sink_lines
 from penstock.spark.verdict import SinkVerdict, Verdict
 
 YEAR = FlightYear(days=(), by_origin={"JFK": Departures(flights=12, departed=10, delay_minutes=25.0)}, by_carrier={})
 
 
-def document(**sink: Any) -> dict[str, Any]:
+def document(guarantee: str = "at_least_once", **sink: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"topic": "by-origin", "kind": "table", "expected": 3, "found": 3, "equal": 3} | sink
     verdict = Verdict(
         app_name="flight-delays",
-        guarantee="at_least_once",
+        guarantee=guarantee,
         records=0,
         bad_records=0,
         waiting=0,
@@ -43,6 +43,21 @@ def test_repeats_are_counted_and_told() -> None:
     assert repeated["passed"]
     assert shortfalls(repeated, YEAR, {"JFK": {"flights": 17, "mean_delay": 2.6}}) == []
     assert figures(YEAR, {"JFK": {"flights": 17}})[0].endswith("the stream counted 17 (+7)")
+
+
+def test_a_repeat_breaks_exactly_once() -> None:
+    repeated = document("exactly_once_v2", equal=2, repeated=7)
+    assert not repeated["passed"]
+    assert ending(repeated).startswith("DIFFERS")
+    assert kept_guarantee(repeated, passed=False) == "exactly_once_v2: broken, 7 repeated"
+
+
+def test_the_guarantee_is_claimed_when_it_was_seen() -> None:
+    once = document("exactly_once_v2")
+    assert kept_guarantee(once, passed=True).endswith("nothing lost and nothing repeated, through the kill")
+    assert kept_guarantee(once, passed=False).endswith("not shown, see below")
+    assert kept_guarantee(document(), passed=True) == "at_least_once: nothing repeated this time"
+    assert kept_guarantee(document(equal=2, repeated=1200), passed=True).startswith("at_least_once: 1,200 repeated")
 
 
 def test_what_is_lost_or_wrong_fails() -> None:

@@ -14,7 +14,7 @@ def command(fast: bool, keep: bool) -> int:
     """Two Spark applications share 336,776 real flights; one is killed half way; at the end everything is recomputed.
 
     Starts a broker and everything else by itself, in a temporary directory. About two minutes, with --fast less than
-    one. Needs the extra `demo` and Java 17 or later. Exit code 0: nothing was lost; what was repeated is counted.
+    one. Needs the extra `demo` and Java 17 or later. Exit code 0: nothing was lost and nothing repeated.
     """
     from penstock.cli.demo.acts import DemoOptions, run_demo
 

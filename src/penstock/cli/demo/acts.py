@@ -12,14 +12,14 @@ from penstock.cli.demo.flights import FlightYear, load_year
 from penstock.cli.demo.machine import machine_line
 from penstock.cli.demo.observer import Observer, Sight
 from penstock.cli.demo.play import DAY_SECONDS, Play
-from penstock.cli.demo.proof import figures, recompute, shortfalls
+from penstock.cli.demo.proof import figures, kept_guarantee, recompute, shortfalls
 from penstock.cli.demo.screen import Screen
 from penstock.cli.demo.stage import GROUP, PARTITIONS, TOPIC, Stage, example_path
 from penstock.cli.demo.takeover import Takeover, is_shared, watch_takeover
 from penstock.cli.instances import stop_all
 from penstock.cli.running import terminable
 from penstock.cli.terminal import talk
-from penstock.cli.verdict_report import repeats, sink_lines
+from penstock.cli.verdict_report import sink_lines
 from penstock.client.admin import Admin
 
 __all__ = ["DemoOptions", "run_demo"]
@@ -213,13 +213,7 @@ class _Demo:
 
     def _close(self, document: Mapping[str, Any], wrong: list[str], *, passed: bool) -> None:
         screen, took = self.screen, self.takeover
-        guarantee = document["guarantee"]
-        again = (
-            f": {repeats(document):,} repeated, allowed after a kill"
-            if repeats(document)
-            else ": nothing repeated this time"
-        )
-        screen.line(f"  guarantee     {guarantee}{again}")
+        screen.line(f"  guarantee     {kept_guarantee(document, passed=passed)}")
         if took is not None:
             told = f"noticed after {took.noticed_s:.2f} s, running elsewhere after {took.working_s:.2f} s"
             screen.line(f"  the kill      {told}; without a guardian the broker waits 45 s")

@@ -13,7 +13,7 @@ from penstock.cli.demo.stage import Stage, example_path, spark_environment
 from penstock.cli.verdict_report import repeats
 from penstock.errors import PenstockError
 
-__all__ = ["figures", "recompute", "shortfalls"]
+__all__ = ["figures", "kept_guarantee", "recompute", "shortfalls"]
 
 TIMEOUT_SECONDS = 300
 
@@ -77,3 +77,13 @@ def shortfalls(document: Mapping[str, Any], year: FlightYear, airports: Mapping[
         elif not more and row is not None and abs(row["mean_delay"] - known.mean_delay) > 0.00051:
             wrong.append(f"{name}: the mean delay is {row['mean_delay']}, it should be {known.mean_delay:.3f}")
     return wrong
+
+
+def kept_guarantee(document: Mapping[str, Any], *, passed: bool) -> str:
+    """What was asked for, and what the verifier found of it: nothing is claimed that was not seen."""
+    guarantee, again = document["guarantee"], repeats(document)
+    if guarantee == "at_least_once":
+        return f"{guarantee}: {f'{again:,} repeated, allowed after a kill' if again else 'nothing repeated this time'}"
+    if again:
+        return f"{guarantee}: broken, {again:,} repeated"
+    return f"{guarantee}: {'nothing lost and nothing repeated, through the kill' if passed else 'not shown, see below'}"
