@@ -181,6 +181,7 @@ class ApplicationRuntime:
         transactions = SlotTransactions(
             client,
             group_id=self.group_id,
+            incarnation=self.incarnation,
             subtopology_id=subtopology_id,
             timeout_ms=self.transaction_timeout_ms,
             announce=self._announce_transactions,

@@ -45,7 +45,7 @@ class Patience:
 class BatchCommit(Protocol):
     """One of the guarantees, for one subtopology."""
 
-    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+    def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """The slots as they go into a plan. Raises CannotConnect, BrokerError."""
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
@@ -64,8 +64,7 @@ class AtLeastOnce:
     def __init__(self, client: NetworkClient, group_id: str) -> None:
         self._client, self._group_id = client, group_id
 
-    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
-        del member_id
+    def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         return slots
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
@@ -97,8 +96,8 @@ class ExactlyOnce:
     def __init__(self, client: NetworkClient, group_id: str, transactions: SlotTransactions) -> None:
         self._client, self._group_id, self._transactions = client, group_id, transactions
 
-    def begin(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
-        return self._transactions.stamped(slots, member_id)
+    def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+        return self._transactions.stamped(slots)
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
         offsets = {

@@ -283,7 +283,7 @@ class SubtopologyRunner:
 
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment
-        return self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots, assignment.member_id), batch)
+        return self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots), batch)
 
     def _add_restored(self, records: int) -> None:
         self.progress.restored += records

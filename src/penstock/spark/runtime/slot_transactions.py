@@ -1,10 +1,13 @@
-"""The driver's transactions: one per slot and micro-batch, `<group>-<member id>-<subtopology>-<slot>`.
+"""The driver's transactions: one per slot and micro-batch, `<group>-<incarnation>-<subtopology>-<slot>`.
 
 The driver owns the producer identities; they travel in the plan to the stages, which write with them. When the Spark
 job has succeeded, the offsets go into every slot's transaction and all are ended, each step for all slots at once.
 Rules (`tried-on-kafka.md` 1): an identity comes from InitProducerId or from the last EndTxn, and is used for one
 transaction; whatever is not a plain success takes it away, and the slot gets another before it runs again. A slot's
 outcome is its own: "committed", or an error, behind which the offsets of the group tell what is true.
+
+The incarnation is this process's alone. A member id may be kept over restarts, and the guardian of the process before,
+if it is late, must not shut the successor out.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import replace
 from penstock.client.network_client import NetworkClient
 from penstock.client.produce_queue import TransactionalIdentity
 from penstock.client.transactions import Transactions, transaction_version
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import PenstockError
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
 
 __all__ = ["SlotTransactions"]
@@ -34,6 +37,7 @@ class SlotTransactions:
         client: NetworkClient,
         *,
         group_id: str,
+        incarnation: str,
         subtopology_id: str,
         timeout_ms: int,
         announce: Callable[[list[str]], None],
@@ -41,6 +45,7 @@ class SlotTransactions:
         """`announce` hears of transactional ids before they are used: who ends them when the driver dies."""
         self._client = client
         self._group_id, self._subtopology_id, self._timeout_ms = group_id, subtopology_id, timeout_ms
+        self._prefix = f"{group_id}-{incarnation}-{subtopology_id}-"
         self._announce = announce
         self._transactions: Transactions | None = None
         self._identities: dict[str, TransactionalIdentity] = {}
@@ -50,9 +55,9 @@ class SlotTransactions:
         """The cluster's `transaction.version`; known once a slot was stamped."""
         return self._transactions.version if self._transactions is not None else 0
 
-    def stamped(self, slots: tuple[SlotPlan, ...], member_id: str) -> tuple[SlotPlan, ...]:
+    def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """The slots with their identities. Raises CannotConnect, BrokerError when they are not to be had."""
-        by_slot = {slot.slot: self._id(member_id, slot.slot) for slot in slots}
+        by_slot = {slot.slot: f"{self._prefix}{slot.slot}" for slot in slots}
         self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
         found = []
         for slot in slots:
@@ -136,11 +141,6 @@ class SlotTransactions:
                 log.info("the cluster's transaction.version is %d: an older, slower way of transactions", version)
             self._transactions = Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
         return self._transactions
-
-    def _id(self, member_id: str, slot: int) -> str:
-        if not member_id:
-            raise BrokerError("no-member", f"{self._subtopology_id} has no member id to begin a transaction with")
-        return f"{self._group_id}-{member_id}-{self._subtopology_id}-{slot}"
 
 
 def _identity(slot: SlotPlan) -> TransactionalIdentity:

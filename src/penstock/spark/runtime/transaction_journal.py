@@ -5,8 +5,8 @@ does: readers of committed records, and whoever takes the tasks over, would wait
 next process in the same directory does it first thing, with InitProducerId, which shuts out whatever still writes for
 the dead one besides.
 
-Rules. A process writes with ids of its own only (they hold its member id), so no two that live ever share one. It ends
-others' only under the directory's lock: they are nobody's then. Where the lock cannot help (a directory that was
+Rules. A process writes with ids of its own only (they hold its incarnation), so no two that live ever share one. It
+ends others' only under the directory's lock: they are nobody's then. Where the lock cannot help (a directory that was
 copied to another host while it was in use) the one that is ended finds out by a fenced transaction, takes a fresh
 identity and runs that batch again.
 """
