@@ -14,12 +14,14 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
 from kio.static.primitive import i64
+from tests.chaos.chaos import broker_of, chaos
+from tests.chaos.disasters import DISASTERS
+from tests.spark.application.crash_points import CrashFile, crashing_application
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import (
     PROGRAMS,
@@ -73,16 +75,22 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 
 @pytest.fixture
-def start_application(tmp_path: Path) -> Iterator[StartApplication]:
+def to_end() -> Iterator[Callable[[Application], None]]:
+    """Applications of which nothing stays, whatever happened."""
     started: list[Application] = []
-
-    def start(broker: BrokerProcess, name: str, program: str = PROGRAM, **env: str) -> Application:
-        started.append(Application(program, broker.bootstrap_servers, tmp_path / name, **env).start())
-        return started[-1]
-
-    yield start
+    yield started.append
     for application in started:
         application.end()
+
+
+@pytest.fixture
+def start_application(tmp_path: Path, to_end) -> StartApplication:
+    def start(broker: BrokerProcess, name: str, **env: str) -> Application:
+        application = Application(PROGRAM, broker.bootstrap_servers, tmp_path / name, **env).start()
+        to_end(application)
+        return application
+
+    return start
 
 
 def assert_right(broker: BrokerProcess, sent: int, guarantee: str = EXACTLY_ONCE) -> None:
@@ -139,17 +147,17 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
     assert_right(broker, sent, guarantee)
 
 
-def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_application, tmp_path) -> None:
+def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_application, to_end, tmp_path) -> None:
     """Nobody is left to end its transactions, whose time is long: who starts in its state directory does it.
 
     Before that the session moves the tasks to the survivor, who waits for offsets that are neither committed nor not.
     """
     broker = start_broker(**SHORT_SESSION)
-    crash_file = tmp_path / "crash"
-    path = f"{PROGRAMS}:{os.environ.get('PYTHONPATH', '')}:{Path.cwd()}:{Path.cwd() / 'src'}"
-    env = {"CRASH_FILE": str(crash_file), "TRANSACTION_TIMEOUT_MS": str(LONG_TRANSACTION_MS), "PYTHONPATH": path}
+    crash = CrashFile(tmp_path / "crash")
     first = start_application(broker, "a")
-    second = start_application(broker, "b", "crashing_flights.py", **env)
+    second = crashing_application(broker.bootstrap_servers, tmp_path / "b", crash,
+                                  TRANSACTION_TIMEOUT_MS=str(LONG_TRANSACTION_MS))  # fmt: skip
+    to_end(second.start())
     with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
         until(lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker)
         until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
@@ -160,8 +168,7 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
         family = descendants(second.pid)
         [guardian] = [entry.pid for entry in family if is_guardian(entry.pid)]
         os.kill(guardian, signal.SIGSTOP)  # it does not notice the driver's end
-        crash_file.with_suffix(".new").write_text("after TxnOffsetCommit, before EndTxn")
-        crash_file.with_suffix(".new").rename(crash_file)
+        crash.ask("after TxnOffsetCommit, before EndTxn")
         second.process.wait(60)
         os.kill(guardian, signal.SIGKILL)
         killed_at = time.monotonic()
@@ -244,57 +251,13 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
 
 @longer
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_kills(start_broker, start_application, seed) -> None:
-    """Two instances; drivers, Python workers, guardians, both, the broker. KILLS=10 KILLS_FIRST=0: the seeds."""
-    chance = random.Random(seed)
-    broker = start_broker(**SHORT_SESSION)
-    instances = [start_application(broker, name) for name in "ab"]
-    done: Counter[str] = Counter()
-    orphans = []
-    with Feed(broker.bootstrap_servers, 4) as feed:
-        with Admin(broker.bootstrap_servers) as admin:
-            until(lambda: sum(active_tasks(group(admin, GROUP)).values()) == TASKS, "all tasks", *instances, broker)
-            feed.run(per_second=500)
-            at_work(admin, *instances, broker)
-        for _ in range(12):
-            time.sleep(chance.uniform(0, 3))
-            victim, what = chance.choice(instances), chance.choice(("driver", "worker", "guardian", "both", "broker"))
-            done[what] += 1
-            family = descendants(victim.pid)
-            if what == "broker":
-                broker.kill()
-                time.sleep(chance.uniform(0, 2))
-                broker.start()
-                continue
-            kind = {"worker": b"penstock.spark.runtime.daemon", "guardian": b"penstock.client.guardian"}
-            found = [entry.pid for entry in family if what in kind and kind[what] in command_of(entry.pid)]
-            if what == "driver":
-                found = [victim.pid]
-            if what == "both":
-                found = [victim.pid, *(entry.pid for entry in family if is_guardian(entry.pid))]
-                for pid in found:
-                    kill(pid, signal.SIGSTOP)  # or one would notice the other's end
-                orphans += family
-            elif what == "worker" and found:
-                found = [chance.choice(found)]
-            for pid in found:
-                kill(pid, signal.SIGKILL)
-            if what in {"driver", "both"}:
-                victim.process.wait(20)
-                time.sleep(chance.uniform(0, 8))
-                victim.start()
-        sent = feed.stop()
-        for instance in instances:
-            assert instance.process.poll() is None, instance.log.read_text()[-5000:]
-        with Admin(broker.bootstrap_servers) as admin:
-            until(lambda: caught_up(admin, GROUP), "caught up", *instances, broker)
-    for entry in still_alive(orphans):
-        kill(entry.pid, signal.SIGKILL)
-    assert [instance.stop() for instance in instances] == [0, 0]
-    print(f"\nseed {seed}: {dict(done)}")
-    assert_right(broker, sent)
-
-
-def kill(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+def test_random_kills(tmp_path, seed) -> None:
+    """Drivers, guardians, both at once, Python workers, JVMs, the broker. KILLS=10 KILLS_FIRST=0: the seeds."""
+    names = [name for name in DISASTERS if "kill -9" in name]
+    disasters = random.Random(seed).choices(names, k=12)
+    with broker_of("penstock", tmp_path) as broker:
+        outcome = chaos(broker, tmp_path, seed=seed, instances=2, goes_on=lambda number: number < len(disasters),
+                        disasters=disasters, proves_state=False)  # fmt: skip
+    print(f"\nseed {seed}: {outcome.disasters}, {outcome.flights} flights, {outcome.seconds:.0f} s, "
+          f"at most {outcome.longest_rest_seconds:.1f} s without a commit")  # fmt: skip
+    assert not outcome.failures

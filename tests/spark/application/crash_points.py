@@ -1,0 +1,102 @@
+"""kill -9 at points of the commit path, one by one, while flights flow; then the judgement.
+
+Each flight is a key, so the count of each must be 1, and its row must have been written once, as readers of committed
+records see it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.spark.application.crashing import DRIVER_POINTS
+from tests.spark.application.judgement import wrongly_counted
+from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, penstock, until
+
+from penstock.client.admin import Admin
+
+__all__ = ["CrashFile", "crash_at_each", "crashing_application"]
+
+GROUP = "each-flight"
+BEFORE = {  # what has to go wrong first
+    "in the undo of a store": ("a store was prepared",),
+    "driver, in undo": ("after the flush, before the job ends",),
+    "worker, while opening": ("after EndTxn, before the next plan",),
+    "driver, while opening": ("after the job, before TxnOffsetCommit",),
+}
+
+
+class Broker(Protocol):
+    """Ours or Apache Kafka's."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    @property
+    def log(self) -> Path: ...
+
+
+class CrashFile:
+    """Where the test says who is to die next. Mutable: the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(self, *points: str) -> None:
+        """The processes that come to these points die there, one after the other."""
+        aside = self.path.with_suffix(".new")
+        aside.write_text("\n".join(points))
+        aside.rename(self.path)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.path.exists()
+
+
+def crashing_application(servers: str, directory: Path, crash_file: CrashFile, **env: str) -> Application:
+    """One that dies where `crash_file` says."""
+    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
+    env |= {"CRASH_FILE": str(crash_file.path), "PYTHONPATH": path}
+    return Application("crashing_flights.py", servers, directory, **env)
+
+
+def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> None:
+    """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
+    servers, crash = broker.bootstrap_servers, CrashFile(directory / "crash")
+    application = crashing_application(servers, directory / "a", crash)
+    with Admin(servers) as admin, Feed(servers, 4) as feed:
+        admin.create_topics({"flights": 4}, replication_factor=1)
+        application.start()
+        feed.run(per_second=400)
+        try:
+            for point in ("nowhere", *points):
+                began = time.monotonic()
+                if point != "nowhere":
+                    _crash_at(point, application, crash, broker)
+                at = sum(admin.committed_offsets(GROUP).values())
+                if application.process.poll() is not None:
+                    application.start()
+                until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + 500,
+                      f"at work again after: {point}", application, broker)  # fmt: skip
+                print(f"{point}: {time.monotonic() - began:.1f} s")
+            sent = feed.stop()
+            until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+            assert application.stop() == 0
+        finally:
+            application.end()
+    assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
+    out = penstock("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
+    assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
+    assert json.loads(out.stdout)["status"] == "equal"
+
+
+def _crash_at(point: str, application: Application, crash: CrashFile, broker: Broker) -> None:
+    crash.ask(*BEFORE.get(point, ()), point)
+    while not crash.is_done:
+        if application.process.poll() is not None:
+            application.start()
+        until(lambda: crash.is_done or application.process.poll() is not None, f"dead {point}", application, broker)
+    if point in DRIVER_POINTS:
+        application.process.wait(60)
