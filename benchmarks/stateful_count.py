@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--batch-records", type=int, default=40_000, help="per task")
     parser.add_argument("--repartition", action="store_true")
+    parser.add_argument("--guarantee", choices=("exactly_once_v2", "at_least_once"), default="exactly_once_v2")
     parser.add_argument("--bootstrap-server")
     options = parser.parse_args()
     with cluster(options.bootstrap_server) as bootstrap:
@@ -70,6 +71,7 @@ def run(bootstrap: str, options: Any) -> dict[str, Any]:
         "stateful-count",
         bootstrap_servers=bootstrap,
         state_dir=tempfile.mkdtemp(prefix="penstock-bench-"),
+        processing_guarantee=options.guarantee,
         config={"penstock.batch.max.records": options.batch_records},
     )
     rows = app.stream(TOPIC, schema="key string, n bigint", key=None if options.repartition else "key")
