@@ -191,3 +191,15 @@ def test_a_round_ends_with_an_outcome_for_each():
     assert isinstance(round_.outcomes["b"], BrokerError)
     assert isinstance(round_.outcomes["c"], Fenced)
     assert isinstance(round_.outcomes["d"], CannotConnect)
+
+
+def test_who_may_not_write_for_an_id_is_told_what_to_grant():
+    config = {"authorizer.class.name": "on", "super.users": "User:root"}
+    with (
+        EmbeddedBroker(config=config) as broker,
+        NetworkClient(broker.bootstrap_servers, bootstrap_timeout_ms=60_000) as client,
+    ):
+        refused = Transactions(client).initialise(["delays-x-0"])["delays-x-0"]
+    assert isinstance(refused, BrokerError)
+    assert refused.code == "not-authorized"
+    assert "WRITE on the transactional id" in refused.fix

@@ -50,6 +50,10 @@ _KINDS = MappingProxyType(
         ErrorCode.group_subscribed_to_topic: ("group-not-empty", "stop the members that read the topic first"),
         ErrorCode.topic_authorization_failed: ("not-authorized", "grant the operation on the topic to this user"),
         ErrorCode.group_authorization_failed: ("not-authorized", "grant READ on the group to this user"),
+        ErrorCode.transactional_id_authorization_failed: (
+            "not-authorized",
+            "grant WRITE on the transactional id to this user; those of an application begin with its name and a dash",
+        ),
         ErrorCode.cluster_authorization_failed: ("not-authorized", "grant the operation on the cluster to this user"),
         ErrorCode.unsupported_version: ("unsupported-api", "use a newer broker and enable the feature there"),
         ErrorCode.offset_out_of_range: (
