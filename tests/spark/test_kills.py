@@ -161,7 +161,7 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
     with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
         until(lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker)
         until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
-        feed.run()
+        feed.run(per_second=400)
         at_work(admin, first, second, broker)
 
         survivor = first.member_id

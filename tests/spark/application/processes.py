@@ -68,14 +68,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def penstock(*arguments: str, env: Mapping[str, str] | None = None, input: bytes | None = None, timeout: float = 180):
+def penstock(
+    *arguments: str, env: Mapping[str, str] | None = None, input: bytes | None = None, timeout: float | None = None
+):
     """One command line of ours, run to its end."""
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *arguments],
         capture_output=True,
         input=input,
         env={**os.environ, **(env or {})},
-        timeout=timeout,
+        timeout=timeout or max(180.0, WAIT_S),
         check=False,
     )
 
