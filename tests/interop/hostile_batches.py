@@ -194,6 +194,24 @@ for codec in ("none", "zstd"):
     case("a record at offset 9" + suffix, "plain", lambda now, c=c: batch([record(0), record(9)], now, **c))
     case("a record at offset -1" + suffix, "plain", lambda now, c=c: batch([record(-1), record(0)], now, **c))
 
+
+# -- the middle of many --------------------------------------------------------------------------------------
+def _in_the_middle(wrong: bytes, *, alike: bool = True) -> list[bytes]:
+    """Fifty records, the 26th of them another one."""
+    records = [record(index, value=b"v" if alike or index % 2 else b"vv") for index in range(50)]
+    return [*records[:25], wrong, *records[26:]]
+
+
+case("fifty records", "plain", lambda now: batch(_in_the_middle(record(25)), now))
+case("fifty, unlike", "plain", lambda now: batch(_in_the_middle(record(25), alike=False), now))
+for what, middle in {
+    "a key of 60 bytes where there is one": record(25)[:4] + varint(60) + record(25)[5:],
+    "a value of 60 bytes where there is one": record(25)[:6] + varint(60) + record(25)[7:],
+    "a header that is not there": record(25)[:-1] + varint(1),
+    "a length of five": varint(5) + record(25)[1:],
+}.items():
+    case(f"{what}, in the middle of fifty", "plain", lambda now, middle=middle: batch(_in_the_middle(middle), now))
+
 # -- records -------------------------------------------------------------------------------------------------
 BODY = record()[1:]
 BROKEN: dict[str, bytes] = {

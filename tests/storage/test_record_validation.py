@@ -70,9 +70,17 @@ def test_a_length_in_the_middle_of_many() -> None:
             right(damaged(batch, 8 * 25, length & 0xFF))
 
 
-def test_inside_of_many_only_the_first_are_looked_at_unless_there_is_reason() -> None:
+def test_inside_of_many_that_are_alike_all_are_looked_at() -> None:
     batch = encode_batch([PlainRecord(key=b"k", value=b"v", timestamp_ms=NOW)] * 50)
-    value_length = 9 * 25 + 6
+    assert right(batch) is None
+    with pytest.raises(InvalidRecord):
+        right(damaged(batch, 9 * 25 + 6, 2 * 60))
+
+
+def test_inside_of_many_that_are_not_alike_the_first_are_looked_at_unless_there_is_reason() -> None:
+    values = (b"v", b"vv")
+    batch = encode_batch([PlainRecord(key=b"k", value=values[i % 2], timestamp_ms=NOW) for i in range(50)])
+    value_length = 19 * 12 + 6
     middle = damaged(batch, value_length, 2 * 60)
     assert right(middle) is None
     with pytest.raises(InvalidRecord):

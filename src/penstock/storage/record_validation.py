@@ -3,11 +3,12 @@
 Kafka looks at every record of every batch (LogValidator). In plain Python that would cost more than all the rest of an
 append, so here a batch is looked at as closely as there is reason to:
 - always: it can be unpacked (bounded by `UNPACKED_MAX_BYTES`), its records are as many as it says and fill it exactly,
-  and the first `FIRST_RECORDS` are sound inside;
+  and the first of them and all that are alike are sound inside (`record_walk`);
 - every record inside: in a batch of at most `FEW_RECORDS`, in a compacted topic (keys), under a finite
   `message.timestamp.before.max.ms`, when the header's timestamps are out of range, and when it is packed anew.
 
-What is wrong in the middle of a large batch is therefore found by its reader. Refusals have Kafka's codes and words.
+What is wrong in the middle of a large batch of unlike records is therefore found by its reader. Refusals have Kafka's
+codes and words.
 """
 
 from __future__ import annotations
@@ -16,20 +17,17 @@ import struct
 from typing import Any
 
 from penstock.protocol.compression import CODECS
-from penstock.protocol.raw_records import read_varint
 from penstock.protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatch, build_batch, records_section
 from penstock.storage.batch_scan import crc_of
 from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.storage.file_system import Buffer
 from penstock.storage.log_config import NO_LIMIT, LogConfig
+from penstock.storage.record_walk import check_records, record_at
 
 __all__ = [
     "FEW_RECORDS",
-    "FIRST_RECORDS",
     "UNPACKED_MAX_BYTES",
     "RecordError",
-    "check_lengths",
-    "record_at",
     "set_right",
 ]
 
@@ -38,12 +36,9 @@ RecordError = tuple[int, str]
 
 UNPACKED_MAX_BYTES = 64 * 1024 * 1024
 FEW_RECORDS = 8
-FIRST_RECORDS = 2
 MOST_ERRORS_TOLD = 1000
 
 _CODEC_BITS, _APPEND_TIME_BIT = 0x07, 0x08
-_SMALLEST_RECORD = 6
-_SHORTEST_RUN = 12
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _CRC_AT = 21, 35, 17
 _NO_TIMESTAMP = -1
 
@@ -82,8 +77,7 @@ class _Look:
             if anew or header.records_count <= FEW_RECORDS or self._has_reason_to_look():
                 largest = self._look_at_all(section)
             else:
-                check_lengths(section, header.records_count)
-                _look_inside(section, FIRST_RECORDS)
+                check_records(section, header.records_count)
                 largest = header.max_timestamp
         except (IndexError, ValueError) as error:
             raise self._malformed(str(error)) from None
@@ -223,108 +217,6 @@ class _Look:
 def _long(value: int) -> int:
     """As Java adds."""
     return (value + 2**63) % 2**64 - 2**63
-
-
-def check_lengths(section: bytes, count: int, position: int = 0) -> None:
-    """That `count` records fill the section from `position` on. Raises ValueError, IndexError.
-
-    One step a record, but for runs of records of one length, which are found and passed over in one step each.
-    """
-    while count >= _SHORTEST_RUN:
-        behind = _over(section, position, 2)
-        after = _over(section, behind, 1)
-        stride = after - behind
-        count -= 3
-        if behind - position != 2 * stride or _length_bytes(section, behind) > 2:
-            position = after
-            break
-        alike = _run(section, after, behind, stride, count)
-        position = after + alike * stride
-        count -= alike
-        if alike < _SHORTEST_RUN:
-            break
-    if _over(section, position, count) != len(section):
-        raise ValueError("its records do not fill it")
-
-
-def _over(section: bytes, position: int, count: int) -> int:
-    """The position behind so many records; the common lengths inline. Raises ValueError, IndexError."""
-    for _ in range(count):
-        byte = section[position]
-        if byte < 0x80:
-            length = (byte >> 1) ^ -(byte & 1)
-            position += 1 + length
-        elif (second := section[position + 1]) < 0x80:
-            zigzag = (byte & 0x7F) | second << 7
-            length = (zigzag >> 1) ^ -(zigzag & 1)
-            position += 2 + length
-        else:
-            length, position = read_varint(section, position)
-            position += length
-        if length < _SMALLEST_RECORD:
-            raise ValueError(f"a record has a length of {length}")
-    return position
-
-
-def _length_bytes(section: bytes, position: int) -> int:
-    """How many bytes the length at `position` takes; 3 for all that take more."""
-    return 1 if section[position] < 0x80 else 2 if section[position + 1] < 0x80 else 3
-
-
-def _run(section: bytes, position: int, before: int, stride: int, count: int) -> int:
-    """How many of the next `count` records begin with the same length, of two bytes at most, as the one `before`."""
-    for at in range(_length_bytes(section, before)):
-        first = section[position + at : position + count * stride : stride]
-        count = len(first) - len(first.lstrip(section[before + at : before + at + 1]))
-    return count
-
-
-def _look_inside(section: bytes, count: int) -> None:
-    """At the first records."""
-    position = 0
-    for index in range(count):
-        _, offset_delta, _, _, position = record_at(section, position)
-        if offset_delta != index:
-            raise ValueError(f"record {index} has offset delta {offset_delta}")
-
-
-def record_at(section: bytes, position: int) -> tuple[int, int, int, int, int]:
-    """Timestamp delta, offset delta, lengths of key and value (negative for null), the position behind the record.
-
-    Raises ValueError, IndexError when it is not as Kafka's DefaultRecord reads it.
-    """
-    length, position = _varint(section, position)
-    end = position + length
-    if length < _SMALLEST_RECORD or end > len(section):
-        raise ValueError(f"a record has a length of {length} where {len(section) - position} bytes are left")
-    timestamp_delta, position = _varint(section, position + 1)
-    offset_delta, position = _varint(section, position)
-    key, position = _varint(section, position)
-    if key > 0:
-        position += key
-    value, position = _varint(section, position)
-    if value > 0:
-        position += value
-    if position + 1 == end and section[position] == 0:  # no headers: nearly all records
-        return timestamp_delta, offset_delta, key, value, end
-    headers, position = _varint(section, position)
-    if not 0 <= headers <= end - position:
-        raise ValueError(f"a record has {headers} headers")
-    for _ in range(headers):
-        name, position = _varint(section, position)
-        if name < 0:
-            raise ValueError("a record header has no key")
-        content, position = _varint(section, position + name)
-        position += max(content, 0)
-    if position != end:
-        raise ValueError("a record is not as long as it says")
-    return timestamp_delta, offset_delta, key, value, end
-
-
-def _varint(section: bytes, position: int) -> tuple[int, int]:
-    """`read_varint`, its one byte without a second call."""
-    byte = section[position]
-    return ((byte >> 1) ^ -(byte & 1), position + 1) if byte < 0x80 else read_varint(section, position)
 
 
 assert HEADER_BYTES == 61  # the positions above are those of this header

@@ -13,7 +13,8 @@ from google_crc32c import value as crc32c
 
 from penstock.protocol.batch_headers import HEADER_BYTES, BatchHeader
 from penstock.storage.log_config import NO_LIMIT, LogConfig
-from penstock.storage.record_validation import FEW_RECORDS, FIRST_RECORDS, check_lengths, record_at
+from penstock.storage.record_validation import FEW_RECORDS
+from penstock.storage.record_walk import check_records, record_at
 
 __all__ = ["looks_usual", "takes_usual", "usual_batch", "with_offset"]
 
@@ -59,8 +60,7 @@ def usual_batch(frame: bytes, start: int, end: int, config: LogConfig, now_ms: i
         return None
     try:
         if count > FEW_RECORDS:
-            check_lengths(checked, count, HEADER_BYTES - _CRC_FROM)
-            _look_at(checked, FIRST_RECORDS)
+            check_records(checked, count, HEADER_BYTES - _CRC_FROM)
         elif _largest_timestamp(checked, count, header.base_timestamp) != header.max_timestamp:
             return None
     except (IndexError, ValueError):
@@ -72,15 +72,6 @@ def with_offset(header: BatchHeader, checked: bytes, base_offset: int, leader_ep
     """The batch as it is written: the broker's part of the header lies before what the CRC covers."""
     data = _UNCHECKED.pack(base_offset, header.batch_length, leader_epoch, _MAGIC, header.crc) + checked
     return BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:])), data
-
-
-def _look_at(checked: bytes, count: int) -> None:
-    """At the first `count` records. Raises ValueError, IndexError."""
-    position = HEADER_BYTES - _CRC_FROM
-    for index in range(count):
-        _, offset_delta, _, _, position = record_at(checked, position)
-        if offset_delta != index:
-            raise ValueError(f"record {index} has offset delta {offset_delta}")
 
 
 def _largest_timestamp(checked: bytes, count: int, base_timestamp: int) -> int:

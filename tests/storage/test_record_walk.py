@@ -1,0 +1,113 @@
+"""A walk over the records of a batch sees what one look at each would see: all of it where records are alike."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.protocol.record_batches import PlainRecord, encode_batch
+from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, record_at
+
+HEADER_BYTES = 61
+
+
+def is_sound(section: bytes, count: int) -> bool:
+    """One look at each."""
+    position = 0
+    try:
+        for index in range(count):
+            _, offset_delta, _, _, position = record_at(section, position)
+            if offset_delta != index:
+                return False
+    except (IndexError, ValueError):
+        return False
+    return position == len(section)
+
+
+def passes(section: bytes, count: int) -> bool:
+    try:
+        check_records(section, count)
+    except (IndexError, ValueError):
+        return False
+    return True
+
+
+def alike(count: int, *, key_bytes: int | None, value_bytes: int | None, step_ms: int) -> bytes:
+    key = None if key_bytes is None else b"k" * key_bytes
+    value = None if value_bytes is None else b"v" * value_bytes
+    records = [PlainRecord(key=key, value=value, timestamp_ms=1_000 + index * step_ms) for index in range(count)]
+    return encode_batch(records)[HEADER_BYTES:]
+
+
+SHAPES = [
+    (13, 1, 1, 0),
+    (60, None, 3, 1),
+    (160, None, 90, 0),
+    (200, 5, None, 1),
+    (400, 3, 200, 40),  # timestamps and offsets of one byte and of two
+    (150, 70, 8200, 3),
+]
+
+
+@pytest.mark.parametrize(("count", "key_bytes", "value_bytes", "step_ms"), SHAPES)
+def test_any_byte_of_records_that_are_alike(
+    count: int, key_bytes: int | None, value_bytes: int | None, step_ms: int
+) -> None:
+    section = alike(count, key_bytes=key_bytes, value_bytes=value_bytes, step_ms=step_ms)
+    assert passes(section, count)
+    assert not passes(section, count - 1)
+    assert not passes(section, count + 1)
+    chance = Random(count)
+    for _ in range(150):
+        bent = bytearray(section)
+        # Near the beginning of some record, where its fields are, or anywhere.
+        at = chance.randrange(len(bent)) // 4 * 4 if chance.random() < 0.3 else _near_a_record(section, count, chance)
+        bent[at] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, bent[at] ^ 2, bent[at] ^ 0x80))
+        assert passes(bytes(bent), count) is is_sound(bytes(bent), count), (at, bent[at])
+
+
+def _near_a_record(section: bytes, count: int, chance: Random) -> int:
+    position = 0
+    for _ in range(chance.randrange(count)):
+        position = record_at(section, position)[4]
+    return min(position + chance.randrange(12), len(section) - 1)
+
+
+def test_what_is_sound_is_never_refused_and_what_is_refused_is_not_sound() -> None:
+    chance = Random(3)
+    for _ in range(400):
+        count = chance.randrange(1, 120)
+        sizes = [chance.choice((0, 5, 5, 5, 63, 70, 300)) for _ in range(chance.randrange(1, 4))]
+        records = [
+            PlainRecord(
+                key=chance.choice((None, b"", b"key")) if chance.random() < 0.3 else b"key",
+                value=b"v" * chance.choice(sizes),
+                timestamp_ms=5_000 + chance.choice((0, 1, 70)) * index,
+                headers=(("h", b"1"),) if chance.random() < 0.05 else (),
+            )
+            for index in range(count)
+        ]
+        section = encode_batch(records)[HEADER_BYTES:]
+        assert passes(section, count)
+        bent = bytearray(section)
+        bent[chance.randrange(len(bent))] = chance.randrange(256)
+        if not passes(bytes(bent), count):
+            assert not is_sound(bytes(bent), count)
+
+
+def test_of_many_unlike_records_the_first_are_looked_into() -> None:
+    count = 4 * MOST_ONE_BY_ONE
+    records = [PlainRecord(value=b"v" * (20 + 7 * index % 31), timestamp_ms=1_000) for index in range(count)]
+    section = encode_batch(records)[HEADER_BYTES:]
+    starts = [0]
+    while len(starts) < count:
+        starts.append(record_at(section, starts[-1])[4])
+
+    def with_another_offset(index: int) -> bytes:
+        bent = bytearray(section)
+        bent[starts[index] + 3] ^= 2
+        return bytes(bent)
+
+    assert not passes(with_another_offset(MOST_ONE_BY_ONE - 1), count)
+    assert passes(with_another_offset(MOST_ONE_BY_ONE), count), "found by its reader"
