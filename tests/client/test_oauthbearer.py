@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from penstock.client.security import ClientSecurity
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UserCodeError
 from penstock.protocol.sasl.oauthbearer import bearer_message
 from penstock.protocol.sasl.refused import SaslRefused
 
@@ -67,3 +67,13 @@ def test_a_provider_is_needed_and_travels_to_other_processes() -> None:
     security = ClientSecurity.from_settings(SETTINGS, token_provider=provider)
     assert "secret" not in repr(security)
     assert pickle.loads(pickle.dumps(security)).token_provider is provider
+
+
+def test_what_a_provider_raises_is_named_and_not_told() -> None:
+    def fails() -> str:
+        raise ZeroDivisionError("secret.token.")
+
+    with pytest.raises(UserCodeError) as raised:
+        ClientSecurity.from_settings(SETTINGS, token_provider=fails).log_in(lambda _: b"")
+    assert "ZeroDivisionError" in raised.value.message
+    assert "secret" not in raised.value.render()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.broker.certificates import Certificates
+from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.sasl_sequences import SEQUENCES, Conversation
 from tests.interop.scram_requests import ALTERATIONS, DESCRIPTIONS, altered, described
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
+from penstock.client.consumer.consumer import Consumer
 from penstock.client.network_client import NetworkClient
-from penstock.errors import CannotConnect
+from penstock.client.plain_records import PlainRecord, produce
+from penstock.errors import CannotConnect, PenstockError
 
 pytestmark = pytest.mark.interop
 
@@ -22,6 +29,10 @@ JAAS = (
     'username="x" password="y" user_alice="pw-alice" user_carol="pw-carol";'
 )
 SCRAM_JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+TOKEN_JAAS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+TOKEN_VALIDATOR = (
+    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+)
 SETTINGS = {
     "listener.name.clients.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "listener.name.clients.plain.sasl.jaas.config": JAAS,
@@ -45,8 +56,12 @@ def kafka(certificates: Certificates) -> Iterator[KafkaBroker]:
         "listener.name.secure.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": certificates.server,
+        "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.tokens.oauthbearer.sasl.jaas.config": TOKEN_JAAS,
+        "listener.name.tokens.oauthbearer.sasl.server.callback.handler.class": TOKEN_VALIDATOR,
+        "listener.name.tokens.connections.max.reauth.ms": 60000,  # else no session ends, not even with its token
     }
-    listeners = {"CLIENTS": "SASL_PLAINTEXT", "SECURE": "SASL_SSL"}
+    listeners = {"CLIENTS": "SASL_PLAINTEXT", "SECURE": "SASL_SSL", "TOKENS": "SASL_PLAINTEXT"}
     with KafkaBroker(properties=properties, listeners=listeners, scram_users=USERS) as broker:
         yield broker
 
@@ -137,3 +152,49 @@ def test_kafkas_tools_on_our_sasl_ssl(kafka: KafkaBroker, certificates: Certific
             "org.apache.kafka.tools.BrokerApiVersionsCommand", [*server, "--command-config", str(files["dave"])]
         )
         assert "SaslAuthenticate(36)" in told
+
+
+def unsecured_token(*, lives_s: float, subject: str = "alice") -> str:
+    """A JWT that nobody signed, which Kafka's validator for tests takes."""
+    now = time.time()
+    claims = {"sub": subject, "iat": now - 1, "exp": now + lives_s}
+    parts = [json.dumps(part, separators=(",", ":")).encode() for part in ({"alg": "none"}, claims)]
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + "."
+
+
+def token_settings(kafka: KafkaBroker) -> dict[str, object]:
+    server = f"127.0.0.1:{kafka.ports['TOKENS']}"
+    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    return {"bootstrap.servers": server, **security}
+
+
+def test_a_consumer_with_tokens(kafka: KafkaBroker) -> None:
+    """Each token holds for some seconds: the consumer asks for another before a session ends, and stays a member."""
+    given: list[str] = []
+
+    def token() -> str:
+        given.append(unsecured_token(lives_s=6))
+        return given[-1]
+
+    with NetworkClient(kafka.bootstrap_servers) as client:
+        Admin(client).create_topics({"tokens": 2})
+        with RunningConsumer("tokens", group_id="tokens", token_provider=token, config=token_settings(kafka)) as member:
+            wait_until(lambda: len(member.assigned) == 2, "it has both")
+            before = len(given)
+            wait_until(lambda: len(given) >= before + 3, "each connection logs in again")
+            produce(client, "tokens", [PlainRecord(value=b"late")], partition=1)
+            wait_until(lambda: bool(member.read), "it reads on")
+        assert not member.errors
+        assert [call for call, _ in member.heard.calls] == ["assigned", "revoked"]
+        assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize(
+    ("token", "code"), [(lambda: unsecured_token(lives_s=-60), "authentication-failed"), (lambda: 1 / 0, "user-code")]
+)
+def test_a_token_that_is_not_taken(kafka: KafkaBroker, token: Callable[[], str], code: str) -> None:
+    consumer = Consumer("tokens", group_id="no-tokens", token_provider=token, config=token_settings(kafka))
+    with consumer, pytest.raises(PenstockError) as raised:
+        consumer.poll_records(60)
+    assert raised.value.code == code
+    assert "eyJ" not in raised.value.render(), "how a token begins"

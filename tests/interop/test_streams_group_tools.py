@@ -23,6 +23,8 @@ def test_a_living_group(cluster: Cluster) -> None:
     group, topic = "golden-living", "golden-living-input"
     fill(cluster, topic)
     with members(cluster.admin, group, topic, 2) as workers:
+        # The broker's Stable may be ahead of what a member knows.
+        wait_for(lambda: sum(len(worker.member.assignment.active.get("0", ())) for worker in workers) == 3)
         for worker in workers:
             snapshot = worker.member.assignment
             committed = CommittedOffset(offset=3, leader_epoch=0)

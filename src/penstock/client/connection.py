@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.client.deadline import Deadline
 from penstock.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, UserCodeError
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
@@ -260,6 +260,9 @@ class Connection:
         except SaslRefused as refused:
             self.close()
             raise authentication_failed(self.address, self._security, refused.message) from None
+        except UserCodeError:
+            self.close()
+            raise
         self._log_in_again_s = time.monotonic() + lifetime_ms / 1000 * SESSION_SHARE if lifetime_ms > 0 else None
 
     def _ask(self, request: Any, deadline: Deadline) -> Any:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.client.tls_files import load_identity, load_trusted, set_versions
-from penstock.errors import CannotConnect, ConfigError
+from penstock.errors import CannotConnect, ConfigError, UserCodeError
 from penstock.protocol.sasl.oauthbearer import OAUTHBEARER, bearer_message
 from penstock.protocol.sasl.plain import plain_message
 from penstock.protocol.sasl.refused import SaslRefused
@@ -93,7 +93,10 @@ class ClientSecurity:
         return self._context().wrap_socket(connected, server_hostname=host)
 
     def log_in(self, ask: Ask) -> None:
-        """One SASL exchange; `ask` sends a token and gives the broker's. Raises SaslRefused, and what `ask` raises."""
+        """One SASL exchange; `ask` sends a token and gives the broker's.
+
+        Raises SaslRefused, UserCodeError of a token provider, and what `ask` raises.
+        """
         if self.mechanism == OAUTHBEARER:
             self._log_in_with_token(ask)
             return
@@ -106,7 +109,15 @@ class ClientSecurity:
 
     def _log_in_with_token(self, ask: Ask) -> None:
         assert self.token_provider is not None
-        given = self.token_provider()
+        try:
+            given = self.token_provider()
+        except Exception as error:
+            # Only its kind: its text may hold what nobody is to read.
+            raise UserCodeError(
+                "user-code",
+                f"the token provider raised {type(error).__name__}",
+                "it is called at every login: let it try again by itself, and return a token",
+            ) from error
         token, extensions = (given, None) if isinstance(given, str) else given
         if ask(bearer_message(token, extensions)):
             # The broker tells in JSON what is wrong, and refuses when that was acknowledged (RFC 7628, 3.2.3).
