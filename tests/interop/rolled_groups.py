@@ -1,0 +1,116 @@
+"""A running group whose members are replaced one by one, classic by consumer protocol and back, while records are
+written: whatever the broker. No record is lost (at least once), and no committed offset ever falls."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
+
+from penstock.client.admin import Admin
+from penstock.client.group_offsets import fetch_offsets
+from penstock.client.network_client import NetworkClient
+from penstock.client.plain_records import PlainRecord, produce
+
+__all__ = ["OURS", "rolled_group"]
+
+PARTITIONS = 6
+OURS = "penstock"
+STRATEGY = "cooperative-sticky"
+Running = RunningConsumer | ForeignConsumer
+
+
+def rolled_group(servers: str, kinds: Sequence[str], *, patience_s: float = 60.0) -> None:
+    """`kinds`: who the members are, OURS or a name of FOREIGN; their number divides PARTITIONS."""
+    stem = uuid.uuid4().hex[:8]
+    topic, group = f"rolled-{stem}", f"group-{stem}"
+    every = {(topic, number) for number in range(PARTITIONS)}
+    with NetworkClient(servers, client_id="penstock-rolled") as client, contextlib.ExitStack() as running:
+        Admin(client).create_topics({topic: PARTITIONS})
+        client.leaders((topic, number) for number in range(PARTITIONS))
+        fetch_offsets(client, group, [(topic, 0)])  # a new broker makes its offsets topic before others come
+        writer = running.enter_context(Writer(servers, topic, group))
+        members = [running.enter_context(member(kind, servers, group, topic, "classic")) for kind in kinds]
+        gone: list[Running] = []
+
+        def all_share() -> bool:
+            held = [each.assigned for each in members]
+            return all(len(each) == PARTITIONS // len(kinds) for each in held) and set().union(*held) == every
+
+        def type_is(name: str) -> bool:
+            return [each.group_type for each in Admin(client).list_groups() if each.group_id == group] == [name]
+
+        wait_until(all_share, "the classic members share", patience_s)
+        for protocol in ("consumer", "classic"):
+            for index, kind in enumerate(kinds):
+                members[index].stop()
+                gone.append(members[index])
+                members[index] = running.enter_context(member(kind, servers, group, topic, protocol))
+                wait_until(all_share, f"member {index + 1} has come with the {protocol} protocol", patience_s)
+                is_back = protocol == "classic" and index == len(kinds) - 1
+                assert type_is("classic" if is_back else "consumer"), f"after member {index + 1}, {protocol}"
+        ends = writer.finish()
+        written = {(*partition, offset) for partition, end in ends.items() for offset in range(end)}
+
+        def read() -> set[tuple[str, int, int]]:
+            return {record for each in (*gone, *members) for record in tuple(each.read)}
+
+        wait_until(lambda: written <= read(), "every record was read", patience_s)
+        for each in members:
+            each.stop()
+        assert not [error for each in (*gone, *members) for error in each.errors]
+        assert Admin(client).committed_offsets(group) == ends
+        assert writer.falls == []
+
+
+def member(kind: str, servers: str, group: str, topic: str, protocol: str) -> Running:
+    if kind != OURS:
+        return FOREIGN[kind](servers, group, topic, protocol=protocol, strategy=STRATEGY)
+    settings: dict[str, Any] = {"bootstrap.servers": servers, "group.protocol": protocol}
+    if protocol == "classic":
+        settings |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 300}
+        return RunningConsumer(topic, group_id=group, config=settings, partition_assignment_strategy=STRATEGY)
+    return RunningConsumer(topic, group_id=group, config=settings)
+
+
+class Writer:
+    """A thread that writes to all partitions in turn, and looks at the group's committed offsets. `falls`: those that
+    were lower than before."""
+
+    def __init__(self, servers: str, topic: str, group: str) -> None:
+        self._servers, self._topic, self._group = servers, topic, group
+        self._ends = {(topic, number): 0 for number in range(PARTITIONS)}
+        self._committed: dict[Any, int] = {}
+        self.falls: list[tuple[Any, int, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def finish(self) -> dict[tuple[str, int], int]:
+        """How many records each partition has."""
+        self.__exit__()
+        return self._ends
+
+    def _run(self) -> None:
+        with NetworkClient(self._servers, client_id="penstock-writer") as client:
+            while not self._stop.wait(0.02):
+                for number in range(PARTITIONS):
+                    produce(client, self._topic, [PlainRecord(value=b"v")] * 3, partition=number)
+                    self._ends[self._topic, number] += 3
+                for partition, offset in Admin(client).committed_offsets(self._group).items():
+                    before = self._committed.get(partition, 0)
+                    if offset < before:
+                        self.falls.append((partition, before, offset))
+                    self._committed[partition] = offset
