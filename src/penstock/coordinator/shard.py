@@ -213,6 +213,10 @@ class GroupCoordinatorShard:
         """For watchers and checkers: to be looked at, not to be changed."""
         return self._registry.get(group_id)
 
+    def deadline_ms(self, key: TimerKey) -> int | None:
+        """For watchers and checkers: when this timer fires, None when it is not set."""
+        return self._timers.deadline_ms(key)
+
     # --- what happens by itself ---
 
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:

@@ -1,5 +1,5 @@
-"""What befalls a simulated world, at random: storms on the network, crashes of the broker, a full disk. What befalls its
-members is in `streams_chaos` and `consumer_chaos`.
+"""What befalls a simulated world, at random: storms on the network, crashes of the broker, a full disk. What befalls
+its members is in `streams_chaos` and `consumer_chaos`.
 """
 
 from __future__ import annotations

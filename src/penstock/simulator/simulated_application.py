@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
-
 from penstock.client.membership import events as e
 from penstock.client.membership.assignment import Tasks
 from penstock.client.membership.member_state import MemberState
@@ -22,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode
 from penstock.simulator.broker_answers import CommitRefused
+from penstock.simulator.commit_queue import commit_request
 from penstock.simulator.event_queue import EventQueue
 from penstock.simulator.network import Connection, NetworkConditions
 from penstock.simulator.simulated_broker import BrokerAway, SimulatedBroker
@@ -289,7 +287,7 @@ class SimulatedApplication:
         if not offsets:
             done(None)
             return
-        request = _commit_request(
+        request = commit_request(
             self._group_id,
             self.name,
             self.membership.assignment.member_epoch if epoch is None else epoch,
@@ -324,26 +322,3 @@ class SimulatedApplication:
 
 def _flat(tasks: Tasks) -> frozenset[Task]:
     return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)
-
-
-def _commit_request(group_id: str, member_id: str, epoch: int, offsets: dict[tuple[str, int], int]) -> object:
-    r = m.offset_commit_request
-    topics = sorted({topic for topic, _ in offsets})
-    return r.OffsetCommitRequest(
-        group_id=GroupId(group_id),
-        generation_id_or_member_epoch=i32(epoch),
-        member_id=member_id,
-        topics=tuple(
-            r.OffsetCommitRequestTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    r.OffsetCommitRequestPartition(
-                        partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=""
-                    )
-                    for (name, partition), offset in offsets.items()
-                    if name == topic
-                ),
-            )
-            for topic in topics
-        ),
-    )

@@ -104,6 +104,11 @@ class SimulatedBroker:
     def is_up(self) -> bool:
         return self._runner is not None
 
+    @property
+    def is_behind(self) -> bool:
+        """The log refused what a timer wanted; that timer is set anew when the shard catches up."""
+        return self._behind
+
     def start(self) -> None:
         if self.is_up:
             return

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from penstock.simulator.consumer_world import simulate_classic, simulate_consumer
 from penstock.simulator.story import Outcome
 from penstock.simulator.streams_world import simulate_streams
 
 __all__ = ["KINDS", "simulate"]
 
-KINDS: Mapping[str, Callable[[int], Outcome]] = MappingProxyType({"streams": simulate_streams})
+KINDS: Mapping[str, Callable[[int], Outcome]] = MappingProxyType(
+    {"streams": simulate_streams, "consumer": simulate_consumer, "classic": simulate_classic}
+)
 
 
 def simulate(seed: int, groups: str = "all") -> Outcome:

@@ -16,10 +16,10 @@ from penstock.client.admin_results import CommittedOffset
 from penstock.client.consumer.consumer_types import TopicPartition
 from penstock.client.deadline import Deadline
 from penstock.client.group_offsets import commit_offsets, fetch_committed
+from penstock.client.membership.commit_identity import identity_to_retry_with
 from penstock.client.membership.group_events import GroupIdentity
 from penstock.client.network_client import NetworkClient
 from penstock.errors import Fenced, PenstockError
-from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["CommitCallback", "OffsetCommits", "Offsets"]
 
@@ -83,11 +83,10 @@ class OffsetCommits:
                     timeout_ms=max(deadline.remaining_s, 0.1) * 1000,
                 )
             except Fenced as error:
-                now = self._identity()
-                stale = error.kafka_code == ErrorCode.stale_member_epoch
-                if not stale or now.generation <= identity.generation or deadline.passed:
+                retry = identity_to_retry_with(identity, self._identity(), error.kafka_code)
+                if retry is None or deadline.passed:
                     raise
-                identity = now
+                identity = retry
             else:
                 return
 

@@ -148,6 +148,8 @@ class ClassicMembership(GroupMember):
     def on_response(self, response: object, now_ms: int) -> None:
         """The answer to the one request that is out."""
         kind, self._in_flight = self._in_flight, None
+        if kind is None:
+            return  # asked in a membership that has ended meanwhile
         match response:
             case FindCoordinator() if kind == "lookup":
                 self._on_lookup(response, now_ms)
@@ -169,6 +171,8 @@ class ClassicMembership(GroupMember):
     def on_failure(self, now_ms: int) -> None:
         """The request that was out has no answer: the connection broke or the time was up."""
         kind, self._in_flight = self._in_flight, None
+        if kind is None:
+            return
         if kind == "lookup":
             self._lookup.on_failure(now_ms)
             return

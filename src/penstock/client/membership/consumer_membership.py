@@ -98,6 +98,7 @@ class ConsumerMembership(GroupMember):
         if wanted.matching is None:
             self._take_topics(wanted, now_ms)
         if self._state in RESTING:
+            self._has = self._told = self._target = frozenset()  # what it had in a membership before is gone
             self._enter(_S.JOINING)
             self._schedule.beat_now(now_ms)
 
@@ -149,6 +150,8 @@ class ConsumerMembership(GroupMember):
     def on_response(self, response: object, now_ms: int) -> None:
         """The answer to the one request that is out."""
         kind, self._in_flight = self._in_flight, None
+        if kind is None:
+            return  # asked in a membership that has ended meanwhile
         match response:
             case FindCoordinator() if kind == "lookup":
                 self._on_lookup(response, now_ms)
@@ -176,6 +179,8 @@ class ConsumerMembership(GroupMember):
         """The request that was out has no answer: the connection broke or the time was up."""
         kind, self._in_flight = self._in_flight, None
         match kind:
+            case None:
+                pass
             case "lookup":
                 self._lookup.on_failure(now_ms)
             case "look":
@@ -194,7 +199,9 @@ class ConsumerMembership(GroupMember):
 
     def _request(self, member_epoch: int, *, full: bool) -> object:
         joining = member_epoch == JOIN_EPOCH
-        owned = frozenset[TopicIdPartition]() if joining else self._has
+        # What the application is about to begin counts, and what it is to begin: who does not claim that loses it to
+        # others at once, and when the answer that says so is lost, the application begins it nonetheless.
+        owned = frozenset[TopicIdPartition]() if joining else self._has | self._told | self._target
         wanted = self._resolved if full or self._subscription_due else None
         request = state_request(
             self._settings,

@@ -19,11 +19,16 @@ LostReason = Literal["fenced", "session-expired", "max-poll-exceeded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupIdentity:
-    """Who commits: `generation` is the generation of a classic group, the member epoch of a consumer group."""
+    """Who commits: `generation` is the generation of a classic group, the member epoch of a consumer group.
+
+    `membership`: how often this consumer had lost or ended its membership before; what belongs to one of them must not
+    go on in the next, though member id and epoch may be those of the same member.
+    """
 
     member_id: str = ""
     generation: int = -1
     instance_id: str | None = None
+    membership: int = 0
 
     @property
     def is_member(self) -> bool:

@@ -77,6 +77,7 @@ class GroupMember:
         self._events: list[GroupEvent] = []
         self._numbers = 0
         self._awaited: int | None = None
+        self._memberships = 0
         self.identity = GroupIdentity(member_id=member_id, instance_id=instance_id)
 
     @property
@@ -102,6 +103,9 @@ class GroupMember:
         """The membership is over, also when the runner finds a reason."""
         self._enter(_S.FATAL)
         self._in_flight = None
+        self._awaited = None
+        self._owned = ()
+        self._memberships += 1
         self._set_generation(-1)
         self._events.append(GroupFatal(error=error))
 
@@ -126,6 +130,7 @@ class GroupMember:
             member_id=self.identity.member_id if member_id is None else member_id,
             generation=generation,
             instance_id=self.identity.instance_id,
+            membership=self._memberships,
         )
 
     def _tell(
@@ -145,6 +150,7 @@ class GroupMember:
         """Everything is gone; the application is told, if it knows of anything."""
         self._events = [event for event in self._events if not isinstance(event, Rebalance)]
         told = bool(self._owned) or self._awaited is not None
+        self._memberships += 1
         self._owned = ()
         self._awaited = None
         if not told:
@@ -200,5 +206,6 @@ class GroupMember:
         self._in_flight = None
         self._leave_deadline_ms = NEVER_MS
         self._owned = ()
+        self._memberships += 1
         self._set_generation(-1)
         self._events.append(GroupLeft(confirmed=confirmed))
