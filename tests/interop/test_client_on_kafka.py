@@ -230,6 +230,36 @@ def test_an_instance_id_is_not_sent_where_it_would_be_refused(
     assert len(warnings) == 1
 
 
+def test_where_the_member_id_is_kept_a_restart_moves_nothing(
+    kafka: KafkaBroker, client: NetworkClient, topic: str
+) -> None:
+    """What an application with an instance id does on 4.3.1: same member id, same process id, and no word between."""
+    settings = GuardianSettings(
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=f"app-{topic}",
+        topology=topology_of(topic),
+        member_id="m-1",
+        process_id="p-1",
+        instance_id="pod-1",
+        keeps_member_id=True,
+    )
+
+    def described() -> tuple[int, list[tuple[str, int]]]:
+        found = Admin(client).describe_streams_groups([settings.group_id])[settings.group_id]
+        return found.group_epoch, [(member.member_id, member.member_epoch) for member in found.members]
+
+    with GuardianLink.start(settings) as link:
+        take_changes(link, 4)
+        before = described()
+        link.leave(for_a_while=True)
+        gone = Left(confirmed=False, will_return=True)
+        wait_for(lambda: gone in link.events(0.2))
+    assert described() == before, "nobody was told"
+    with GuardianLink.start(settings) as link:
+        take_changes(link, 4)
+        assert described() == before, "the same member, the same epochs"
+
+
 def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(kafka: KafkaBroker, topic: str) -> None:
     group, servers = f"app-{topic}", kafka.bootstrap_servers
     with StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as owner:
