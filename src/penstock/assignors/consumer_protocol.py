@@ -20,6 +20,7 @@ __all__ = [
     "decode_subscription",
     "encode_assignment",
     "encode_partitions",
+    "encode_string",
     "encode_subscription",
 ]
 
@@ -33,13 +34,13 @@ class MalformedUserData(ValueError):
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
     """With its version in front. `instance_id` is not in it: it travels in JoinGroup itself."""
     topics = sorted(subscription.topics)
-    parts = [struct.pack(">hi", version, len(topics)), *map(_string, topics), _bytes(subscription.user_data)]
+    parts = [struct.pack(">hi", version, len(topics)), *map(encode_string, topics), _bytes(subscription.user_data)]
     if version >= 1:
         parts.append(encode_partitions(sorted(subscription.owned_partitions)))
     if version >= 2:
         parts.append(struct.pack(">i", subscription.generation_id))
     if version >= 3:
-        parts.append(struct.pack(">h", -1) if subscription.rack_id is None else _string(subscription.rack_id))
+        parts.append(struct.pack(">h", -1) if subscription.rack_id is None else encode_string(subscription.rack_id))
     return b"".join(parts)
 
 
@@ -81,7 +82,7 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
         grouped.setdefault(topic, []).append(partition)
     parts = [struct.pack(">i", len(grouped))]
     for topic, numbers in grouped.items():
-        parts += [_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
+        parts += [encode_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
     return b"".join(parts)
 
 
@@ -104,7 +105,7 @@ class Reader:
         return min(version, HIGHEST_VERSION)
 
     def int32(self) -> int:
-        (number,) = struct.unpack(">i", self._take(4))
+        (number,) = struct.unpack(">i", self.take(4))
         return int(number)
 
     def count(self, entry_bytes: int) -> int:
@@ -125,13 +126,13 @@ class Reader:
         if length < 0:
             return None
         try:
-            return self._take(length).decode()
+            return self.take(length).decode()
         except UnicodeDecodeError:
             raise MalformedUserData(f"a string before byte {self._at} is no UTF-8") from None
 
     def nullable_bytes(self) -> bytes | None:
         length = self.int32()
-        return None if length < 0 else self._take(length)
+        return None if length < 0 else self.take(length)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """An array of (topic, array of partitions)."""
@@ -142,10 +143,11 @@ class Reader:
         return tuple(found)
 
     def _int16(self) -> int:
-        (number,) = struct.unpack(">h", self._take(2))
+        (number,) = struct.unpack(">h", self.take(2))
         return int(number)
 
-    def _take(self, length: int) -> bytes:
+    def take(self, length: int) -> bytes:
+        """So many bytes as they are."""
         if length > self.left:
             raise MalformedUserData(f"{length} bytes at byte {self._at}, and only {self.left} are left")
         taken = self._data[self._at : self._at + length]
@@ -153,7 +155,8 @@ class Reader:
         return bytes(taken)
 
 
-def _string(text: str) -> bytes:
+def encode_string(text: str) -> bytes:
+    """Its length in two bytes, then UTF-8."""
     encoded = text.encode()
     return struct.pack(">h", len(encoded)) + encoded
 

@@ -22,7 +22,14 @@ from penstock.assignors.assignor import (
 from penstock.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions
 from penstock.assignors.sticky_balance import balanced, owners_by_generation
 
-__all__ = ["CooperativeStickyAssignor", "StickyAssignor", "decode_sticky_user_data", "encode_sticky_user_data"]
+__all__ = [
+    "CooperativeStickyAssignor",
+    "StickyAssignor",
+    "decode_sticky_user_data",
+    "encode_sticky_user_data",
+    "readable_topics",
+    "without_claimed",
+]
 
 Claim = tuple[Sequence[TopicPartition], int]
 
@@ -66,11 +73,19 @@ class CooperativeStickyAssignor(Assignor):
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         given = _balanced(partitions, members, {m: _owned(subscription) for m, subscription in members.items()})
-        claimed = {each: 0 for subscription in members.values() for each in subscription.owned_partitions}
-        for member, mine in given.items():
-            own = frozenset(members[member].owned_partitions)
-            given[member] = [partition for partition in mine if partition in own or partition not in claimed]
-        return _assigned(given)
+        return _assigned(without_claimed(given, members))
+
+
+def without_claimed(
+    given: Mapping[str, Sequence[TopicPartition]], members: Mapping[str, Subscription]
+) -> dict[str, list[TopicPartition]]:
+    """What each member gets now: not what another one claims as its own, that is handed out when it was given back."""
+    claimed = {each for subscription in members.values() for each in subscription.owned_partitions}
+    now: dict[str, list[TopicPartition]] = {}
+    for member, mine in given.items():
+        own = frozenset(members[member].owned_partitions)
+        now[member] = [partition for partition in mine if partition in own or partition not in claimed]
+    return now
 
 
 def encode_sticky_user_data(partitions: Sequence[TopicPartition], generation_id: int) -> bytes:
@@ -104,11 +119,15 @@ def _balanced(
 ) -> dict[str, list[TopicPartition]]:
     if not members:
         return {}
-    topics = {
+    return balanced(partitions, readable_topics(partitions, members), owners_by_generation(claims))
+
+
+def readable_topics(partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, frozenset[str]]:
+    """Of each member, in Kafka's order, the topics it reads that exist."""
+    return {
         member: frozenset(topic for topic in members[member].topics if topic in partitions)
         for member in by_member(members)
     }
-    return balanced(partitions, topics, owners_by_generation(claims))
 
 
 def _assigned(given: Mapping[str, Sequence[TopicPartition]]) -> dict[str, Assignment]:
