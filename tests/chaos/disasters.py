@@ -28,7 +28,8 @@ def strike(world: World, name: str, rng: random.Random) -> bool:
     running = [instance for instance in world.instances if instance.runs and not instance.may_end]
     if not running or (name.startswith("broker") and not world.broker_is_up):
         return False
-    victim = rng.choice(running)
+    at_work = [instance for instance in running if instance.application.open_tasks]  # most strike these
+    victim = rng.choice(at_work if at_work and rng.random() < 0.8 else running)
     done = DISASTERS[name][1](world, victim, rng)
     if done:
         world.note(f"{name}: {done}")

@@ -51,6 +51,7 @@ _JUDGED: Mapping[str, tuple[str, bool, str]] = {
     "spark.dynamicAllocation.enabled": ("false", True, "state lies on the executors' hosts"),
     "spark.python.udf.pipelined.enabled": ("false", True, "two-stage micro-batches were seen to die with it"),
     "spark.sql.retainGroupColumns": ("true", True, "grouping columns would be missing in results"),
+    "spark.eventLog.enabled": ("false", False, "the event log grows with every micro-batch, as long as it runs"),
 }
 _DEFAULTS = {
     "spark.scheduler.mode": "FIFO",
