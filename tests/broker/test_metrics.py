@@ -12,13 +12,13 @@ import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 
 from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.metric_sensors import Distribution, Meter
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.prometheus_text import Family, Sample, prometheus_text
 from penstock.broker.server_metrics import MOST_PARTITIONS, LogSize
 from penstock.broker.shard_runner import Outcome
 from penstock.coordinator.records.schemas import OffsetCommitKey
 from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord
+from penstock.metrics.metric_sensors import Distribution, Meter
+from penstock.metrics.prometheus_text import Family, Sample, prometheus_text
 from penstock.protocol.api_keys import ApiKey
 
 Connect = Callable[[EmbeddedBroker], Any]

@@ -22,10 +22,10 @@ from penstock.broker.faults import Faults
 from penstock.broker.manual_clock import ManualClock
 from penstock.broker.partition_logs import AppendRefused, end_of
 from penstock.broker.plain_values import Key, Record, Value, key_bytes, record_of, value_bytes
-from penstock.broker.prometheus_text import sample_name
 from penstock.broker.services import Services
 from penstock.broker.topic_administration import TopicRefused
 from penstock.errors import BrokerError, PenstockError
+from penstock.metrics.prometheus_text import sample_name
 from penstock.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from penstock.protocol.partitioner import partition_for_key
 from penstock.protocol.record_batches import AbortedTransaction, PlainRecord, decode_records, encode_batch

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from penstock.broker.metric_families import counter, gauge, one
-from penstock.broker.metric_sensors import Distribution, Meter
-from penstock.broker.prometheus_text import Family
 from penstock.broker.request_metrics import RequestMetrics
 from penstock.broker.server_metrics import ServerMetrics, ServerSizes
 from penstock.broker.shard_runner import Outcome
+from penstock.metrics.metric_families import counter, gauge, one
+from penstock.metrics.metric_sensors import Distribution, Meter
+from penstock.metrics.prometheus_text import Family
 
 __all__ = ["BrokerMetrics", "BrokerSizes"]
 

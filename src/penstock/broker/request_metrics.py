@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from penstock.broker.metric_families import Values, counter, gauge
-from penstock.broker.metric_sensors import Distribution
-from penstock.broker.prometheus_text import Family
+from penstock.metrics.metric_families import Values, counter, gauge
+from penstock.metrics.metric_sensors import Distribution
+from penstock.metrics.prometheus_text import Family
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode, kafka_name
 

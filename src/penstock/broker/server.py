@@ -28,13 +28,13 @@ from penstock.broker.looked_up import LookedUp
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.metrics_server import JSON, TEXT, MetricsServer
 from penstock.broker.process import banner, event_loop, serve
-from penstock.broker.prometheus_text import Family, prometheus_text
 from penstock.broker.request_log import RequestLog
 from penstock.broker.security.scram_credentials import AddedUser
 from penstock.broker.service_opening import open_directory, open_services
 from penstock.broker.services import Services
 from penstock.broker.steady_answers import DoorRules
 from penstock.errors import PenstockError
+from penstock.metrics.prometheus_text import Family, prometheus_text
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.request_codec import RequestHeader, encode_response

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from penstock.broker.metric_families import counter, gauge, one
-from penstock.broker.metric_sensors import Distribution, Meter
-from penstock.broker.prometheus_text import Family
 from penstock.broker.request_metrics import PERCENTILES, times_of
+from penstock.metrics.metric_families import counter, gauge, one
+from penstock.metrics.metric_sensors import Distribution, Meter
+from penstock.metrics.prometheus_text import Family
 
 __all__ = ["LogSize", "Login", "ServerMetrics", "ServerSizes"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.metric_families import Values, counter, gauge, one
-from penstock.broker.prometheus_text import Family
+from penstock.metrics.metric_families import Values, counter, gauge, one
+from penstock.metrics.prometheus_text import Family
 from penstock.spark.runtime.status import restoring, state_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from penstock.broker.metrics_server import JSON, TEXT, Page
-from penstock.broker.prometheus_text import prometheus_text
+from penstock.metrics.prometheus_text import prometheus_text
 from penstock.spark.application_metrics import application_families
 from penstock.spark.listeners import Listeners
 from penstock.spark.metrics_port import MetricsPort

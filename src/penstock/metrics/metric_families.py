@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from penstock.broker.prometheus_text import Family, Sample
+from penstock.metrics.prometheus_text import Family, Sample
 
 __all__ = ["Values", "counter", "gauge", "one"]
 

@@ -1,0 +1,1 @@
+"""Metrics of brokers, consumers and applications: what measures, families under Kafka's names, and Prometheus' text."""
