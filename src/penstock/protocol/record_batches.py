@@ -1,11 +1,7 @@
 """Record batches in plain Python: their headers (from `batch_headers`) and their records one by one.
 
 For brokers, which look at headers only, and for small traffic: coordinator records, console tools, tests. Bulk goes
-through `arrow_batches`. A record:
-
-    length | attributes i8 | timestampDelta | offsetDelta | keyLength key | valueLength value | count (header)*
-
-All numbers but the attributes are zigzag varints; a length of -1 means null. Source: Kafka's documentation, "Record".
+through `arrow_batches`. How a record is laid out and read: `record_rows`.
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ from penstock.protocol.batch_headers import (
     records_section,
     surviving_batches,
 )
+from penstock.protocol.record_rows import rows_of_batch
 
 __all__ = [
     "HEADER_BYTES",
@@ -138,52 +135,8 @@ def records_of_batch(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES
 ) -> Iterator[PlainRecord]:
     """The records of one batch, control batches included. Raises CorruptBatch; does not check the CRC."""
-    if not header.records_count:
-        return
-    section = bytes(records_section(buffer, header, max_bytes))
-    position = 0
-    try:
-        for _ in range(header.records_count):
-            length, start = _read_varint(section, position)
-            position = start + length
-            if length < 0 or position > len(section):
-                raise CorruptBatch("a record ends behind it", base_offset=header.base_offset)
-            yield _decode_record(section, start, position, header)
-    except (IndexError, ValueError) as error:
-        if isinstance(error, CorruptBatch):
-            raise
-        raise CorruptBatch(f"a record is malformed ({error})", base_offset=header.base_offset) from None
-    if position != len(section):
-        raise CorruptBatch("it holds more bytes than records", base_offset=header.base_offset)
-
-
-def _decode_record(section: bytes, position: int, end: int, header: BatchHeader) -> PlainRecord:
-    timestamp_delta, position = _read_varint(section, position + 1)  # the attributes say nothing in v2
-    offset_delta, position = _read_varint(section, position)
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise CorruptBatch(f"a record has offset delta {offset_delta}", base_offset=header.base_offset)
-    key, position = _read_bytes(section, position)
-    value, position = _read_bytes(section, position)
-    count, position = _read_varint(section, position)
-    if not 0 <= count <= end - position:
-        raise CorruptBatch(f"a record has {count} headers", base_offset=header.base_offset)
-    headers = []
-    for _ in range(count):
-        name, position = _read_bytes(section, position)
-        header_value, position = _read_bytes(section, position)
-        if name is None:
-            raise CorruptBatch("a record header has no key", base_offset=header.base_offset)
-        headers.append((name.decode("utf-8", "replace"), header_value))
-    if position != end:
-        raise CorruptBatch("a record is not as long as it says", base_offset=header.base_offset)
-    timestamp = header.max_timestamp if header.has_append_time else header.base_timestamp + timestamp_delta
-    return PlainRecord(
-        offset=header.base_offset + offset_delta,
-        timestamp_ms=timestamp,
-        key=key,
-        value=value,
-        headers=tuple(headers),
-    )
+    for offset, timestamp_ms, key, value, headers in rows_of_batch(buffer, header, max_bytes):
+        yield PlainRecord(offset=offset, timestamp_ms=timestamp_ms, key=key, value=value, headers=headers)
 
 
 def _encode_record(record: PlainRecord, offset_delta: int, timestamp_delta: int) -> bytearray:
@@ -207,35 +160,9 @@ def _write_bytes(body: bytearray, value: bytes | None) -> None:
         body += value
 
 
-def _read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(section, position)
-    if length < 0:
-        return None, position
-    end = position + length
-    if end > len(section):
-        raise ValueError("a field ends behind the records")
-    return section[position:end], end
-
-
 def _write_varint(body: bytearray, value: int) -> None:
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         body.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
     body.append(zigzag)
-
-
-def _read_varint(section: bytes, position: int) -> tuple[int, int]:
-    byte = section[position]
-    position += 1
-    zigzag = byte & 0x7F
-    shift = 7
-    while byte & 0x80:
-        if shift > 63:
-            raise ValueError("a varint of more than ten bytes")
-        byte = section[position]
-        position += 1
-        zigzag |= (byte & 0x7F) << shift
-        shift += 7
-    zigzag &= 0xFFFF_FFFF_FFFF_FFFF
-    return (zigzag >> 1) ^ -(zigzag & 1), position

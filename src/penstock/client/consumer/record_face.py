@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from penstock.client.consumer.consumer_types import ConsumerRecord, TopicPartition
 from penstock.client.consumer.positions import PartitionState, Piece, Positions
 from penstock.errors import BrokerError
-from penstock.protocol.batch_headers import BatchHeader, check_crc, iter_batch_headers, surviving_batches
-from penstock.protocol.record_batches import PlainRecord, records_of_batch
+from penstock.protocol.batch_headers import check_crc, iter_batch_headers, surviving_batches
+from penstock.protocol.record_rows import rows_of_batch
 from penstock.protocol.wire_errors import CorruptBatch
 
 __all__ = ["corrupt_batch", "take_records"]
@@ -29,42 +29,55 @@ def take_records(positions: Positions, max_records: int) -> list[ConsumerRecord]
     return taken
 
 
+class _Rows:
+    """Mutable: a piece's records, a batch at a time, and which one is next."""
+
+    __slots__ = ("batches", "next", "records")
+
+    def __init__(self, batches: Iterator[list[ConsumerRecord]]) -> None:
+        self.batches = batches
+        self.records: list[ConsumerRecord] = []
+        self.next = 0
+
+
 def _take_from(each: TopicPartition, state: PartitionState, taken: list[ConsumerRecord], max_records: int) -> None:
     while state.pieces and len(taken) < max_records:
         piece = state.pieces[0]
-        if not isinstance(piece.face, Iterator):
-            piece.face = _rows(each, piece)
-        try:
-            for record in piece.face:
-                taken.append(record)
-                piece.position = state.position = record.offset + 1
-                if len(taken) >= max_records:
-                    break
-            else:
-                piece.position = piece.fetched.next_offset
-        except CorruptBatch as error:
-            raise corrupt_batch(each, error) from error
+        if not isinstance(piece.face, _Rows):
+            piece.face = _Rows(_batches(each, piece))
+        rows = piece.face
+        if rows.next == len(rows.records):
+            try:
+                rows.records, rows.next = next(rows.batches, []), 0
+            except CorruptBatch as error:
+                raise corrupt_batch(each, error) from error
+        part = rows.records[rows.next : rows.next + max_records - len(taken)]
+        if part:
+            taken += part
+            rows.next += len(part)
+            piece.position = state.position = part[-1].offset + 1
+        else:
+            piece.position = piece.fetched.next_offset
         state.drop_done()
 
 
-def _rows(each: TopicPartition, piece: Piece) -> Iterator[ConsumerRecord]:
+def _batches(each: TopicPartition, piece: Piece) -> Iterator[list[ConsumerRecord]]:
+    """Those with records that are wanted: none is empty."""
     fetched, start = piece.fetched, piece.position
     headers = iter_batch_headers(fetched.data)
+    made, (topic, partition) = tuple.__new__, each  # half the time that ConsumerRecord(…) takes
     for header in surviving_batches(fetched.data, headers, fetched.aborted_transactions):
         if header.last_offset < start:
             continue
         check_crc(fetched.data, header)
         kind = int(header.has_append_time)
-        for record in records_of_batch(fetched.data, header):
-            if record.offset >= start:
-                yield _record(each, record, header, kind)
-
-
-def _record(each: TopicPartition, record: PlainRecord, header: BatchHeader, kind: int) -> ConsumerRecord:
-    stamp = header.max_timestamp if kind else record.timestamp_ms
-    return ConsumerRecord(
-        each.topic, each.partition, record.offset, record.key, record.value, record.headers, stamp, kind
-    )
+        records = [
+            made(ConsumerRecord, (topic, partition, offset, key, value, own, timestamp_ms, kind))
+            for offset, timestamp_ms, key, value, own in rows_of_batch(fetched.data, header)
+            if offset >= start
+        ]
+        if records:
+            yield records
 
 
 def corrupt_batch(each: TopicPartition, error: CorruptBatch) -> BrokerError:
