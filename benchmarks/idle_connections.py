@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -57,6 +58,19 @@ def main() -> None:
             f"without; "
             f"p50 {row['p50_with_ms']:.0f} ms, p99 {row['p99_with_ms']:.0f} ms with them"
         )
+    if len(rows) == 2:
+        print("  Kafka's by ours: " + ", ".join(f"{what} {ratio:.1f}" for what, ratio in ratios(*rows).items()))
+
+
+def ratios(ours: dict[str, Any], kafka: dict[str, Any]) -> dict[str, float]:
+    """How many times ours Kafka's is; less than one is where Kafka is better."""
+    named = {
+        "memory with them": "rss_with_mb",
+        "a connection": "kb_each",
+        "CPU of silence": "cpu_percent",
+        "p99 with them": "p99_with_ms",
+    }
+    return {what: kafka[name] / max(ours[name], 0.01) for what, name in named.items()}
 
 
 def measure(contender: Contender, count: int, seconds: int) -> dict[str, str | float]:
