@@ -2,7 +2,8 @@
 
 One key per flight makes the judgement exact; sums by origin make state that every flight changes, so that a lost, a
 repeated or a wrongly restored value stays wrong to the end. `python chaos_app.py`; PENSTOCK_BOOTSTRAP_SERVERS,
-PENSTOCK_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member.
+PENSTOCK_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member, TRANSACTION_TIMEOUT_MS is for machines on
+which a micro-batch takes longer than the usual ten seconds allow.
 """
 
 import os
@@ -14,7 +15,10 @@ from penstock import StreamsApp
 app = StreamsApp(
     "chaos",
     processing_guarantee="exactly_once_v2",
-    config={"group.instance.id": os.environ.get("INSTANCE_ID", "")},
+    config={
+        "group.instance.id": os.environ.get("INSTANCE_ID", ""),
+        "transaction.timeout.ms": os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"),
+    },
 )
 
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
