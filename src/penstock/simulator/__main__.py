@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from penstock.simulator.simulation import KINDS, simulate
 from penstock.simulator.story import Outcome
 
+PROGRESS = 500  # a long run says how far it is
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.simulator", description=__doc__)
@@ -39,6 +41,8 @@ def _verdict(outcomes: Iterable[Outcome]) -> int:
         if outcome.broken is not None:
             broken += 1
             print(f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}", file=sys.stderr, flush=True)
+        if seeds % PROGRESS == 0:
+            print(f"{seeds} seeds, up to {outcome.seed}: {broken} broken", file=sys.stderr, flush=True)
     deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
     print(f"{seeds} seeds, {broken} broken, {checks} checks; {deeds}", file=sys.stderr)
     return 1 if broken else 0
