@@ -1,6 +1,6 @@
 """Running groups that are rolled from the classic to the consumer protocol and back, member by member: see
-`rolled_groups`. On our broker confluent-kafka and our own Consumer in one group; Kafka's Java consumer, and Apache Kafka
-4.3.1 as the broker, with PENSTOCK_LONG=1."""
+`rolled_groups`. On our broker confluent-kafka and our own Consumer in one group; Kafka's Java consumer, and Apache
+Kafka 4.3.1 as the broker, with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All groups of a shard by id, which type may replace which, and the dispatch of records: the writer of hard state.
 
-Offline migration: an *empty* group gives way to the type that its next member speaks, and the offsets stay; a group
-with members never does. The tombstones of the old type come before the records of the new one.
+Offline migration: an *empty* group gives way to the type that its next member speaks, and the offsets stay. The
+tombstones of the old type come before the records of the new one. What groups with members do is in `migration`.
 
 Compaction may have left any subset of a group's records: each creates what it needs; a tombstone for what is not there
 is nothing. Also in replay an empty group gives way to a record of the other type (KAFKA-20254 was about one that holds

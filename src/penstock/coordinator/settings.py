@@ -146,8 +146,8 @@ def _consumer() -> Iterable[tuple[str, Setting]]:
         "string",
         "bidirectional",
         None,
-        "How groups with members move between the classic and the consumer protocol. Kept as Kafka does; here only "
-        "empty groups move.",
+        "In which direction a group with members may move between the classic and the consumer protocol, when a member "
+        "joins or leaves. Empty groups always may.",
         choices=("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         any_case=True,
     )
