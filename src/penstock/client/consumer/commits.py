@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock.client.admin_results import CommittedOffset
+from penstock.client.consumer.consumer_metrics import ConsumerMetrics
 from penstock.client.consumer.consumer_types import TopicPartition
 from penstock.client.deadline import Deadline
 from penstock.client.group_offsets import commit_offsets, fetch_committed
@@ -33,8 +35,15 @@ CommitCallback = Callable[[Offsets, PenstockError | None], None]
 class OffsetCommits:
     """Mutable: the queue of commits for later, and its thread, which begins with the first of them."""
 
-    def __init__(self, client: NetworkClient, group_id: str, identity: Callable[[], GroupIdentity]) -> None:
+    def __init__(
+        self,
+        client: NetworkClient,
+        group_id: str,
+        identity: Callable[[], GroupIdentity],
+        metrics: ConsumerMetrics | None = None,
+    ) -> None:
         self._client = client
+        self._metrics = metrics or ConsumerMetrics()
         self._group_id = group_id
         self._identity = identity
         self._queue: queue.Queue[tuple[Offsets, GroupIdentity, CommitCallback | None] | None] = queue.Queue()
@@ -71,6 +80,7 @@ class OffsetCommits:
 
     def _commit(self, offsets: Offsets, identity: GroupIdentity, timeout_ms: float | None) -> None:
         deadline = Deadline.after_ms(self._client.api_timeout_ms if timeout_ms is None else timeout_ms)
+        began = time.monotonic()
         while True:
             try:
                 commit_offsets(
@@ -88,6 +98,7 @@ class OffsetCommits:
                     raise
                 identity = retry
             else:
+                self._metrics.committed((time.monotonic() - began) * 1000)
                 return
 
     def _work(self) -> None:

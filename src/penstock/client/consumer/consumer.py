@@ -21,6 +21,7 @@ from penstock.client.consumer.consumer_types import ConsumerRecord, RebalanceLis
 from penstock.client.consumer.record_face import take_records
 from penstock.client.security import TokenProvider
 from penstock.errors import ConfigError
+from penstock.metrics.prometheus_text import Family, prometheus_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,6 +122,7 @@ class Consumer:
             timeout, lambda most: take_batch(self._core.positions, most), lambda rows: rows.num_rows == 0
         )
         self._records_consumed += batch.num_rows
+        self._core.metrics.records_returned(batch.num_rows)
         return batch
 
     def poll_records(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -131,6 +133,7 @@ class Consumer:
             lambda rows: not rows,
         )
         self._records_consumed += len(records)
+        self._core.metrics.records_returned(len(records))
         return records
 
     def records(self, timeout: float | None = None) -> Iterator[ConsumerRecord]:
@@ -274,10 +277,10 @@ class Consumer:
         return self._core.identity.generation
 
     def metrics(self) -> dict[str, Any]:
-        """Counters since the consumer was made, and the greatest lag of a partition as far as known."""
-        states = dict(self._core.positions.items())
-        lags = [max(0, s.end_offset - s.position) for s in states.values() if None not in (s.end_offset, s.position)]  # type: ignore[operator]
-        return {
+        """By Kafka's names (docs/consumer-metrics.md); the greatest lag of a partition as far as known."""
+        states = self._core.positions.snapshot()
+        lags = list(self._known_lags().values())
+        return self._core.metrics.values() | {
             "polls": self._core.polls,
             "records-consumed-total": self._records_consumed,
             "rebalance-total": self._core.rebalances.count,
@@ -293,6 +296,19 @@ class Consumer:
     def positions(self) -> dict[TopicPartition, int]:
         """Where polls stand: the next offset of each partition that has a position. Asks nobody."""
         return self._core.positions.consumed()
+
+    def metric_families(self) -> list[Family]:
+        """The same as families, with lags of single partitions: for `prometheus_text`, beside other families."""
+        return list(self._core.metrics.families(self._known_lags(), len(self._core.positions)))
+
+    def prometheus(self) -> str:
+        """The same as a page for Prometheus."""
+        return prometheus_text(self.metric_families())
+
+    def _known_lags(self) -> dict[TopicPartition, int]:
+        found = self._core.positions.snapshot()
+        known = {each: (s.end_offset, s.position) for each, s in found.items()}
+        return {each: max(0, end - at) for each, (end, at) in known.items() if end is not None and at is not None}
 
     def close(self, *, leave_group: bool | None = None, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if it does that by itself, tells the listener, leaves the group; calling it again does nothing.

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from penstock.assignors.assignor import Assignor
 from penstock.assignors.registry import assignors_named
 from penstock.client.consumer.commits import OffsetCommits, Offsets
+from penstock.client.consumer.consumer_metrics import ConsumerMetrics
 from penstock.client.consumer.consumer_settings import ConsumerConfiguration
 from penstock.client.consumer.consumer_types import OffsetReset, RebalanceListener, TopicPartition
 from penstock.client.consumer.fetch_stream import FetchStream
@@ -84,7 +85,8 @@ class ConsumerCore:
         self._runner: GroupRunner | None = None
         self.control = self._client()
         self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
-        self.commits = OffsetCommits(self.control, self.group_id, lambda: self.identity)
+        self.metrics = ConsumerMetrics(configuration["client.id"])
+        self.commits = OffsetCommits(self.control, self.group_id, lambda: self.identity, self.metrics)
         self._starts = StartPositions(
             self.control,
             self.positions,
@@ -102,6 +104,7 @@ class ConsumerCore:
             listener_timeout_ms=interval_ms if listener_timeout_ms is None else listener_timeout_ms,
             auto_commit=self._auto_commit,
             max_poll_interval_ms=interval_ms,
+            metrics=self.metrics,
         )
         self._commit_due = time.monotonic() + configuration["auto.commit.interval.ms"] / 1000
         self._last_commit: dict[TopicPartition, int] = {}
@@ -175,6 +178,7 @@ class ConsumerCore:
             if self._wanted is None and not len(self.positions):
                 raise ConfigError("wrong-usage", "the consumer reads nothing yet", "subscribe or assign first")
             self.polls += 1
+            self.metrics.poll_begins()
             deadline = time.monotonic() + timeout_s
             max_rows = self._configuration["max.poll.records"]
             wait_s = 0.0
@@ -199,6 +203,7 @@ class ConsumerCore:
                         return rows
                     wait_s = min(left_s, LONGEST_WAIT_S)
             finally:
+                self.metrics.poll_ended()
                 self._woken = False
                 if self._runner is not None:
                     self._runner.polled()
@@ -280,6 +285,7 @@ class ConsumerCore:
             group_id=self.group_id,
             max_poll_interval_ms=self._configuration["max.poll.interval.ms"],
             wake=self._wake,
+            metrics=self.metrics,
         )
         runner.start()
         return runner

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from penstock.client.connection import ConnectionLost, PendingReply
+from penstock.client.consumer.consumer_metrics import ConsumerMetrics
 from penstock.client.consumer.waiting import Wake, wait_for
 from penstock.client.deadline import lease_clock_ms
 from penstock.client.membership.classic_membership import ClassicMembership
@@ -32,12 +34,17 @@ from penstock.client.membership.request_manager import NEVER_MS, Outgoing
 from penstock.client.membership.subscription import SubscribedTopics
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
+from penstock.protocol import messages as m
 from penstock.protocol.wire_errors import MalformedResponse
 
 __all__ = ["GroupRunner"]
 
 log = logging.getLogger("penstock.client")
 
+_HEARTBEATS = (
+    m.heartbeat_request.HeartbeatRequest,
+    m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest,
+)
 LONGEST_WAIT_S = 1.0  # a suspended machine's timers do not count the time it slept
 OVERRUN = -1  # the number of an event of the runner's own: nothing to acknowledge
 
@@ -53,7 +60,10 @@ class GroupRunner:
         group_id: str,
         max_poll_interval_ms: int,
         wake: Wake,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or ConsumerMetrics()
+        self._heartbeat_began: float | None = None
         self._client = client
         self._membership = membership
         self._group_id = group_id
@@ -183,6 +193,7 @@ class GroupRunner:
 
     def _begin(self, outgoing: Outgoing, until_ms: int) -> None:
         self._give_up()
+        self._heartbeat_began = time.monotonic() if isinstance(outgoing.request, _HEARTBEATS) else None
         now_ms = lease_clock_ms()
         timeout_ms = self._client.request_timeout_ms if until_ms == NEVER_MS else max(1, until_ms - now_ms)
         try:
@@ -209,6 +220,8 @@ class GroupRunner:
         except (ConnectionLost, MalformedResponse) as error:
             self._failed(error)
         else:
+            if self._heartbeat_began is not None:
+                self._metrics.heartbeat_answered((time.monotonic() - self._heartbeat_began) * 1000)
             self._membership.on_response(response, lease_clock_ms())
 
     def _failed(self, error: Exception) -> None:
@@ -246,6 +259,7 @@ class GroupRunner:
         self._app_wake.set()
 
     def _publish(self) -> None:
+        self._metrics.member_is(self._membership.state)
         told = False
         for event in self._membership.take_events():
             match event:

@@ -107,6 +107,10 @@ class Positions:
     def items(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
         yield from self._states.items()
 
+    def snapshot(self) -> dict[TopicPartition, PartitionState]:
+        """As it is now; from any thread."""
+        return dict(self._states)
+
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self._states))

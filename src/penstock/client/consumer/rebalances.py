@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock.client.consumer.commits import OffsetCommits
+from penstock.client.consumer.consumer_metrics import ConsumerMetrics
 from penstock.client.consumer.consumer_types import RebalanceListener, TopicPartition
 from penstock.client.consumer.group_runner import GroupRunner
 from penstock.client.consumer.positions import Positions
@@ -34,7 +35,9 @@ class Rebalances:
         listener_timeout_ms: int,
         auto_commit: bool,
         max_poll_interval_ms: int,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or ConsumerMetrics()
         self._positions = positions
         self._commits = commits
         self._group_id = group_id
@@ -127,6 +130,7 @@ class Rebalances:
         except Exception as error:  # noqa: BLE001 - the rebalance goes on; the poll raises it afterwards
             return error
         took_ms = round((time.monotonic() - began) * 1000)
+        self._metrics.listener_told(name, took_ms)
         if took_ms <= self._listener_timeout_ms:
             return None
         return UserCodeError(

@@ -19,11 +19,13 @@ from penstock.client.parallel.assignment_listener import AssignmentListener
 from penstock.client.parallel.dead_letters import DeadLetters
 from penstock.client.parallel.desk import Desk, now_ms
 from penstock.client.parallel.pipeline_commits import PipelineCommits
+from penstock.client.parallel.pipeline_metrics import pipeline_families
 from penstock.client.parallel.pipeline_settings import Executor, PipelineSettings
 from penstock.client.parallel.retry import FailurePolicy, Retry
 from penstock.client.parallel.work import Order, PipelineStats
 from penstock.client.parallel.work_plan import WorkPlan
 from penstock.errors import ConfigError, MaxPollExceeded
+from penstock.metrics.prometheus_text import prometheus_text
 
 __all__ = ["ParallelConsumer"]
 
@@ -106,6 +108,11 @@ class ParallelConsumer:
     def stats(self) -> PipelineStats:
         """As it is now; from any thread."""
         return self._commits.stats()
+
+    def prometheus(self) -> str:
+        """The consumer's metrics and these stats as a page for Prometheus; from any thread."""
+        own = pipeline_families(self.stats, self._driven.configuration["client.id"])
+        return prometheus_text([*self._consumer.metric_families(), *own])
 
     def stop(self) -> None:
         """From any thread, and from a signal handler: handlers end, what they finished is committed, `run` returns."""
