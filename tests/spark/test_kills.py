@@ -169,18 +169,18 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
         [guardian] = [entry.pid for entry in family if is_guardian(entry.pid)]
         os.kill(guardian, signal.SIGSTOP)  # it does not notice the driver's end
         crash.ask("after TxnOffsetCommit, before EndTxn")
-        second.process.wait(60)
+        until(lambda: second.process.poll() is not None, "dead in the middle of a commit", second, broker)
         os.kill(guardian, signal.SIGKILL)
         killed_at = time.monotonic()
         until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
         moved_s = time.monotonic() - killed_at
-        assert moved_s > 3, "nobody was left to tell the group: the session had to end first"
         lost = (second.directory / "state" / GROUP / "transactional.ids").read_text().splitlines()
         assert open_transactions(broker, lost), "its transaction is open, and will be for minutes"
 
         second.start()
         until(lambda: not open_transactions(broker, lost), "ended by its successor", second, broker)
         ended_s = time.monotonic() - killed_at
+        until(lambda: second.status.get("pid") == second.pid, "started again", second, broker)
         until(lambda: first.open_tasks + second.open_tasks == TASKS, "all open", first, second, broker)
         opened_s = time.monotonic() - killed_at
         print(f"\ntasks moved {moved_s:.2f} s after the kill (session timeout 6 s), "

@@ -99,4 +99,4 @@ def _crash_at(point: str, application: Application, crash: CrashFile, broker: Br
             application.start()
         until(lambda: crash.is_done or application.process.poll() is not None, f"dead {point}", application, broker)
     if point in DRIVER_POINTS:
-        application.process.wait(60)
+        until(lambda: application.process.poll() is not None, f"dead {point}", application, broker)

@@ -203,7 +203,7 @@ class Application:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, within: float = 60) -> int:
+    def stop(self, within: float = WAIT_S) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
