@@ -208,6 +208,59 @@ def test_an_assignor_that_raises_ends_the_membership_in_words() -> None:
     assert "no racks" in str(event.error)
 
 
+@pytest.mark.parametrize("what", [{"m1": 7}, {"m1": Assignment(partitions=(("flights", "one"),))}, None])  # type: ignore[arg-type]
+def test_an_assignor_that_gives_what_cannot_be_written_is_named(what: Any) -> None:
+    class Strange(UserData):
+        def assign(self, partitions: Any, members: Any) -> Any:
+            return what
+
+    leader = lead(Strange())
+    leader.sent()
+    (event,) = leader.answer(metadata({"flights": 2}))
+    assert isinstance(event, GroupFatal)
+    assert event.error.code == "user-code"
+
+
+@pytest.mark.parametrize("data", ["no bytes", 7])
+def test_user_data_that_are_no_bytes_are_named(data: Any) -> None:
+    class Strange(UserData):
+        def subscription_user_data(self, topics: Sequence[str]) -> Any:
+            return data
+
+    member = script(Strange())
+    assert member.sent() is None
+    (event,) = member.member.take_events()
+    assert isinstance(event, GroupFatal)
+    assert event.error.code == "user-code"
+
+
+def test_what_the_application_says_of_its_assignment_may_fail() -> None:
+    class Strange(UserData):
+        def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
+            raise KeyError("rack")
+
+    member = script(Strange())
+    member.next_sent()
+    member.answer(joined(protocol="echo"))
+    member.sent()
+    (event,) = member.answer(synced(encode_assignment(Assignment(partitions=BOTH))))
+    assert isinstance(event, GroupFatal)
+    assert "KeyError" in str(event.error)
+
+
+def test_what_a_leader_gives_by_mistake_is_passed_over() -> None:
+    member = script()
+    member.next_sent()
+    member.answer(joined(protocol="range"))
+    member.sent()
+    wrong = (*BOTH, ("delays", 0), ("flights", -1), ("flights", 0))
+    notice, event = member.answer(synced(encode_assignment(Assignment(partitions=wrong))))
+    assert isinstance(notice, Noticed)
+    assert "delays-0" in notice.message
+    assert isinstance(event, Rebalance)
+    assert event.assigned == BOTH
+
+
 def test_a_static_leader_that_came_back_leaves_the_assignment_as_it_is() -> None:
     member = script(instance_id="one")
     member.next_sent()
@@ -314,3 +367,17 @@ def test_our_own_patterns_are_resolved_before_the_join() -> None:
     member.next_sent()  # asked again; no join without knowing what is read
     member.answer(metadata({"flights": 1, "delays": 1}))
     assert decode_subscription(member.next_sent().protocols[0].metadata).topics == ("flights",)
+
+
+def test_a_static_member_that_left_in_the_middle_of_a_request_lives_on() -> None:
+    """Found by the simulator: the answer to what it had given up ended the membership."""
+    member = settled(instance_id="i1")
+    member.next_sent()
+    member.member.leave(member.now_ms)
+    assert member.sent() is None
+    assert member.member.state is GroupMemberState.UNSUBSCRIBED
+    member.answer(beaten())
+    member.fail()
+    assert member.member.state is GroupMemberState.UNSUBSCRIBED
+    member.member.subscribe(FLIGHTS, member.now_ms)
+    assert isinstance(member.next_sent(), m.join_group_request.JoinGroupRequest)

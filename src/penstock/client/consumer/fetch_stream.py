@@ -36,6 +36,7 @@ __all__ = ["FetchStream"]
 log = logging.getLogger("penstock.client")
 
 RETRY_PAUSE_S = 0.1
+LOOK_AGAIN_S = 0.5
 METADATA_TIMEOUT_MS = 5_000
 
 
@@ -63,6 +64,7 @@ class FetchStream:
         self._max_partition_bytes = configuration["max.partition.fetch.bytes"]
         self._under_way: dict[int, _Exchange] = {}
         self._not_before = 0.0
+        self._look_again_s = 0.0
         self._stale = False
         self.out_of_range: list[TopicPartition] = []
 
@@ -88,7 +90,7 @@ class FetchStream:
         for each, state in wanted:
             node = cluster.leader(*each)
             if node is None:
-                self._again()
+                self._without_leader()
             elif node not in self._under_way:
                 by_node.setdefault(node, []).append((each, state))
         for node, part in by_node.items():
@@ -134,6 +136,13 @@ class FetchStream:
     def _again(self) -> None:
         self._stale = True
         self._not_before = time.monotonic() + RETRY_PAUSE_S
+
+    def _without_leader(self) -> None:
+        """The metadata are looked at again, now and then; partitions that have a leader are read meanwhile."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + LOOK_AGAIN_S
+            self._stale = True
 
     def _receive(self, exchange: _Exchange) -> None:
         try:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 
 from penstock.client.admin import Admin
+from penstock.client.broker_errors import STALE_METADATA, missing_topic
 from penstock.client.consumer.commits import OffsetCommits
 from penstock.client.consumer.consumer_types import OffsetReset, TopicPartition
 from penstock.client.consumer.positions import Positions, Start
 from penstock.client.fetch_loop import IsolationLevel
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError
+from penstock.protocol.error_codes import ErrorCode, is_retriable
 
 __all__ = ["StartPositions"]
+
+log = logging.getLogger("penstock.client")
+
+LOOK_AGAIN_S = 0.5
 
 
 class StartPositions:
@@ -29,7 +36,10 @@ class StartPositions:
         isolation_level: IsolationLevel,
         group_id: str,
     ) -> None:
+        self._control = control
         self._admin = Admin(control)
+        self._look_again_s = 0.0
+        self._told: set[TopicPartition] = set()
         self._positions = positions
         self._commits = commits
         self._reset = reset
@@ -38,7 +48,7 @@ class StartPositions:
 
     def find(self) -> None:
         """Raises BrokerError `no-offset` where `auto.offset.reset` is none; what the broker answers; CannotConnect."""
-        missing = self._positions.without_position()
+        missing = self._there(self._positions.without_position())
         if not missing:
             return
         by_commit = [each for each in missing if self._positions[each].start == "committed"]
@@ -55,6 +65,30 @@ class StartPositions:
             else:
                 starts[each] = self._by_reset(each)
         self._look_up(starts)
+
+    def _there(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
+        """Those that the cluster has: one that was assigned and is not there must not hold up the others.
+
+        All of them when there are no others, so that whoever waits for them hears why. Raises BrokerError.
+        """
+        if not wanted:
+            return []
+        topics = {each.topic for each in wanted}
+        cluster = self._control.metadata(topics)
+        if any(cluster.leader(*each) is None for each in wanted) and time.monotonic() >= self._look_again_s:
+            self._look_again_s = time.monotonic() + LOOK_AGAIN_S
+            cluster = self._control.metadata(topics, refresh=True)
+        there = [each for each in wanted if cluster.leader(*each) is not None]
+        if len(there) == len(wanted) or (not there and len(wanted) == len(self._positions)):
+            return wanted
+        for each in wanted:
+            code = cluster.refused.get(each.topic, ErrorCode.none)
+            if code not in STALE_METADATA and code != ErrorCode.none and not is_retriable(code):
+                raise missing_topic(code, each.topic)
+            if each not in there and each not in self._told:
+                self._told.add(each)
+                log.warning("%s-%d was assigned, and the brokers have no such partition now", *each)
+        return there
 
     def out_of_range(self, partitions: Iterable[TopicPartition]) -> None:
         """The log has no such offset (any more). Raises BrokerError `offset-out-of-range` where reset is none."""

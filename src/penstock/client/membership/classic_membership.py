@@ -13,6 +13,8 @@ Rules it obeys:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from penstock.assignors.assignor import (
     NO_GENERATION,
@@ -20,11 +22,13 @@ from penstock.assignors.assignor import (
     Assignor,
     RebalanceProtocol,
     Subscription,
+    TopicPartition,
 )
 from penstock.assignors.consumer_protocol import (
     MalformedUserData,
     decode_assignment,
     decode_subscription,
+    encode_assignment,
     encode_subscription,
 )
 from penstock.assignors.registry import common_protocol
@@ -43,6 +47,8 @@ __all__ = ["ClassicMembership"]
 
 JOIN_MARGIN_MS = 5_000  # behind the rebalance timeout: so long the coordinator may take to answer a join
 HEARTBEAT_TIMEOUT_MS = 30_000
+
+Answer = TypeVar("Answer")
 
 _S = GroupMemberState
 _BEATING = frozenset({_S.PREPARING, _S.RECONCILING, _S.STABLE})
@@ -88,7 +94,7 @@ class ClassicMembership(GroupMember):
         self._joined: Joined | None = None
         self._group_topics: frozenset[str] = frozenset()
         self._counts: Mapping[str, int] | None = None
-        self._assignments: Mapping[str, Assignment] = {}
+        self._assignments: Mapping[str, bytes] = {}
         self._resolved = SubscribedTopics()
 
     def subscribe(self, wanted: SubscribedTopics, now_ms: int) -> None:
@@ -198,7 +204,12 @@ class ClassicMembership(GroupMember):
     ) -> PollResult:
         if due_ms > now_ms:
             return self._wait(due_ms)
-        return self._asked(kind, request(), now_ms, any_node=any_node)
+        try:
+            asking = request()
+        except UserCodeError as error:
+            self.stop(error)
+            return self._wait(NEVER_MS)
+        return self._asked(kind, asking, now_ms, any_node=any_node)
 
     def _deadline_ms(self) -> int:
         """Until when the request that is out may take."""
@@ -236,24 +247,35 @@ class ClassicMembership(GroupMember):
             self._group_id,
             self.identity,
             [
-                (
-                    assignor.name,
-                    encode_subscription(
-                        Subscription(
-                            topics=topics,
-                            user_data=assignor.subscription_user_data(topics),
-                            owned_partitions=self._owned,
-                            generation_id=self.identity.generation,
-                            rack_id=self._rack_id,
-                        )
-                    ),
-                )
+                (assignor.name, self._ask(assignor.name, partial(self._subscription, assignor, topics)))
                 for assignor in self._assignors.values()
             ],
             session_timeout_ms=self._session_timeout_ms,
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             reason=self._reason,
         )
+
+    def _subscription(self, assignor: Assignor, topics: tuple[str, ...]) -> bytes:
+        return encode_subscription(
+            Subscription(
+                topics=topics,
+                user_data=assignor.subscription_user_data(topics),
+                owned_partitions=self._owned,
+                generation_id=self.identity.generation,
+                rack_id=self._rack_id,
+            )
+        )
+
+    def _ask(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        """What an assignor says. One of the application's own may raise anything, or say what cannot be written."""
+        try:
+            return ask()
+        except Exception as error:
+            raise UserCodeError(
+                "user-code",
+                f"the assignor {name} of {self._group_id} raised {type(error).__name__}: {error}",
+                "correct the assignor; the group waits for a leader that can divide its partitions",
+            ) from error
 
     def _sync_request(self) -> object:
         return sync_request(self._group_id, self.identity, self._protocol_name, self._assignments)
@@ -338,16 +360,10 @@ class ClassicMembership(GroupMember):
         if joined.skip_assignment:
             return  # a static leader came back: the group's assignment stands (KIP-814)
         members = self._members(joined)
+        assignor = self._assignors[self._protocol_name]
         try:
-            assigned = self._assignors[self._protocol_name].assign(counts, members)
-            self._assignments = {member_id: assigned.get(member_id, Assignment()) for member_id in members}
-        except Exception as error:  # noqa: BLE001 - an assignor of the application's own may raise anything
-            failed = UserCodeError(
-                "user-code",
-                f"the assignor {self._protocol_name} of {self._group_id} raised {type(error).__name__}: {error}",
-                "correct the assignor; the group waits for a leader that can divide its partitions",
-            )
-            failed.__cause__ = error
+            self._assignments = self._ask(assignor.name, partial(_divided, assignor, counts, members))
+        except UserCodeError as failed:
             self.stop(failed)
 
     def _on_sync(self, reply: Synced, now_ms: int) -> None:
@@ -375,8 +391,13 @@ class ClassicMembership(GroupMember):
         except MalformedUserData as error:
             self._notice(f"{self._group_id}: the leader's assignment cannot be read: {error}")
             assignment = Assignment()
-        given = tuple(sorted(dict.fromkeys(assignment.partitions)))
-        self._assignors[self._protocol_name].on_assignment(assignment, self.identity.generation)
+        given = self._subscribed(assignment)
+        assignor = self._assignors[self._protocol_name]
+        try:
+            self._ask(assignor.name, partial(assignor.on_assignment, assignment, self.identity.generation))
+        except UserCodeError as failed:
+            self.stop(failed)
+            return
         had = self._owned
         revoked = tuple(each for each in had if each not in set(given))
         added = tuple(each for each in given if each not in set(had))
@@ -385,6 +406,19 @@ class ClassicMembership(GroupMember):
         self._tell(revoked=revoked, assigned=added)
         if revoked and self._cooperative:
             self._wants_rejoin("gave partitions back that others are to get")
+
+    def _subscribed(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
+        """What of it can be meant for this member: a leader that errs must not make it read what it did not ask for."""
+        topics = set(self._resolved.names)
+        given = sorted(dict.fromkeys(assignment.partitions))
+        kept = tuple(each for each in given if each[0] in topics and each[1] >= 0)
+        if len(kept) < len(given):
+            strange = next(each for each in given if each not in kept)
+            self._notice(
+                f"{self._group_id}: the leader assigned {strange[0]}-{strange[1]}, which this member does not read; "
+                f"{len(given) - len(kept)} such partitions are passed over"
+            )
+        return kept
 
     def _on_heartbeat(self, code: ErrorCode, now_ms: int) -> None:
         self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
@@ -436,3 +470,9 @@ class ClassicMembership(GroupMember):
     def _maybe_forget_coordinator(self, code: ErrorCode) -> None:
         if code in COORDINATOR_GONE:
             self._lookup.forget()
+
+
+def _divided(assignor: Assignor, counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, bytes]:
+    """Each member's share as it travels; who was left out has nothing."""
+    assigned = assignor.assign(counts, members)
+    return {member_id: encode_assignment(assigned.get(member_id, Assignment())) for member_id in members}

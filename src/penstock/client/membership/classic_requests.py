@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from penstock.assignors.assignor import Assignment
-from penstock.assignors.consumer_protocol import encode_assignment
 from penstock.client.membership.group_events import GroupIdentity
 from penstock.protocol import messages as m
 from penstock.protocol.units import from_ms
@@ -42,7 +40,7 @@ def join_request(
 
 
 def sync_request(
-    group_id: str, identity: GroupIdentity, protocol_name: str, assignments: Mapping[str, Assignment]
+    group_id: str, identity: GroupIdentity, protocol_name: str, assignments: Mapping[str, bytes]
 ) -> object:
     """`assignments`: of a leader, everybody's; of a follower, none."""
     request = m.sync_group_request
@@ -54,7 +52,7 @@ def sync_request(
         protocol_type=PROTOCOL_TYPE,
         protocol_name=protocol_name,
         assignments=tuple(
-            request.SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(assignment))
+            request.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
             for member_id, assignment in assignments.items()
         ),
     )
