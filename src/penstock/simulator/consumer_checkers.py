@@ -54,6 +54,7 @@ class ConsumerCheckers:
         self._consumers = consumers
         self._epochs: dict[str, int] = {}
         self._starts = 0
+        self._had_members = False
         self._names: dict[UUID, str] = {}
         self._held: dict[str, tuple[object, Held]] = {}
         self.offsets = CommittedOffsets(broker)
@@ -110,6 +111,8 @@ class ConsumerCheckers:
 
     def _check_epochs(self, group: Group) -> None:
         restarted, self._starts = self._broker.starts > self._starts, self._broker.starts
+        if isinstance(group, ClassicGroup) != ("generation" in self._epochs):
+            self._check_migration(group)
         if isinstance(group, ClassicGroup):
             now = {"generation": group.membership.generation}
             if group.metadata is not None:
@@ -126,6 +129,16 @@ class ConsumerCheckers:
             if epoch < before:
                 raise RuleBroken(f"the epoch of {name} fell from {before} to {epoch}")
         self._epochs = now
+        self._had_members = bool(group.members if isinstance(group, ConsumerGroup) else group.membership.members)
+
+    def _check_migration(self, group: Group) -> None:
+        """A group of the other kind has taken this one's place: when it took members along, it goes on counting."""
+        before = max((self._epochs.get(name, 0) for name in ("group", "written generation")), default=0)
+        is_new = not isinstance(group, ConsumerGroup) and group.membership.generation == 0
+        after = group.group_epoch if isinstance(group, ConsumerGroup) else group.membership.generation
+        if after < before and not is_new and self._had_members:
+            raise RuleBroken(f"the group moved to the other kind at epoch {after}, it was at {before}")
+        self._epochs.clear()
 
     # --- owners ---
 
@@ -165,14 +178,20 @@ class ConsumerCheckers:
             if not consumer.open or not consumer.runs or consumer.has_given_up or not _is_known(consumer, group):
                 continue
             mine = held.get(consumer.membership.identity.member_id)
-            if mine is not None and _has_heard(consumer, group) and not consumer.open.keys() <= mine:
-                others = sorted(consumer.open.keys() - mine)
+            others = sorted(consumer.open.keys() - mine) if mine is not None and _has_heard(consumer, group) else []
+            if any(not self._is_unclear(consumer, group, topic) for topic, _ in others):
                 raise RuleBroken(f"{consumer.name} works on {others}, which it does not hold")
             for partition in consumer.open:
                 if partition in working and not self._was_made_anew(group, partition[0]):
                     raise RuleBroken(f"{consumer.name} and {working[partition]} both work on {partition}")
                 working[partition] = consumer.name
         return working
+
+    def _is_unclear(self, consumer: SimulatedConsumer, group: Group, topic: str) -> bool:
+        """Classic members name topics; what they had of one that is gone, no coordinator of ids can tell."""
+        if consumer.protocol == "consumer" or isinstance(group, ClassicGroup):
+            return False
+        return topic not in self._broker.topics or self._was_made_anew(group, topic)
 
     def _was_made_anew(self, group: Group, topic: str) -> bool:
         """Two topics of one name are two topics to a consumer group."""
@@ -181,11 +200,9 @@ class ConsumerCheckers:
     # --- timers ---
 
     def _check_timers(self, group: Group) -> None:
+        deadline_ms = self._broker.shard.deadline_ms
         for kind, member_id in _timers_needed(group):
-            if (
-                self._broker.shard.deadline_ms(TimerKey(kind=kind, group_id=self._group_id, member_id=member_id))
-                is None
-            ):
+            if deadline_ms(TimerKey(kind=kind, group_id=self._group_id, member_id=member_id)) is None:
                 raise RuleBroken(f"no timer {kind} of {member_id or 'the group'} runs")
 
 
@@ -226,13 +243,16 @@ def _has_heard(consumer: SimulatedConsumer, group: Group) -> bool:
 
 
 def _timers_needed(group: Group) -> list[tuple[str, str]]:
-    """(kind, member id or "")."""
+    """(kind, member id or ""). What a classic member of a consumer group has to give back, its next heartbeat tells it,
+    and only then it must hurry."""
     if isinstance(group, ConsumerGroup):
         needed = [("session", member_id) for member_id in group.members]
         needed += [
             ("rebalance", member.member_id)
             for member in group.members.values()
-            if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_away
+            if member.state is MemberState.UNREVOKED_PARTITIONS
+            and not member.is_away
+            and not member.uses_classic_protocol
         ]
         return needed
     membership = group.membership

@@ -1,7 +1,8 @@
 """One world of a classic or a consumer group from one seed: a broker, consumers, chaos, then calm; and what came of it.
 
 `classic`: members speak the classic protocol, with assignors that have one in common; a rolling change from an eager to
-a cooperative one is a mixture like any other. `consumer`: KIP-848.
+a cooperative one is a mixture like any other. `consumer`: KIP-848. `mixed`: members of both in one group, which moves
+from one kind to the other and back as they come and go.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.simulator.simulated_broker import SimulatedBroker
 from penstock.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
 from penstock.simulator.story import Outcome, Story
 
-__all__ = ["ConsumerWorld", "simulate_classic", "simulate_consumer"]
+__all__ = ["ConsumerWorld", "simulate_classic", "simulate_consumer", "simulate_mixed"]
 
 CHAOS_MS = 25_000
 SETTLING_MS = 45_000
@@ -72,7 +73,7 @@ class ConsumerWorld:
         self.strategies = self.random.choice(STRATEGIES)
         self.assignors = self.random.choice(ASSIGNORS)
         self.join_version = self.random.choice([9, 9, 7, 3])
-        self._watched = False
+        self._watched = self._is_calm = False
         self._restarts = 0
         self._numbers = 0
         self.broker = SimulatedBroker(
@@ -115,14 +116,16 @@ class ConsumerWorld:
             self._restarts -= 1
             self._numbers += 1
             name, instance_id = f"c{self._numbers}", victim.membership.identity.instance_id
-            self._start(name, instance_id, victim.wanted, victim.strategy)
+            changes = self.groups == "mixed" and not self._is_calm and self.random.random() < 0.4
+            like = None if changes else (victim.protocol, victim.strategy)
+            self._start(name, instance_id, victim.wanted, like)
 
         self.events.after(after_ms, start)
 
     def subscription(self) -> SubscribedTopics:
         if self.reads_alike:
             return EVERYTHING
-        return self.random.choice(SUBSCRIPTIONS if self.groups == "classic" else (*SUBSCRIPTIONS, BROKER_REGEX))
+        return self.random.choice((*SUBSCRIPTIONS, BROKER_REGEX) if self.groups == "consumer" else SUBSCRIPTIONS)
 
     def advance(self, duration_ms: int) -> None:
         self.events.run_until(self.events.now_ms + duration_ms)
@@ -132,6 +135,7 @@ class ConsumerWorld:
     def calm_down(self) -> None:
         """The network is clean, the broker up, topics are as they should be, two consumers live at least."""
         self.tell("the world calms down")
+        self._is_calm = True
         self.conditions.calm()
         self.broker.log.refusals = 0
         self.broker.start()
@@ -183,7 +187,7 @@ class ConsumerWorld:
         self.settle("a static member more")
         others = {each.name: (each.rebalances, set(each.open)) for each in self.staying() if each is not static}
         epoch, had = self.checkers.epoch(), set(static.open)
-        self.restart_consumer(static, 300, gracefully=self.groups == "consumer" or self.random.random() < 0.5)
+        self.restart_consumer(static, 300, gracefully=static.protocol == "consumer" or self.random.random() < 0.5)
         self.settle("a static member restarted")
         back = next(each for each in self.staying() if each.name not in others)
         now = {each.name: (each.rebalances, set(each.open)) for each in self.staying() if each is not back}
@@ -205,6 +209,8 @@ class ConsumerWorld:
         """Members that give everything back before they join cannot tell a cooperative leader what they had."""
         if self.groups == "consumer":
             return self.assignors == ((),)  # uniform; else a newcomer's vote may change the assignor
+        if self.groups == "mixed":
+            return False
         return self.checkers.assignor() == "sticky" or self.strategies == (("cooperative-sticky",),)
 
     def _keep_two(self) -> None:
@@ -212,15 +218,22 @@ class ConsumerWorld:
             self.start_consumer()
 
     def _start(
-        self, name: str, instance_id: str | None, wanted: SubscribedTopics, strategy: tuple[str, ...] | None = None
+        self,
+        name: str,
+        instance_id: str | None,
+        wanted: SubscribedTopics,
+        like: tuple[str, tuple[str, ...]] | None = None,
     ) -> SimulatedConsumer:
-        """`strategy`: assignors of the classic protocol, or the name of one of the other's; None: drawn."""
-        if strategy is None:
-            strategy = self.random.choice(self.strategies if self.groups == "classic" else self.assignors)
+        """`like`: the protocol, and its assignors; None: drawn."""
+        if like is None:
+            protocol = self.random.choice(["classic", "consumer"]) if self.groups == "mixed" else self.groups
+            like = protocol, self.random.choice(self.strategies if protocol == "classic" else self.assignors)
+        protocol, strategy = like
         static = "" if instance_id is None else f" as {instance_id}"
-        self.tell(f"{name} starts{static}, with {', '.join(strategy) or 'any assignor'}")
+        self.tell(f"{name} starts{static}, {protocol}, with {', '.join(strategy) or 'any assignor'}")
         consumer = SimulatedConsumer(
-            self._membership(name, instance_id, strategy),
+            self._membership(name, instance_id, protocol, strategy),
+            protocol=protocol,
             strategy=strategy,
             name=name,
             group_id=self.group_id,
@@ -237,9 +250,9 @@ class ConsumerWorld:
         return consumer
 
     def _membership(
-        self, name: str, instance_id: str | None, strategy: tuple[str, ...]
+        self, name: str, instance_id: str | None, protocol: str, strategy: tuple[str, ...]
     ) -> ClassicMembership | ConsumerMembership:
-        if self.groups == "classic":
+        if protocol == "classic":
             return ClassicMembership(
                 self.group_id,
                 assignors_named(strategy),
@@ -284,6 +297,11 @@ def simulate_classic(seed: int) -> Outcome:
 def simulate_consumer(seed: int) -> Outcome:
     """Members of the consumer protocol. Never raises RuleBroken."""
     return _simulate(seed, "consumer")
+
+
+def simulate_mixed(seed: int) -> Outcome:
+    """Members of both protocols in one group. Never raises RuleBroken."""
+    return _simulate(seed, "mixed")
 
 
 def _simulate(seed: int, groups: str) -> Outcome:

@@ -64,6 +64,7 @@ class SimulatedConsumer:
         name: str,
         group_id: str,
         wanted: SubscribedTopics,
+        protocol: str,
         strategy: tuple[str, ...],
         join_version: int,
         habits: ConsumerHabits,
@@ -76,6 +77,7 @@ class SimulatedConsumer:
         self.membership = membership
         self.name = name
         self.wanted = wanted
+        self.protocol = protocol
         self.strategy = strategy
         self._group_id = group_id
         self._versions = {"JoinGroupRequest": join_version, "SyncGroupRequest": 5, "LeaveGroupRequest": 5}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from penstock.simulator.consumer_world import simulate_classic, simulate_consumer
+from penstock.simulator.consumer_world import simulate_classic, simulate_consumer, simulate_mixed
 from penstock.simulator.story import Outcome
 from penstock.simulator.streams_world import simulate_streams
 
 __all__ = ["KINDS", "simulate"]
 
 KINDS: Mapping[str, Callable[[int], Outcome]] = MappingProxyType(
-    {"streams": simulate_streams, "consumer": simulate_consumer, "classic": simulate_classic}
+    {"streams": simulate_streams, "consumer": simulate_consumer, "classic": simulate_classic, "mixed": simulate_mixed}
 )
 
 

@@ -221,3 +221,63 @@ def test_a_coordinator_that_moved_is_looked_for() -> None:
     member.answer(found(ErrorCode.coordinator_not_available))
     member.find_coordinator()
     assert member.next_sent().member_epoch == 1
+
+
+def test_a_membership_that_begins_anew_is_told_its_whole_share() -> None:
+    """Found by the simulator: who left because nobody polled, and got the same partitions again, was told nothing."""
+    member = settled()
+    member.member.leave(member.now_ms)
+    member.next_sent()
+    member.answer(assigned(None, epoch=-1))
+    member.member.subscribe(FLIGHTS, member.now_ms)
+    member.next_sent()
+    (event,) = member.answer(assigned({"flights": [0, 1]}, epoch=3))
+    assert event == Rebalance(number=2, assigned=(("flights", 0), ("flights", 1)))
+
+
+def test_a_refused_member_that_subscribes_anew_is_told_its_whole_share() -> None:
+    member = script()
+    member.next_sent()
+    member.answer(assigned({"flights": [0]}))
+    member.next_sent()
+    member.answer(metadata({"flights": 4}))  # not acknowledged
+    member.next_sent()
+    member.answer(assigned(None, code=ErrorCode.group_authorization_failed))
+    member.member.subscribe(FLIGHTS, member.now_ms)
+    member.next_sent()
+    (event,) = member.answer(assigned({"flights": [0]}, epoch=3))
+    assert isinstance(event, Rebalance) and event.assigned == (("flights", 0),)
+
+
+def test_what_the_application_is_about_to_begin_is_claimed() -> None:
+    """Found by the simulator: a heartbeat with everything, sent between the assignment and its acknowledgement, said
+    that the member has nothing, so the coordinator gave to others what the application began a moment later."""
+    member = script()
+    member.next_sent()
+    member.answer(assigned({"flights": [0], "trains": [1]}))
+    member.next_sent()
+    member.answer(metadata({"flights": 4}))  # flights-0 is with the application; trains has no name yet
+    member.next_sent()
+    member.fail()
+    member.find_coordinator()
+    request = member.next_sent()
+    while not hasattr(request, "member_epoch"):
+        member.answer(metadata({"flights": 4}))
+        request = member.next_sent()
+    assert owned(request) == {topic_id("flights"): (0,), topic_id("trains"): (1,)}
+
+
+def test_an_answer_to_what_was_given_up_means_nothing() -> None:
+    """Found by the simulator: a member that had left took the late answer for a mistake of its own, and was over."""
+    member = settled()
+    request = member.next_sent()
+    assert request.member_epoch == 1
+    member.member.leave(member.now_ms)
+    member.now_ms += 6_000  # the leave has no answer in time
+    assert member.sent() is None or member.member.state is GroupMemberState.LEAVING
+    member.now_ms += 6_000
+    member.sent()
+    assert member.member.state is GroupMemberState.UNSUBSCRIBED
+    assert member.answer(assigned({"flights": [0]})) == (GroupLeft(confirmed=False),)
+    member.fail()
+    assert member.member.state is GroupMemberState.UNSUBSCRIBED
