@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 
+from penstock.assignors.spread_assignors import RangeAssignor
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.consumer_types import RebalanceListener, TopicPartition
-from penstock.errors import BrokerError, UserCodeError
+from penstock.client.membership.subscription import SubscriptionPattern
+from penstock.errors import BrokerError, ConfigError, UserCodeError
 
 EVERY = {("t", number) for number in range(4)}
 
@@ -114,3 +116,88 @@ async def test_coroutines_listen_and_may_commit_and_seek(broker: EmbeddedBroker)
 def poll_for_ever(consumer: Consumer) -> None:
     for _ in range(300):
         consumer.poll_records(0.2)
+
+
+class Weighty(RangeAssignor):
+    """Says more of itself than a broker takes."""
+
+    name = "weighty"
+
+    def __init__(self, weight_bytes: int) -> None:
+        self.weight_bytes = weight_bytes
+
+    def subscription_user_data(self, topics: Sequence[str]) -> bytes:
+        return b"x" * self.weight_bytes
+
+
+WRONG: dict[str, tuple[object, dict[str, object], str, str]] = {
+    "a pattern that is none": (SubscriptionPattern("(["), {}, "heartbeat-refused", "INVALID_REGULAR_EXPRESSION"),
+    "a pattern of great length": (SubscriptionPattern("a" * 9_000), {}, "heartbeat-refused", "INVALID_REGULAR_EXP"),
+    "a pattern of many states": (SubscriptionPattern("(a{1,99}){1,99}"), {}, "heartbeat-refused", "INVALID_REGULAR"),
+    "an assignor that brokers do not have": (
+        "t",
+        {"config": {"group.remote.assignor": "uniforn"}},
+        "heartbeat-refused",
+        "UNSUPPORTED_ASSIGNOR",
+    ),
+    "more user data than a record holds": (
+        "t",
+        {"group_protocol": "classic", "partition_assignment_strategy": Weighty(2 << 20)},
+        "heartbeat-refused",
+        "UNKNOWN_SERVER_ERROR",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_a_broker_does_not_take_is_told_and_nothing_stops(broker: EmbeddedBroker, what: str) -> None:
+    topics, settings, code, named = WRONG[what]
+    with RunningConsumer("t", group_id="beside", config={"bootstrap.servers": broker.bootstrap_servers}) as beside:
+        wait_until(lambda: beside.assigned == EVERY, "a group beside it")
+        with (
+            Consumer(
+                topics, group_id=f"wrong: {what}", bootstrap_servers=broker.bootstrap_servers, **settings
+            ) as wrong,
+            pytest.raises(BrokerError) as raised,
+        ):
+            poll_for_ever(wrong)
+        assert raised.value.code == code
+        assert named in raised.value.message
+        before = len(beside.read)
+        broker.produce("t", [b"late"], partition=0)
+        wait_until(lambda: len(beside.read) > before, "it reads on")
+    assert not beside.errors
+
+
+def test_an_expression_that_would_explode_is_resolved(broker: EmbeddedBroker) -> None:
+    """In time that grows with the name, on the broker; what matches is read."""
+    broker.create_topics({"a" * 120: 1})
+    settings = {"bootstrap.servers": broker.bootstrap_servers}
+    with RunningConsumer(SubscriptionPattern("(a*)*(a|aa)+"), group_id="explodes", config=settings) as member:
+        wait_until(lambda: member.assigned == {("a" * 120, 0)}, "it is resolved")
+    assert not member.errors
+
+
+def test_the_second_with_one_instance_id_takes_over_in_a_classic_group(broker: EmbeddedBroker) -> None:
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.protocol": "classic",
+        "heartbeat.interval.ms": 200,
+    }
+    more = {"group_id": "double", "group_instance_id": "one", "config": settings}
+    with RunningConsumer("t", **more) as first:
+        wait_until(lambda: first.assigned == EVERY, "the first has everything")
+        with RunningConsumer("t", **more) as second:
+            wait_until(lambda: second.assigned == EVERY, "the second has everything")
+            wait_until(lambda: first.errors, "the first hears it")
+        assert not second.errors
+    error = first.errors[0]
+    assert isinstance(error, BrokerError)
+    assert error.code == "instance-fenced"
+
+
+@pytest.mark.parametrize("strategy", ["rang", "range,range", ""])
+def test_assignors_that_nobody_knows(strategy: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Consumer("t", group_id="g", group_protocol="classic", partition_assignment_strategy=strategy)
+    assert raised.value.code == "bad-value"

@@ -78,6 +78,13 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
                 f"the group {group_id} has as many members as the brokers allow",
                 "raise group.max.size or group.consumer.max.size on the brokers, or run fewer consumers",
             )
+        case ErrorCode.unknown_server_error:
+            return (
+                "heartbeat-refused",
+                f"the coordinator of {group_id} failed with UNKNOWN_SERVER_ERROR: {message or 'no reason given'}",
+                "see the broker's log; subscriptions and assignments with more user data than a record may hold "
+                "(message.max.bytes) end like this",
+            )
         case _ if code in _NOT_ALLOWED:
             return (
                 "not-authorized",
