@@ -79,7 +79,6 @@ class Consumer:
             strategy=partition_assignment_strategy,
             security=configuration.security_with(token_provider),
         )
-        self._records_consumed = 0
         if topics is not None:
             self.subscribe(topics)
 
@@ -121,7 +120,6 @@ class Consumer:
         batch = self._core.poll(
             timeout, lambda most: take_batch(self._core.positions, most), lambda rows: rows.num_rows == 0
         )
-        self._records_consumed += batch.num_rows
         self._core.metrics.records_returned(batch.num_rows)
         return batch
 
@@ -132,7 +130,6 @@ class Consumer:
             lambda most: take_records(self._core.positions, most if max_records is None else min(most, max_records)),
             lambda rows: not rows,
         )
-        self._records_consumed += len(records)
         self._core.metrics.records_returned(len(records))
         return records
 
@@ -282,8 +279,6 @@ class Consumer:
         lags = list(self._known_lags().values())
         return self._core.metrics.values() | {
             "polls": self._core.polls,
-            "records-consumed-total": self._records_consumed,
-            "rebalance-total": self._core.rebalances.count,
             "assigned-partitions": len(states),
             "records-lag-max": max(lags, default=None),
         }
