@@ -45,6 +45,7 @@ class World:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     version: int = 1
     serial: int = 0
+    answers: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = {"consumer_session_timeout_ms": 8_000, "consumer_assignment_interval_ms": 0, **self.settings}
@@ -79,7 +80,10 @@ class World:
             value = None if record.value is None else serde.encode_value(record.value)
             self.log.append((serde.encode_key(record.key), value))
             shard.replay(record)
+        if result.soft is not None:
+            result.soft()
         shard.apply_timers(result.timers)
+        self.answers.update((reply.token, reply.response) for reply in result.replies)
         return result
 
     def sleep(self, duration_ms: int) -> None:
@@ -108,8 +112,8 @@ class World:
                 **given,
             }
         )
-        result = self.apply(self.shard.consumer_group_heartbeat(request, CONTEXT, now_ms=self.now_ms))
-        return result.replies[0].response
+        self.apply(self.shard.consumer_group_heartbeat(request, CONTEXT, now_ms=self.now_ms))
+        return self.answers.pop(CONTEXT.token)
 
     def group(self) -> ConsumerGroup | None:
         found = self.shard.group(GROUP)

@@ -90,7 +90,9 @@ def _epoch(classic: ClassicMembership) -> int:
 
 
 def _members(classic: ClassicMembership, image: MetadataImage) -> list[ConsumerGroupMember]:
-    """In the order of their ids."""
+    """In the order of their ids. There may be none: all left while the group rebalances."""
+    if not classic.members:
+        return []
     protocol = classic.protocol
     if protocol not in candidates(classic.support, len(classic.members)):
         protocol = classic.selected_protocol()  # who came since the last generation does not speak that one
