@@ -82,8 +82,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
             return (
                 "heartbeat-refused",
                 f"the coordinator of {group_id} failed with UNKNOWN_SERVER_ERROR: {message or 'no reason given'}",
-                "see the broker's log; subscriptions and assignments with more user data than a record may hold "
-                "(message.max.bytes) end like this",
+                "see the broker's log; more user data of assignors than a record may hold (message.max.bytes) end so",
             )
         case _ if code in _NOT_ALLOWED:
             return (
