@@ -1,0 +1,45 @@
+"""The chaos run in its shortest form: four disasters of different kinds, everything counted once at the end.
+
+By hand, for ten minutes, on our broker and on Apache Kafka: `make chaos`. A rolling restart of three static instances
+(PENSTOCK_LONG=1): by hand `python -m tests.chaos.rolling_restart`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+from tests.chaos.chaos import broker_of, chaos
+from tests.chaos.rolling_restart import SESSION_S, rolling_restart
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
+
+FEW = ("kill -9 of a Python worker", "broker kill -9", "kill -9 of a driver and its guardian", "pause of an instance")
+
+
+def test_a_few_disasters(tmp_path: Path) -> None:
+    with broker_of("penstock", tmp_path) as broker:
+        outcome = chaos(
+            broker,
+            tmp_path,
+            seed=1,
+            instances=2,
+            goes_on=lambda number: number < len(FEW),
+            disasters=FEW,
+            proves_state=False,
+        )
+    print(f"\n{outcome.disasters}, {outcome.flights} flights in {outcome.seconds:.0f} s")
+    assert outcome.failures == ()
+    assert outcome.flights > 0
+
+
+@longer
+def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
+    with broker_of("penstock", tmp_path, session_s=SESSION_S) as broker:
+        restarts, _, failures = rolling_restart(broker, tmp_path, instances=3, quiet_s=3)
+    assert failures == []
+    assert [restart.instance for restart in restarts] == ["a", "b", "c"]
