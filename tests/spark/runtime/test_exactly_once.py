@@ -207,7 +207,7 @@ def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, 
 # The rules alone.
 
 
-def test_the_limit_of_a_batch_follows_its_time(make_plan):
+def test_the_limit_of_a_batch_follows_its_time(make_plan, caplog):
     limit = batch_commit.BatchLimit(200_000, timeout_ms=9000)
     plan = make_plan(100_000)
     limit.took(plan, 6000, succeeded=True)
@@ -219,6 +219,9 @@ def test_the_limit_of_a_batch_follows_its_time(make_plan):
     assert limit.records == 200_000
     limit.took(make_plan(2), 90_000, succeeded=False)
     assert limit.records == 1
+    assert "raise transaction.timeout.ms" not in caplog.text
+    limit.took(make_plan(1), 9100, succeeded=False)
+    assert "one record per task took 9100 ms, its transaction may take 9000 ms" in caplog.text
     unlimited = batch_commit.BatchLimit(500)
     unlimited.took(plan, 1e9, succeeded=False)
     assert unlimited.records == 500

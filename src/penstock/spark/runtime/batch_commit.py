@@ -218,6 +218,14 @@ class BatchLimit:
             least = min(1000, self._most) if succeeded else 1
             fitting = int(largest * self._deadline_ms / 2 / spent_ms)
             self.records = min(self.records, max(least, fitting))
+            if largest == 1 and not succeeded:
+                log.warning(
+                    "a batch of one record per task took %d ms, its transaction may take %d ms: "
+                    "if this comes again, raise transaction.timeout.ms",
+                    spent_ms,
+                    self._deadline_ms * 3,
+                )
+                return
             log.log(
                 logging.INFO if succeeded else logging.WARNING,
                 "a batch took %d ms; from now on %d records per task at most",
