@@ -23,6 +23,7 @@ from penstock.client.plain_records import PlainRecord, produce
 
 PROGRAM = Path(__file__).with_name("pipeline_program.py")
 MAX_POLL_INTERVAL_MS = 3_000
+KILLS = 20 if os.environ.get("PENSTOCK_LONG") else 2
 
 pytestmark = pytest.mark.slow
 
@@ -84,9 +85,10 @@ class Program:
 
 
 def test_kill_9_repeats_no_more_than_the_limit(broker: EmbeddedBroker) -> None:
-    fill(broker, 400)
+    count = 200 + 100 * KILLS
+    fill(broker, count)
     seen: list[tuple[int, int]] = []
-    for round_ in range(2):
+    for round_ in range(KILLS):
         with Program(broker, pause_s=0.001, workers=4, repeat_limit=6, commit_interval=0.0) as killed:
             killed.read(ended=100)
             killed.process.send_signal(signal.SIGKILL)
@@ -97,7 +99,7 @@ def test_kill_9_repeats_no_more_than_the_limit(broker: EmbeddedBroker) -> None:
     journal = Journal()
     ends = consumed_ends(broker)
     with RunningPipeline("orders", "hooks", broker.bootstrap_servers, journal) as last:
-        wait_until(lambda: len({*seen, *journal.places}) == 400, "nothing is lost")
+        wait_until(lambda: len({*seen, *journal.places}) == count, "nothing is lost")
         wait_until(lambda: last.pipeline.stats.uncommitted == 0, "and all is committed")
     assert len(set(seen) & set(journal.places)) <= 6
     with Consumer(group_id="hooks", bootstrap_servers=broker.bootstrap_servers) as asking:

@@ -282,7 +282,7 @@ class History:
         assert self.plan.held == 0
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 40))
 def test_random_histories(seed: int) -> None:
     History(seed).play()

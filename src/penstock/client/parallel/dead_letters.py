@@ -14,7 +14,7 @@ from penstock.protocol.record_batches import PlainRecord, encode_batch
 __all__ = ["DeadLetters"]
 
 MOST_REASON_CHARACTERS = 1_000
-CHECK_TIMEOUT_MS = 2_000
+CHECK_TIMEOUT_MS = 1_000
 
 
 class DeadLetters:

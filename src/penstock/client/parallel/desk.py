@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Literal
 
 from penstock.client.consumer.consumer_types import TopicPartition
@@ -109,11 +110,13 @@ class Desk:
             except PenstockError as error:
                 self._stop_for(work, error)
                 return
-            self.dead_letters += len(work.records)
+            with self.lock:
+                self.dead_letters += len(work.records)
             log.warning("%s went to %s: %s", work.name, self._on_failure.topic, failure.why)
             self._finish(work, well=False)
         elif self._on_failure == "skip":
-            self.skipped += len(work.records)
+            with self.lock:
+                self.skipped += len(work.records)
             log.warning("%s is skipped: %s", work.name, failure.why)
             self._finish(work, well=False)
         else:
@@ -139,7 +142,7 @@ class Desk:
         self.changed.notify_all()
         if self._loop is not None:
             loop, callback = self._loop
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(callback)
 
     # For the thread that polls.

@@ -174,7 +174,7 @@ class ParallelConsumer:
         self._consumer.pause(pause)
         self._consumer.resume(resume)
         try:
-            records = self._consumer.poll_records(timeout_s, max_records=max(1, min(room, RECORDS_PER_POLL)))
+            records = self._consumer.poll_records(timeout_s, max_records=min(room, RECORDS_PER_POLL))
         except MaxPollExceeded as error:
             log.warning("%s: the process stood still", error)
             return
