@@ -79,7 +79,7 @@ def penstock(
         [sys.executable, "-m", "penstock.cli.main", *arguments],
         capture_output=True,
         input=input,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, "JDK_JAVA_OPTIONS": JVM_OF_SECONDS, **(env or {})},
         timeout=timeout or max(180.0, WAIT_S),
         check=False,
     )
