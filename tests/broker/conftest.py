@@ -20,7 +20,7 @@ from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.request_codec import decode_response, encode_request
 from penstock.protocol.supported_versions import SUPPORTED
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 class WireClient:

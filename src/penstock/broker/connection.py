@@ -2,8 +2,8 @@
 
 Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport.
 Answers that may be repeated (`steady_answers`) go out before anything is decoded, all of one read in one write. A
-parked request (a long poll) blocks only its own connection. A client that does not read its answers is not read from
-either. What cannot be understood closes this connection with one line in the log, and touches no other.
+parked request (a long poll) blocks only its own connection. What cannot be understood closes this connection with one
+line in the log, and touches no other. The socket below it all is `client_socket`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import datetime as dt
 import logging
 import struct
 import time
-from collections import deque
-from collections.abc import Awaitable, Sized
+from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.broker.call import Call
+from penstock.broker.client_socket import ClientSocket
 from penstock.broker.faults import ConnectionLost, answer_with, client_id_in
-from penstock.broker.file_sending import FileSending
-from penstock.broker.piece_sending import PIECE_BYTES, PieceSending
+from penstock.broker.piece_sending import PIECE_BYTES
 from penstock.broker.security.listener_security import principal_of
 from penstock.broker.security.principal import ANONYMOUS, Principal
 from penstock.broker.steady_answers import SteadyAnswers
@@ -30,7 +29,6 @@ from penstock.broker.throttling import throttle_ms
 from penstock.broker.usual_produce import NO_ANSWER, append_usual
 from penstock.protocol import hot_requests
 from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.framing import FrameBuffer
 from penstock.protocol.request_codec import (
     MalformedRequest,
     RequestHeader,
@@ -46,16 +44,11 @@ if TYPE_CHECKING:
     from penstock.broker.security.authentication import Authentication
     from penstock.broker.server import Server
     from penstock.broker.server_metrics import Login
-    from penstock.storage.file_span import FileSpan
 
 __all__ = ["ClientConnection"]
 
 logger = logging.getLogger("penstock.broker")
 
-CloseReason = Literal[
-    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
-    "not-authenticated", "not-read",
-]  # fmt: skip
 NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
 _API = struct.Struct(">hh")
 _PRODUCE = b"\0\0"
@@ -63,39 +56,22 @@ _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
 
 
-class ClientConnection(asyncio.Protocol):
-    """Mutable: the state of one socket."""
+class ClientConnection(ClientSocket):
+    """Mutable: the state of one connection."""
 
     def __init__(self, server: Server, listener: Listener | None = None) -> None:
         """`listener` None: one without TLS and SASL."""
-        self._server = server
-        self.listener_name = listener.name if listener is not None else "PLAINTEXT"
-        self._security = listener.security if listener is not None else None
-        self._secure = self._security is not None and self._security.tls is not None
+        super().__init__(server, listener)
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
-        self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
-        self._waiting: deque[tuple[float, bytes]] = deque()
         self._steady_answers = SteadyAnswers(server.door_rules)
-        self._transport: asyncio.Transport | None = None
         self._at_work: asyncio.Task[None] | None = None
         self._call: Call | None = None
-        self._files: FileSending | PieceSending | None = None
         self._request_bytes = 0
-        self._held_bytes = 0
-        self._unsent_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
-        self._writable = True
-        self._reading = True
-        self._leaving = False
-        self.peer = ("", 0)
-        self._local_address = ("", 0)
-        self._client_host = ""
         self._began = 0.0
         self._queued_seconds = 0.0
         self._parked_at = 0.0
-        self.last_active = 0.0
-        self.close_reason: CloseReason = "client"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -147,18 +123,13 @@ class ClientConnection(asyncio.Protocol):
         self.last_active = time.monotonic()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._transport = None
-        self._waiting.clear()
         if self._authentication is not None:
             self._authentication.over()
         if self._at_work is not None:
             self._at_work.cancel()
         if self._muted is not None:
             self._muted.cancel()
-        if self._files is not None:
-            self._files.close()
-        self._server.limits.receiving(-self._held_bytes)
-        self._count_unsent(0)
+        super().connection_lost(_exc)
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
@@ -176,37 +147,10 @@ class ClientConnection(asyncio.Protocol):
             self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
             return
         held = self._frames.buffered_bytes
-        if held != self._held_bytes:
-            change, self._held_bytes = held - self._held_bytes, held
-            if not self._server.limits.receiving(change):
-                self._close_because("penstock.receiving.max.bytes is reached: too many half requests at once")
-                return
+        if held != self._held_bytes and not self._hold(held):
+            self._close_because("penstock.receiving.max.bytes is reached: too many half requests at once")
+            return
         self._advance()
-
-    def pause_writing(self) -> None:
-        self._writable = False
-        if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
-            self._close_because("penstock.unsent.max.bytes is reached: too many answers that nobody reads")
-            self.close_reason = "not-read"
-            self.abort()  # there is nobody to wait for
-
-    def resume_writing(self) -> None:
-        self._writable = True
-        self._count_unsent(0)
-        if isinstance(self._files, PieceSending):
-            self._files.wanted()
-        self._advance()
-
-    def _count_unsent(self, size: int) -> bool:
-        change, self._unsent_bytes = size - self._unsent_bytes, size
-        return self._server.limits.unsent(change)
-
-    def close(self) -> None:
-        """After the answers that are already written."""
-        if self._files is not None and self._files.under_way:
-            self._leaving = True  # see `_files_sent`
-        elif self._transport is not None:
-            self._transport.close()
 
     def close_when_answered(self) -> None:
         """A goodbye: the request at work still gets its answer, those behind it do not."""
@@ -216,15 +160,7 @@ class ClientConnection(asyncio.Protocol):
         if self._at_work is None:
             self.close()
 
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
     # What the SASL gate asks of the connection.
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
 
     def authenticated_as(self, principal: Principal) -> None:
         """The client has shown who it is; from now on everything is asked under that name."""
@@ -263,13 +199,9 @@ class ClientConnection(asyncio.Protocol):
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
         while self._waiting and self.ready and self._transport is not None:
             self._answer(*self._waiting.popleft())
-        want_more = not self._waiting and self._muted is None
-        if self._transport is not None and want_more != self._reading and not self._transport.is_closing():
-            self._reading = want_more
-            if want_more:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        wanted = not self._waiting and self._muted is None
+        if wanted != self._reading:
+            self._read_on(wanted=wanted)
 
     def _repeat_answers(self, data: bytes) -> bytes:
         """What is left of `data` when all that needs no rule is answered."""
@@ -423,21 +355,6 @@ class ClientConnection(asyncio.Protocol):
             remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
         )
 
-    def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
-        if self._files is None:
-            if self._secure:
-                self._files = PieceSending(transport, self._files_sent, lambda: self._writable)
-            else:
-                self._files = FileSending(transport, self._files_sent)
-        self._files.send(cast("list[bytes | FileSpan]", pieces))
-
-    def _files_sent(self) -> None:
-        self.last_active = time.monotonic()
-        if self._leaving:
-            self.close()
-        elif self._transport is not None and not self._transport.is_closing():
-            self._advance()
-
     def _metered(self, header: RequestHeader, response: object, size: int) -> object:
         """The answer, of `size` bytes, with the time that quotas make the client wait; so long the connection is mute
         (KIP-219)."""
@@ -462,9 +379,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _mute(self, milliseconds: int) -> None:
         self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
-        if self._transport is not None and self._reading and not self._transport.is_closing():
-            self._reading = False
-            self._transport.pause_reading()
+        self._read_on(wanted=False)
 
     def _unmute(self) -> None:
         self._muted = None
@@ -490,12 +405,6 @@ class ClientConnection(asyncio.Protocol):
             self._close_because(str(error))
         elif self._transport is not None:
             self._transport.write(answer)
-
-    def _close_because(self, reason: str) -> None:
-        logger.warning("Closed the connection of %s:%s: %s.", *self.peer, reason.rstrip("."))
-        self.close_reason = "malformed-request"
-        self._waiting.clear()
-        self.close()
 
     def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
         """A fault of ours: the whole story goes to the log, and the client may come again."""
