@@ -24,9 +24,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Literal, NoReturn, Self
 
-from penstock.storage.checkpoints import read_partition_metadata, topic_id_text, write_partition_metadata
+from penstock.storage.checkpoints import topic_id_text
 from penstock.storage.directory_catalogs import DirectoryCatalogs
 from penstock.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from penstock.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
@@ -41,6 +41,7 @@ from penstock.storage.errors import (
 from penstock.storage.file_system import REAL, FileSystem
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_recovery import log_bytes, unchecked_bytes
+from penstock.storage.partition_directories import PartitionDirectories
 from penstock.storage.partition_log import PartitionLog
 from penstock.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
@@ -105,9 +106,10 @@ class LogDirectory(DirectoryCatalogs):
         self._topics = load_catalog(self._file_system, self.path)
         self._load_catalogs()
         self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
-        self._on_disk: set[TopicPartition] = set()
-        for name in self._file_system.names(self.path):
-            self._look_at(name)
+        self._on_disk = PartitionDirectories(self.path, self._file_system)
+        for stray in self._on_disk.look_around(self._topics):
+            self._forget(stray)
+            self._set_aside(stray, "stray")
         self._checkpoints.keep(self._on_disk.__contains__)
 
     # -- identity --------------------------------------------------------------------------------------------
@@ -221,13 +223,7 @@ class LogDirectory(DirectoryCatalogs):
 
     def remove_deleted(self) -> int:
         """Remove what `delete` renamed; how many directories went. Large ones take their time: may run in a thread."""
-        names = [name for name in self._file_system.names(self.path) if name.endswith("-delete")]
-        for name in names:
-            try:
-                self._file_system.remove_tree(self.path / name)
-            except OSError as error:
-                _log.warning("%s is left for later: %s", self.path / name, error)
-        return len(names)
+        return self._on_disk.remove_deleted()
 
     # -- logs ------------------------------------------------------------------------------------------------
 
@@ -245,7 +241,7 @@ class LogDirectory(DirectoryCatalogs):
                     "Look at the disk; it is tried again with the next request.",
                     topic=topic,
                     partition=partition,
-                    path=str(self.path / f"{topic}-{partition}"),
+                    path=str(self._on_disk.path(key)),
                 ) from error
             self.when_opened(log)
         return log
@@ -263,31 +259,27 @@ class LogDirectory(DirectoryCatalogs):
         key = (topic, partition)
         if key in self._logs:
             return self._logs[key].size_bytes
-        return log_bytes(self.path / f"{topic}-{partition}", self._file_system)
+        return log_bytes(self._on_disk.path(key), self._file_system)
 
     def open_logs(self) -> Mapping[TopicPartition, PartitionLog]:
         return self._logs
 
     def partitions_on_disk(self) -> list[TopicPartition]:
-        return sorted(self._on_disk)
+        return list(self._on_disk)
 
     def _open_log(self, key: TopicPartition) -> PartitionLog:
         topic, partition = key
         entry = self._entry(topic)
         if not 0 <= partition < entry.partitions:
             raise UnknownTopic("topic-missing", f"Topic {topic} has no partition {partition}.", topic=topic)
-        directory = self.path / f"{topic}-{partition}"
-        if key in self._on_disk:
-            found = read_partition_metadata(self._file_system, directory)
-            if found is not None and found != entry.topic_id:
-                self._forget(key)
-                self._set_aside(key, "stray")
+        if key in self._on_disk and not self._on_disk.belongs_to(key, entry.topic_id):
+            self._forget(key)
+            self._set_aside(key, "stray")
         if key not in self._on_disk:
-            self._durably(lambda: self._make_partition(directory, entry.topic_id))
-            self._on_disk.add(key)
+            self._durably(lambda: self._on_disk.make(key, entry.topic_id))
         config = LogConfig.from_kafka(entry.configs, self._defaults)
         return PartitionLog.open(
-            directory,
+            self._on_disk.path(key),
             topic=topic,
             partition=partition,
             config=config,
@@ -307,22 +299,15 @@ class LogDirectory(DirectoryCatalogs):
             return None
         return max(flushed, self._checkpoints.cleaned_to.get(key, 0))
 
-    def _make_partition(self, directory: Path, topic_id: uuid.UUID) -> None:
-        self._file_system.make_directory(directory)
-        write_partition_metadata(self._file_system, directory, topic_id)
-
     def _forget(self, key: TopicPartition) -> bool:
         """Whether the checkpoints knew of it."""
         if (log := self._logs.pop(key, None)) is not None:
             log.abandon()
-        self._on_disk.discard(key)
+        self._on_disk.forget(key)
         return self._checkpoints.forget(key)
 
-    def _set_aside(self, key: TopicPartition, suffix: str) -> None:
-        name = f"{key[0]}-{key[1]}"
-        # A file name has 255 bytes at most; the id keeps shortened names apart.
-        aside = f"{name[: 255 - 34 - len(suffix)]}.{uuid.uuid4().hex}-{suffix}"
-        self._durably(lambda: self._file_system.rename(self.path / name, self.path / aside))
+    def _set_aside(self, key: TopicPartition, suffix: Literal["delete", "stray"]) -> None:
+        self._durably(lambda: self._on_disk.set_aside(key, suffix))
 
     def recover_large_logs(self, least_bytes: int = RECOVERED_AT_START_BYTES) -> int:
         """After a crash: open the logs of which so much has to be checked that who asks for one first would wait for
@@ -340,7 +325,7 @@ class LogDirectory(DirectoryCatalogs):
 
     def _unchecked_bytes(self, key: TopicPartition) -> int:
         flushed = self._checkpoints.recovery_points.get(key, 0)
-        return unchecked_bytes(self.path / f"{key[0]}-{key[1]}", flushed, self._file_system)
+        return unchecked_bytes(self._on_disk.path(key), flushed, self._file_system)
 
     # -- housekeeping ----------------------------------------------------------------------------------------
 
@@ -420,20 +405,6 @@ class LogDirectory(DirectoryCatalogs):
     def _replace_catalog(self, topics: dict[str, TopicEntry]) -> None:
         self._durably(lambda: save_catalog(self._file_system, self.path, topics.values()))
         self._topics = topics
-
-    def _look_at(self, name: str) -> None:
-        """Sort out one name found at the opening: a partition, a leftover, or nothing of ours."""
-        topic, dash, number = name.rpartition("-")
-        if name.endswith("-delete"):
-            self._file_system.remove_tree(self.path / name)
-        elif dash and number.isdigit() and (topic, int(number)) not in self._on_disk:
-            key = (topic, int(number))
-            if topic in self._topics and key[1] < self._topics[topic].partitions:
-                self._on_disk.add(key)
-            else:
-                _log.warning("%s belongs to no topic and is set aside", self.path / name)
-                self._forget(key)
-                self._set_aside(key, "stray")
 
     def _refuse_locked(self) -> NoReturn:
         try:

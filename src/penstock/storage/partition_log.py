@@ -17,8 +17,10 @@ from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_batches
 from penstock.storage.file_span import FileSpan
 from penstock.storage.file_system import REAL, Buffer, FileSystem
+from penstock.storage.log_appending import written
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
+from penstock.storage.log_reading import read, span
 from penstock.storage.log_recovery import CleanShutdown, open_log
 from penstock.storage.log_segment import LogSegment
 from penstock.storage.log_shortening import apply_retention, delete_records_before, truncate_to
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.storage.log_compaction import Compactable
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
-
-LEAST_SPAN_BYTES = 32 * 1024  # less is copied faster than the kernel is asked to send it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +217,12 @@ class PartitionLog:
             batches, topic=self.topic, partition=self.partition, config=self._state.config, origin=origin, now_ms=now_ms
         )
         append_time_ms = now_ms if self._state.config.message_timestamp_type == "LogAppendTime" else None
-        written = self._state.judge_producers(batches, headers, origin, transaction_version)
-        if written is not None:
+        earlier = self._state.judge_producers(batches, headers, origin, transaction_version)
+        if earlier is not None:
             return AppendResult(
-                base_offset=written.base_offset,
-                last_offset=written.last_offset,
-                log_append_time_ms=-1 if append_time_ms is None else written.timestamp_ms,
+                base_offset=earlier.base_offset,
+                last_offset=earlier.last_offset,
+                log_append_time_ms=-1 if append_time_ms is None else earlier.timestamp_ms,
                 log_start_offset=self._state.log_start_offset,
                 duplicate=True,
             )
@@ -257,18 +257,7 @@ class PartitionLog:
         *,
         flush_now: bool,
     ) -> AppendResult:
-        """What has been judged and numbered, written and remembered."""
-        base_offset = self._state.log_end_offset
-        self._note_epoch(leader_epoch, base_offset)
-        try:
-            segment = self._segment_for(len(data), headers)
-            segment.append(data, headers)
-        except OSError as error:
-            self._state.health.refuse(error, "did not take an append")
-        for header in headers:
-            if header.producer_id >= 0:
-                self._state.note_producer(data, header, segment, now_ms)
-        self._state.log_end_offset = headers[-1].next_offset  # last: what a flush promises is all there
+        base_offset = written(self._state, data, headers, leader_epoch, now_ms)
         self._written_since_open = True
         if flush_now and self.flush_is_due(now_ms):
             self.flush()
@@ -279,26 +268,6 @@ class PartitionLog:
             log_start_offset=self._state.log_start_offset,
         )
 
-    def _note_epoch(self, leader_epoch: int, offset: int) -> None:
-        if not self._state.epochs.note(leader_epoch, offset):
-            return
-        try:
-            self._state.epochs.save()
-        except OSError as error:
-            self._state.epochs.forget_latest()
-            self._state.health.refuse(error, "did not take a new leader epoch")
-
-    def _segment_for(self, size: int, headers: list[BatchHeader]) -> LogSegment:
-        active = self._state.row.active
-        if active.should_roll(
-            self._state.config,
-            incoming_bytes=size,
-            max_timestamp_ms=max(header.max_timestamp for header in headers),
-            last_offset=headers[-1].last_offset,
-        ):
-            return self._state.roll()
-        return active
-
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:
@@ -307,50 +276,13 @@ class PartitionLog:
         Ends before `end_offset` (the high watermark when None). The first batch comes even when it alone is larger,
         unless `min_one_batch` is false. Empty at the end. Raises OffsetOutOfRange, LogFailed.
         """
-        found = self._find(offset, max_bytes, min_one_batch, end_offset)
-        if found is None:
-            return b""
-        segment, start, end = found
-        try:
-            return segment.read(start, end)
-        except OSError as error:
-            self._state.health.refuse(error, "could not be read")
+        return read(self._state, offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
 
     def span(
         self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
     ) -> FileSpan | bytes:
         """What `read` would give, as a span of its file that can be sent without being read; little comes as bytes."""
-        found = self._find(offset, max_bytes, min_one_batch, end_offset)
-        if found is None:
-            return b""
-        segment, start, end = found
-        try:
-            return segment.read(start, end) if end - start < LEAST_SPAN_BYTES else segment.span(start, end)
-        except OSError as error:
-            self._state.health.refuse(error, "could not be read")
-
-    def _find(
-        self, offset: int, max_bytes: int, min_one_batch: bool, end_offset: int | None
-    ) -> tuple[LogSegment, int, int] | None:
-        """Where in which segment that lies, None for nothing."""
-        if not self._state.log_start_offset <= offset <= self._state.log_end_offset:
-            self._state.health.out_of_range(offset, self._state.log_start_offset, self._state.log_end_offset)
-        end_offset = self.high_watermark if end_offset is None else min(end_offset, self._state.log_end_offset)
-        if offset >= end_offset:
-            return None
-        try:
-            found = self._state.row.find(offset)
-            if found is None:
-                return None
-            segment, span = found
-            end = segment.whole_batches_until(span.position, span.position + max_bytes)
-            if end == span.position and min_one_batch:
-                end = span.end
-            if end_offset < self._state.log_end_offset and (stop := segment.find(end_offset)) is not None:
-                end = min(end, stop.position)
-        except OSError as error:
-            self._state.health.refuse(error, "could not be read")
-        return (segment, span.position, end) if end > span.position else None
+        return span(self._state, offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
 
     def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions in what a read of committed records gave.
