@@ -17,6 +17,7 @@ pytestmark = [
 
 CASES = [
     ("confluent-kafka", "classic", "cooperative-sticky"),
+    ("confluent-kafka", "consumer", "range"),
     ("kafka-python", "classic", "sticky"),
     ("aiokafka", "classic", "roundrobin"),
 ]

@@ -25,9 +25,21 @@ class ForeignConsumer:
 
     protocols: tuple[str, ...] = ("classic",)
 
-    def __init__(self, servers: str, group: str, topic: str, *, protocol: str, strategy: str) -> None:
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        topic: str,
+        *,
+        protocol: str,
+        strategy: str,
+        instance_id: str | None = None,
+        session_ms: int = SESSION_MS,
+    ) -> None:
+        """A `topic` that begins with ^ is a regular expression. `instance_id`: of a static member."""
         self.servers, self.group, self.topic = servers, group, topic
-        self.protocol, self.strategy = protocol, strategy
+        self.protocol, self.strategy, self.instance_id = protocol, strategy, instance_id
+        self.session_ms = session_ms
         self.assigned: set[tuple[str, int]] = set()
         self.read: list[tuple[str, int, int]] = []
         self.errors: list[BaseException] = []
@@ -68,10 +80,13 @@ class ConfluentConsumer(ForeignConsumer):
             "group.id": self.group,
             "auto.offset.reset": "earliest",
             "group.protocol": self.protocol,
+            "topic.metadata.refresh.interval.ms": 500,
         }
+        if self.instance_id is not None:
+            settings["group.instance.id"] = self.instance_id
         if self.protocol == "classic":
             settings |= {
-                "session.timeout.ms": SESSION_MS,
+                "session.timeout.ms": self.session_ms,
                 "heartbeat.interval.ms": 300,
                 "partition.assignment.strategy": self.strategy,
             }
@@ -103,9 +118,10 @@ class KafkaPythonConsumer(ForeignConsumer):
             bootstrap_servers=self.servers,
             group_id=self.group,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=self.session_ms,
             heartbeat_interval_ms=300,
             partition_assignment_strategy=[assignors[self.strategy]],
+            group_instance_id=self.instance_id,
         )
         while not self._stop.is_set():
             for each, records in consumer.poll(100).items():
@@ -123,6 +139,10 @@ def kafka_python_consumer(topic: str, **settings: Any) -> Any:
     """
     from kafka import KafkaConsumer
 
+    if topic.startswith("^"):
+        consumer = KafkaConsumer(**settings)
+        consumer.subscribe(pattern=topic)  # it looks at all topics before it joins
+        return consumer
     consumer = KafkaConsumer(topic, **settings)
     deadline = time.monotonic() + PATIENCE_S
     while not consumer.partitions_for_topic(topic):
@@ -147,14 +167,17 @@ class AiokafkaConsumer(ForeignConsumer):
             "sticky": StickyPartitionAssignor,
         }
         consumer = AIOKafkaConsumer(
-            self.topic,
+            *([] if self.topic.startswith("^") else [self.topic]),
             bootstrap_servers=self.servers,
             group_id=self.group,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=self.session_ms,
             heartbeat_interval_ms=300,
             partition_assignment_strategy=[assignors[self.strategy]],
+            group_instance_id=self.instance_id,
         )
+        if self.topic.startswith("^"):
+            consumer.subscribe(pattern=self.topic)
         await consumer.start()
         while not self._stop.is_set():
             for each, records in (await consumer.getmany(timeout_ms=100)).items():
@@ -173,7 +196,7 @@ class JavaConsumer(ForeignConsumer):
         if self.protocol == "classic":
             names = {"range": "Range", "roundrobin": "RoundRobin", "sticky": "Sticky"}
             assignor = f"{names.get(self.strategy, 'CooperativeSticky')}Assignor"
-            command += [f"session.timeout.ms={SESSION_MS}", "heartbeat.interval.ms=300"]
+            command += [f"session.timeout.ms={self.session_ms}", "heartbeat.interval.ms=300"]
             command.append(f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{assignor}")
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -1,10 +1,17 @@
-"""Groups of our consumer with each of the others, on Apache Kafka 4.3.1, beside those on ours in tests/broker."""
+"""Groups of our consumer with each of the others on Apache Kafka 4.3.1, and with Java's on our broker.
+
+With the others on ours: tests/broker/test_mixed_groups.py.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.mixed_groups import mixed_group
+
+from penstock.broker.embedded import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.interop,
@@ -22,6 +29,18 @@ CASES = [
     ("kafka-python", "classic", "sticky"),
     ("java", "classic", "cooperative-sticky"),
 ]
+
+
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "strategy"), [("consumer", "range"), pytest.param("classic", "cooperative-sticky", marks=longer)]
+)
+def test_a_group_with_java_on_our_broker(kafka_tools: None, protocol: str, strategy: str) -> None:
+    settings = {"group.initial.rebalance.delay.ms": 0, "group.consumer.assignment.interval.ms": 0}
+    with EmbeddedBroker(config=settings) as broker:
+        mixed_group(broker.bootstrap_servers, "java", protocol=protocol, strategy=strategy)
 
 
 @pytest.mark.parametrize(("client_name", "protocol", "strategy"), CASES)
