@@ -55,7 +55,7 @@ def by_turns(fsync: str, fsync_kafka: str, megabytes: int, arguments: argparse.N
         if not arguments.without_kafka:
             contenders.append(running.enter_context(apache_kafka(fsync_kafka)))
         for contender in contenders:  # warm: Java compiles what is hot
-            measure(contender, "warm", 1000, 1, megabytes // 2, fetches=fsync != "always")
+            measure(contender, "warm", 1000, 1, max(1, megabytes // 2), fetches=fsync != "always")
         shapes = [(size, clients) for size in arguments.record_size for clients in arguments.clients]
         for size, clients in shapes:
             for turn in range(arguments.rounds):

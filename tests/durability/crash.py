@@ -22,25 +22,32 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.durability import requests as r
 from tests.durability.access import Access, found_access
+from tests.durability.crash_client import Client, Violation
+from tests.durability.crash_verification import (
+    FOREIGN,
+    OWN,
+    PARTITIONS,
+    TABLE,
+    TRANSACTIONAL_GROUP,
+    TRANSACTIONS,
+    Verification,
+    offset_of,
+)
 from tests.durability.forked_broker import ForkedBroker
-from tests.durability.transactions import Transactions, visible_records
+from tests.durability.transactions import Transactions
 from tests.durability.wire import WireClient
 
-from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch, iter_batch_headers
+from penstock.protocol.record_batches import PlainRecord, encode_batch
 
-OWN, FOREIGN, TABLE, TRANSACTIONS = "own", "foreign", "table", "transactions"
-TRANSACTIONAL_GROUP = "offsets-in-transactions"
-PARTITIONS = 2
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 60_000,
     "log.index.interval.bytes": 500,
@@ -52,65 +59,6 @@ SETTINGS: dict[str, object] = {
     "super.users": "User:ANONYMOUS",
 }
 PATIENCE_SECONDS = 60
-
-
-class Violation(AssertionError):
-    """The promise was broken."""
-
-
-class Stopped(Exception):
-    """The run is over."""
-
-
-class Client:
-    """A thread that does its work again and again until told to stop; it connects anew when the broker is gone."""
-
-    def __init__(self, crash: Crash, name: str, work: Callable[[Client], None]) -> None:
-        self._crash, self._name, self._work = crash, name, work
-        self._wire: WireClient | None = None
-        self.lives = 1  # of the broker, as seen from here
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def call(self, api_key: ApiKey, request: object) -> Any:
-        """None when the connection was lost before the answer came: what became of the request is not known."""
-        try:
-            self._wire = self._wire or WireClient(self._crash.broker.port)
-            return self._wire.call(api_key, request)
-        except (OSError, EOFError):
-            self.lives += self._wire is not None
-            self.close()
-            time.sleep(0.005)
-            return None
-
-    def insist(self, api_key: ApiKey, request: object) -> Any:
-        """The same request until it is answered. Raises Stopped."""
-        while (answer := self.call(api_key, request)) is None:
-            if self._crash.stopping.is_set():
-                raise Stopped
-        return answer
-
-    def ask(self, api_key: ApiKey, request: object, answered: Callable[[Any], None]) -> None:
-        """Once; without an answer `answered` is not called."""
-        answer = self.call(api_key, request)
-        if answer is not None:
-            answered(answer)
-
-    def close(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
-
-    def _run(self) -> None:
-        try:
-            while not self._crash.stopping.is_set():
-                self._work(self)
-                time.sleep(0.002)
-        except Stopped:
-            pass
-        except Exception:
-            self._crash.failures.append(f"{self._name}: {traceback.format_exc()}")
-        finally:
-            self.close()
 
 
 class Crash:
@@ -134,7 +82,7 @@ class Crash:
         self.own_transactions = Transactions(Random(13), 0)
         self.access = Access(Random(5), kinds=("password", "rule"))
         self.starts: list[float] = []
-        self._topic_ids: dict[str, Any] = {}
+        self.topic_ids: dict[str, Any] = {}
         self._producers: list[Any] = []
         self._consumers: list[Any] = []
         self._threads: list[threading.Thread] = []
@@ -162,7 +110,7 @@ class Crash:
         for consumer in self._consumers:
             consumer.close()
         if not self.failures:
-            self.verify()
+            self.failures += Verification(self).verify()
 
     def cycle(self) -> None:
         chance = self.chance.random()
@@ -191,7 +139,7 @@ class Crash:
             answer = wire.call(ApiKey.CREATE_TOPICS, r.create_topic(name, PARTITIONS, configs)).topics[0]
             if answer.error_code is not ErrorCode.none:
                 raise Violation(f"{name} was not created: {answer.error_message}")
-            self._topic_ids[name] = answer.topic_id
+            self.topic_ids[name] = answer.topic_id
         works = [self._own_producer(wire, partition) for partition in range(PARTITIONS)]
         works += [
             self._committer(),
@@ -223,7 +171,7 @@ class Crash:
             values = [b"%d/%d " % (partition, len(done) + i) + b"x" * chance.randint(0, 300) for i in range(3)]
             how = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": len(done)}
             records = encode_batch([PlainRecord(value=v, timestamp_ms=int(time.time() * 1000)) for v in values], **how)
-            request = r.produce(OWN, self._topic_ids[OWN], partition, records)
+            request = r.produce(OWN, self.topic_ids[OWN], partition, records)
             answer = client.insist(ApiKey.PRODUCE, request).responses[0].partition_responses[0]
             if answer.error_code is not ErrorCode.none:
                 raise Violation(f"{OWN}-{partition} answered {answer.error_code.name}: {answer.error_message}")
@@ -238,13 +186,13 @@ class Crash:
         """Never two at a time, so what is fetched lies between the last that was acknowledged and the last asked."""
 
         def work(client: Client) -> None:
-            request = r.fetch_offsets("committer", OWN, self._topic_ids[OWN], (0,))
+            request = r.fetch_offsets("committer", OWN, self.topic_ids[OWN], (0,))
             group = client.insist(ApiKey.OFFSET_FETCH, request).groups[0]
             found = group.topics[0].partitions[0].committed_offset if group.topics else -1
             if group.error_code is ErrorCode.none and not self.committed <= max(found, 0) <= self.asked_commit:
                 raise Violation(f"offset {found} where {self.committed} was acknowledged, {self.asked_commit} asked")
             self.asked_commit += 1
-            request = r.commit("committer", OWN, self._topic_ids[OWN], 0, self.asked_commit)
+            request = r.commit("committer", OWN, self.topic_ids[OWN], 0, self.asked_commit)
             answer = client.call(ApiKey.OFFSET_COMMIT, request)
             if answer is not None and answer.topics[0].partitions[0].error_code is ErrorCode.none:
                 self.committed = self.asked_commit
@@ -259,7 +207,7 @@ class Crash:
             counter[0] += 1
             key, value = f"key-{chance.randrange(20)}", b"%d" % counter[0]
             record = PlainRecord(key=key.encode(), value=value, timestamp_ms=int(time.time() * 1000))
-            answer = client.call(ApiKey.PRODUCE, r.produce(TABLE, self._topic_ids[TABLE], 0, encode_batch([record])))
+            answer = client.call(ApiKey.PRODUCE, r.produce(TABLE, self.topic_ids[TABLE], 0, encode_batch([record])))
             if answer is not None and answer.responses[0].partition_responses[0].error_code is ErrorCode.none:
                 self.table[key] = answer.responses[0].partition_responses[0].base_offset, value
                 self.acknowledged += 1
@@ -291,11 +239,11 @@ class Crash:
         def work(client: Client) -> None:
             if client.lives != looked_at[0]:
                 ledger.lost_track()
-                found = self._offset_of(ledger.group, ledger.topic, client.insist)
+                found = offset_of(self.topic_ids, ledger.group, ledger.topic, client.insist)
                 if found is not None and found not in ledger.allowed_offsets():
                     raise Violation(f"{ledger.group} is at {found}, allowed are {sorted(ledger.allowed_offsets())}")
                 looked_at[0] = client.lives
-            ledger.step(client.ask, self._topic_ids[ledger.topic], int(time.time() * 1000))
+            ledger.step(client.ask, self.topic_ids[ledger.topic], int(time.time() * 1000))
 
         return work
 
@@ -305,7 +253,7 @@ class Crash:
 
         def work(client: Client) -> None:
             acknowledged = max(self.transactions["committed"] & self.with_offset, default=-1)
-            found = self._offset_of(TRANSACTIONAL_GROUP, TRANSACTIONS, client.insist)
+            found = offset_of(self.topic_ids, TRANSACTIONAL_GROUP, TRANSACTIONS, client.insist)
             if found is not None:
                 if found < max(acknowledged, latest[0]):
                     raise Violation(
@@ -315,14 +263,6 @@ class Crash:
             time.sleep(0.01)
 
         return work
-
-    def _offset_of(self, group_id: str, topic: str, ask: Callable[[ApiKey, Any], Any]) -> int | None:
-        """-1 when nothing is committed; None when the broker cannot say it now."""
-        request = r.fetch_offsets(group_id, topic, self._topic_ids[topic], (0,))
-        group = ask(ApiKey.OFFSET_FETCH, request).groups[0]
-        if group.error_code is not ErrorCode.none:
-            return None
-        return int(group.topics[0].partitions[0].committed_offset) if group.topics else -1
 
     def _foreign_producer(self, *, idempotent: bool) -> Callable[[], None]:
         from confluent_kafka import Producer
@@ -416,111 +356,6 @@ class Crash:
                     producer[0] = self._transactions_begun()
 
         return work
-
-    # -- what is there at the end --------------------------------------------------------------------------------
-
-    def verify(self) -> None:
-        wire = WireClient(self.broker.port)
-        for partition, values in self.own.items():
-            found = [record.value for record in self._read(wire, OWN, partition)]
-            if found[: len(values)] != values or len(found) > len(values) + 3:
-                self.failures.append(f"{OWN}-{partition} holds {len(found)} records, {len(values)} were acknowledged")
-        found_foreign = {
-            (partition, record.offset): record.value
-            for partition in range(PARTITIONS)
-            for record in self._read(wire, FOREIGN, partition)
-        }
-        lost = [place for place, value in self.foreign.items() if found_foreign.get(place) != value]
-        if lost:
-            self.failures.append(f"{len(lost)} of {len(self.foreign)} acknowledged records are lost: {lost[:5]}")
-        idempotent = [value for value in found_foreign.values() if value.startswith(b"idempotent")]
-        if len(idempotent) != len(set(idempotent)):
-            self.failures.append("records of an idempotent producer are there twice")
-        self._verify_order(wire)
-        self._verify_table(wire)
-        self._verify_transactions(wire)
-        wrong = self.access.wrong(found_access(wire.call))
-        self.failures += [wrong] if wrong is not None else []
-        wire.close()
-
-    def _verify_order(self, wire: WireClient) -> None:
-        for partition in range(PARTITIONS):
-            values = [record.value for record in self._read(wire, FOREIGN, partition)]
-            numbers = [int(value.split()[1]) for value in values if value.startswith(b"idempotent")]
-            if numbers != sorted(numbers):
-                self.failures.append(f"the idempotent producer's records in partition {partition} are out of order")
-
-    def _verify_table(self, wire: WireClient) -> None:
-        latest = {record.key.decode(): (record.offset, record.value) for record in self._read(wire, TABLE, 0)}
-        for key, (offset, value) in self.table.items():
-            if latest.get(key, (-1, b""))[0] < offset or (latest[key][0] == offset and latest[key][1] != value):
-                self.failures.append(f"{key} is {latest.get(key)}, {(offset, value)} was acknowledged")
-
-    def _verify_transactions(self, wire: WireClient) -> None:
-        outcome = {name: set(numbers) for name, numbers in self.transactions.items()}
-        seen = self._verify_outcomes(wire, TRANSACTIONS, outcome)
-        offset = self._offset_of(TRANSACTIONAL_GROUP, TRANSACTIONS, wire.call)
-        if offset != max(seen & self.with_offset, default=-1):
-            last = max(seen & self.with_offset, default=-1)
-            self.failures.append(f"transaction {last} is the last visible one with an offset, {offset} is committed")
-        ledger = self.own_transactions
-        ledger.lost_track()
-        outcome = {
-            name: {number for number, each in ledger.outcomes.items() if each in expected}
-            for name, expected in {"committed": ("committed",), "aborted": ("aborted", "open")}.items()
-        }
-        seen = self._verify_outcomes(wire, ledger.topic, outcome)
-        offset, last = (
-            self._offset_of(ledger.group, ledger.topic, wire.call),
-            max(seen & set(ledger.offsets), default=-1),
-        )
-        if offset != last or offset not in ledger.allowed_offsets():
-            self.failures.append(
-                f"{ledger.group} is at {offset}, the last visible transaction with an offset is {last}"
-            )
-
-    def _verify_outcomes(self, wire: WireClient, topic: str, outcome: Mapping[str, set[int]]) -> set[int]:
-        """Notes what contradicts them; the numbers of transactions that are visible."""
-        seen = []
-        for partition in range(PARTITIONS):
-            numbers = [int(record.value) for record in self._read(wire, topic, partition, committed=True)]
-            if len(numbers) != len(set(numbers)):
-                self.failures.append(f"a transaction's record is twice in {topic}-{partition}")
-            seen.append(set(numbers))
-            if missing := outcome["committed"] - seen[-1]:
-                self.failures.append(f"committed, but not in {topic}-{partition}: {sorted(missing)[:5]}")
-            if wrong := outcome["aborted"] & seen[-1]:
-                self.failures.append(f"aborted, but visible in {topic}-{partition}: {sorted(wrong)[:5]}")
-        if halves := seen[0] ^ seen[1]:
-            self.failures.append(f"half of a transaction is visible in {topic}: {sorted(halves)[:5]}")
-        return seen[0]
-
-    def _read(self, wire: WireClient, topic: str, partition: int, *, committed: bool = False) -> list[Any]:
-        f = m.fetch_request
-        found: list[Any] = []
-        offset = 0
-        while True:
-            part = f.FetchPartition(
-                partition=partition, fetch_offset=offset, partition_max_bytes=1 << 22, current_leader_epoch=-1
-            )
-            request = f.FetchRequest(
-                topics=(f.FetchTopic(topic=topic, topic_id=self._topic_ids[topic], partitions=(part,)),),
-                max_wait=r.from_ms(0),
-                min_bytes=1,
-                isolation_level=1 if committed else 0,
-            )
-            answer = wire.call(ApiKey.FETCH, request).responses[0].partitions[0]
-            end = answer.last_stable_offset if committed else answer.high_watermark
-            data = answer.records or b""
-            if answer.error_code is not ErrorCode.none:
-                raise Violation(f"{topic}-{partition} cannot be read at {offset}: {answer.error_code.name}")
-            headers = list(iter_batch_headers(data))
-            if not headers:
-                if offset < end:
-                    raise Violation(f"{topic}-{partition} ends at {offset}, not at {end}")
-                return found
-            found += visible_records(data, offset, answer.aborted_transactions if committed else None)
-            offset = headers[-1].next_offset
 
 
 def crash(cycles: int, *, seed: int, directory: Path, slower: float = 1.0) -> Crash:
