@@ -12,7 +12,7 @@ from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.request_codec import decode_response, encode_request
 
 Tasks = Mapping[str, Iterable[int]]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 h = m.streams_group_heartbeat_request
 

@@ -13,6 +13,7 @@ import itertools
 import os
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,14 +93,27 @@ def fixed(value: Any) -> Any:
     return undecided(value)
 
 
-@pytest.mark.parametrize("name", MIGRATION_SCENARIOS)
-def test_our_broker_answers_and_writes_like_kafka(kafka: KafkaBroker, name: str) -> None:
-    scenario, token = MIGRATION_SCENARIOS[name], uuid.uuid4().hex[:8]
-    theirs = played(kafka.port, kafka.log_directory, scenario, token)
+@pytest.fixture(scope="module")
+def ours() -> Iterator[EmbeddedBroker]:
+    """One for all scripts: each has a group and topics of its own."""
     with EmbeddedBroker(config=BROKER_SETTINGS) as broker:
-        ours = played(broker.port, broker.data_dir, scenario, token)
-    assert_same_but_for(INTENDED_DIFFERENCES.get(name, {}), theirs.answers, ours.answers, {})
-    assert "\n".join(ours.records) == "\n".join(theirs.records)
+        yield broker
+
+
+def play_to_both(kafka: KafkaBroker, ours: EmbeddedBroker, scenario: MigrationScenario) -> None:
+    """At the same time, since some scripts wait for timeouts."""
+    token = uuid.uuid4().hex[:8]
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(played, kafka.port, kafka.log_directory, scenario, token)
+        found = played(ours.port, ours.data_dir, scenario, token)
+        theirs = asked.result()
+    assert_same_but_for(INTENDED_DIFFERENCES.get(scenario.name, {}), theirs.answers, found.answers, {})
+    assert "\n".join(found.records) == "\n".join(theirs.records)
+
+
+@pytest.mark.parametrize("name", MIGRATION_SCENARIOS)
+def test_our_broker_answers_and_writes_like_kafka(kafka: KafkaBroker, ours: EmbeddedBroker, name: str) -> None:
+    play_to_both(kafka, ours, MIGRATION_SCENARIOS[name])
 
 
 @pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="a Kafka for each policy: PENSTOCK_LONG=1")
@@ -108,12 +122,9 @@ def test_policies_allow_what_kafkas_do(kafka_tools: None, policy: str) -> None:
     settings = {"group.consumer.migration.policy": policy}
     with KafkaBroker("4.3.1", settings) as kafka, EmbeddedBroker(config={**BROKER_SETTINGS, **settings}) as broker:
         for play in POLICY_SCRIPTS:
-            name, token = play.__name__.replace("_", "-"), uuid.uuid4().hex[:8]
+            name = play.__name__.replace("_", "-")
             scenario = MigrationScenario(name, play, {"in": 4}, {"consumer.assignment.interval.ms": 0})
-            theirs = played(kafka.port, kafka.log_directory, scenario, token)
-            ours = played(broker.port, broker.data_dir, scenario, token)
-            assert_same_but_for({}, theirs.answers, ours.answers, {})
-            assert "\n".join(ours.records) == "\n".join(theirs.records)
+            play_to_both(kafka, broker, scenario)
 
 
 def test_the_table_names_scenarios_that_exist() -> None:
