@@ -16,6 +16,7 @@ __all__ = [
     "MaxPollExceeded",
     "PenstockError",
     "RecordError",
+    "SinkError",
     "StateError",
     "TopologyError",
     "UserCodeError",
@@ -96,6 +97,10 @@ class RecordError(PenstockError, ValueError):
 
 class StateError(PenstockError):
     """state-locked, -unusable, -of-another-group, -format, -corrupt, -schema-changed; disk-full."""
+
+
+class SinkError(PenstockError):
+    """sink-failed, sink-undecided, disk-full: a table could not take what belongs into it; `facts` holds its name."""
 
 
 class UserCodeError(PenstockError):

@@ -74,6 +74,7 @@ class KafkaBroker:
         self._properties = self.directory / "server.properties"
         self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
         self._scram_users = tuple(scram_users)
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         settings = {**_defaults(self.port, controller, self.log_directory), **(properties or {})}
         for name, protocol in (listeners or {}).items():
             for setting in ("listeners", "advertised.listeners"):
@@ -100,7 +101,7 @@ class KafkaBroker:
 
     def __enter__(self) -> Self:
         try:
-            self._format()
+            self.format()
             self.start()
         except BaseException:
             self.__exit__(None, None, None)
@@ -113,10 +114,10 @@ class KafkaBroker:
         self.kill() if kind is not None else self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+    def format(self) -> None:
+        """Make its directory one of the cluster."""
         command = self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
-        arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        arguments = ["format", "--cluster-id", self.cluster_id, "--config", str(self._properties)]
         arguments += [part for user in self._scram_users for part in ("--add-scram", user)]
         out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         assert out.returncode == 0, f"StorageTool format failed:\n{out.stdout}{out.stderr}"
@@ -126,6 +127,11 @@ class KafkaBroker:
 
     def start(self) -> None:
         """Start the formatted broker, and wait until it serves."""
+        self.launch()
+        self.await_serving()
+
+    def launch(self) -> None:
+        """Start the formatted broker."""
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [*self._command("kafka.Kafka", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"), str(self._properties)],
@@ -135,6 +141,10 @@ class KafkaBroker:
                 start_new_session=True,  # ctrl-c is for the tests; they stop it
                 env={**os.environ, "KAFKA_OPTS": ""},
             )
+
+    def await_serving(self) -> None:
+        """Wait until it answers as a broker of its cluster."""
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() > deadline:

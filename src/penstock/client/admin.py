@@ -25,6 +25,7 @@ from penstock.client.admin_results import (
 )
 from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import TopicMetadata
+from penstock.client.connection import ConnectionLost
 from penstock.client.consumer_group_admin import ConsumerGroupDescription
 from penstock.client.deadline import Backoff, Deadline
 from penstock.client.network_client import NetworkClient
@@ -319,7 +320,7 @@ class Admin:
         entries: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, Any]]],
         api: str,
     ) -> dict[TopicPartition, Any]:
-        """One request per leader, all at once; what a moved leader refuses is asked again."""
+        """One request per leader, all at once; what a moved leader refuses, or a dead one leaves, is asked again."""
         deadline = Deadline.after_ms(self.client.api_timeout_ms)
         backoff = Backoff()
         found: dict[TopicPartition, Any] = {}
@@ -330,7 +331,11 @@ class Admin:
             by_node: dict[int, dict[TopicPartition, int]] = {}
             for key, value in left.items():
                 by_node.setdefault(leaders[key], {})[key] = value
-            responses = self.client.call_all([(node, request_for(part)) for node, part in by_node.items()])
+            told = self.client.attempt_all([(node, request_for(part)) for node, part in by_node.items()])
+            lost = [each for each in told if isinstance(each, ConnectionLost)]
+            if lost and deadline.passed:
+                raise self.client.unreachable(lost[0])
+            responses = (each for each in told if not isinstance(each, ConnectionLost))
             for key, code, entry in (item for response in responses for item in entries(response)):
                 if code == ErrorCode.none:
                     found[key] = entry

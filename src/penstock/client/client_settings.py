@@ -111,6 +111,13 @@ _ROWS: Final = (
     _int("penstock.batch.max.records", None, 1, 200_000, "records per task and micro-batch at most"),
     _int("penstock.batch.max.bytes", None, 1, 67_108_864, "bytes per task and micro-batch at most"),
     _int(
+        "penstock.batch.target.ms",
+        None,
+        1,
+        2_000,
+        "how long a micro-batch should take: below the two limits above, its size follows its time",
+    ),
+    _int(
         "penstock.heartbeat.max.interval.ms",
         500,
         1,

@@ -137,6 +137,23 @@ class NetworkClient:
                 for pending, (node, request) in zip(started, listed, strict=True)
             ]
 
+    def attempt_all(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
+        """As `call_all` without any retry: in the place of an answer that did not come stands its ConnectionLost.
+
+        For those who ask leaders, which may have moved: trying the same broker again would be trying a dead one.
+        """
+        self._own_process()
+        with self._lock:
+            started: list[PendingReply | ConnectionLost] = []
+            for node, request in requests:
+                within = Deadline.after_ms(self.request_timeout_ms)
+                try:
+                    started.append(self._connection(node, within).send(request, within))
+                except ConnectionLost as error:
+                    self._brokers.pop(node, None)  # it may have come back elsewhere
+                    started.append(error)
+            return [self._heard(pending) for pending in started]
+
     def call_coordinator(
         self,
         group_id: str,
@@ -331,6 +348,12 @@ class NetworkClient:
         except ConnectionLost:
             return None
 
+    def _heard(self, pending: PendingReply | ConnectionLost) -> Any:
+        try:
+            return pending if isinstance(pending, ConnectionLost) else pending.result()
+        except ConnectionLost as error:
+            return error
+
     def _finished(self, pending: PendingReply | None, request: Any, node: int | None, deadline: Deadline) -> Any:
         if pending is not None:
             try:
@@ -407,6 +430,10 @@ class NetworkClient:
             self._begin()
             for connection in inherited:
                 connection.abandon()
+
+    def unreachable(self, error: ConnectionLost) -> CannotConnect:
+        """What is told of a broker that did not answer until the API timeout."""
+        return self._cannot_connect(error, self.api_timeout_ms)
 
     def _cannot_connect(self, error: ConnectionLost, tried_ms: float | None) -> CannotConnect:
         return unreachable(error, self._bootstrap, tried_ms)

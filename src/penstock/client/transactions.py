@@ -85,9 +85,10 @@ class Transactions:
         *,
         member_id: str,
         member_epoch: int,
+        metadata: str = "",
         timeout_ms: float | None = None,
     ) -> dict[str, PenstockError | None]:
-        """Offsets into each transaction, by transactional id; they count when it commits.
+        """Offsets into each transaction, by transactional id; they count when it commits, each with `metadata`.
 
         `member_epoch` is the one captured with the assignment when the batch was planned. After a refusal of any kind
         the only way on is to abort that transaction.
@@ -99,7 +100,7 @@ class Transactions:
             refused = {tid: outcome for tid, outcome in added.items() if isinstance(outcome, PenstockError)}
 
         def request(tid: str) -> Any:
-            return _offsets_request(group_id, by_id[tid], offsets[by_id[tid]], member_id, member_epoch)
+            return _offsets_request(group_id, by_id[tid], offsets[by_id[tid]], member_id, member_epoch, metadata)
 
         def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
             return first_refusal(part.error_code for topic in response.topics for part in topic.partitions), None
@@ -295,6 +296,7 @@ def _offsets_request(
     offsets: Mapping[TopicPartition, int],
     member_id: str,
     member_epoch: int,
+    metadata: str,
 ) -> Any:
     request = m.txn_offset_commit_request
     by_topic: dict[str, list[tuple[int, int]]] = {}
@@ -312,7 +314,7 @@ def _offsets_request(
                 name=TopicName(topic),
                 partitions=tuple(
                     request.TxnOffsetCommitRequestPartition(
-                        partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=""
+                        partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=metadata
                     )
                     for partition, offset in listed
                 ),

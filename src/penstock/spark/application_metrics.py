@@ -6,6 +6,7 @@ thread and task; here a task has no thread, so `task_id` (`<subtopology>_<partit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ def application_families(runtime: ApplicationRuntime) -> Iterator[Family]:
     yield from _tasks(runtime)
     yield from _restoring(runtime)
     yield from _batches({name: runner.progress for name, runner in runtime.runners.items()})
+    yield from _loops(runtime)
 
 
 def _client(runtime: ApplicationRuntime) -> Iterator[Family]:
@@ -112,7 +114,9 @@ def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:
         return [(getattr(each.totals, name), {"subtopology": found}) for found, each in progress.items()]
 
     yield counter(_OURS, "micro-batches-total", "Micro-batches committed.", by_subtopology("batches"))
-    yield counter(_OURS, "output-records-total", "Records written to topics.", by_subtopology("records_out"))
+    text = "Attempts of a micro-batch that came to nothing: failed, refused or undone."
+    yield counter(_OURS, "failed-micro-batches-total", text, by_subtopology("failed"))
+    yield counter(_OURS, "output-records-total", "Records written to topics and tables.", by_subtopology("records_out"))
     yield counter(_OURS, "dead-letters-total", "Records sent to a dead letter topic.", by_subtopology("dead_letters"))
     yield counter(_OURS, "state-updates-total", "Keys changed in stores.", by_subtopology("state_updates"))
     spent = [
@@ -122,6 +126,17 @@ def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:
     ]
     text = "Time of micro-batches by stage, ms: triggerExecution is the whole, of which addBatch is Spark's job."
     yield counter(_OURS, "batch-ms-total", text, spent)
+
+
+def _loops(runtime: ApplicationRuntime) -> Iterator[Family]:
+    runners = runtime.runners.items()
+    now = time.monotonic()
+    quiet = [(now - runner.last_turn, {"subtopology": name}) for name, runner in runners]
+    yield gauge(_OURS, "last-turn-seconds", "Since the loop of a subtopology last turned; long: it is stuck.", quiet)
+    limits = [(runner.records_limit, {"subtopology": name}) for name, runner in runners]
+    yield gauge(_OURS, "batch-records-limit", "Records per task that the next micro-batch may take.", limits)
+    lost = one(max((runner.losses for _, runner in runners), default=0))
+    yield counter(_OURS, "memberships-lost-total", "How often all tasks were lost: fenced, or the guardian died.", lost)
 
 
 def _by_task(name: str, counts: dict[int, int]) -> list[tuple[float, dict[str, str]]]:

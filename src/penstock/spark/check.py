@@ -18,8 +18,9 @@ from penstock.errors import PenstockError
 from penstock.protocol.api_keys import ApiKey
 from penstock.spark.findings import Finding
 from penstock.spark.refusals import shown
+from penstock.spark.sinks.parquet import ParquetSink
 from penstock.spark.spark_session import missing_settings
-from penstock.spark.topology.nodes import CompiledTopology, TopicSink, TopicSource
+from penstock.spark.topology.nodes import CompiledTopology, TableSink, TopicSink, TopicSource
 
 if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp
@@ -37,6 +38,7 @@ def check(app: StreamsApp) -> list[Finding]:
         compiled = app.compile()
     except PenstockError as error:
         return _ordered([*findings, _problem(error)])
+    findings += _tables(compiled)
     try:
         with app.network_client("penstock-check", api_timeout_ms=_REACH_MS) as client:
             findings += _cluster(app, compiled, client)
@@ -197,6 +199,24 @@ def _state_directory(app: StreamsApp) -> Iterator[Finding]:
             message=f"{existing} cannot be written, so there is no place for state",
             fix='StreamsApp(.., state_dir="/some/local/disk"), or PENSTOCK_STATE_DIR',
         )
+
+
+def _tables(compiled: CompiledTopology) -> Iterator[Finding]:
+    for branch in (branch for part in compiled.subtopologies for branch in part.branches):
+        if not isinstance(branch.sink, TableSink) or not isinstance(branch.sink.sink, ParquetSink):
+            continue
+        directory = Path(branch.sink.sink.path)
+        existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+        if existing.is_dir() and _writable(existing):
+            yield Finding(level="ok", code="table", message=f"{directory} can be written")
+        else:
+            yield Finding(
+                level="problem",
+                code="table",
+                message=f"{existing} cannot be written, so no row gets into {directory}",
+                fix="a directory on a file system that every instance sees and may write",
+                where=shown(branch.sink.where),
+            )
 
 
 def _writable(directory: Path) -> bool:

@@ -22,12 +22,12 @@ from penstock.spark.topology.nodes import (
     Branch,
     CompiledSubtopology,
     CompiledTopology,
-    ForeachBatchSink,
+    Leaving,
     ProjectForGroup,
     RepartitionSink,
     RepartitionSource,
     Sink,
-    TopicSink,
+    TableSink,
     TopicSource,
 )
 
@@ -40,11 +40,13 @@ class Output:
     """One place where rows leave the application."""
 
     rows: Rows
-    sink: TopicSink | ForeachBatchSink
+    sink: Leaving
 
 
 def check_new_output(outputs: Sequence[Output], new: Output) -> None:
-    """Refuse what one application cannot hold twice: a state's name, a table's second way out."""
+    """Refuse what one application cannot hold twice: a sink's name, a state's name, a table's second way out."""
+    if isinstance(new.sink, TableSink):
+        _check_new_table(outputs, new.sink)
     if not isinstance(new.rows, StreamTable):
         return
     aggregate = new.rows._aggregate
@@ -68,13 +70,25 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
         )
 
 
+def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
+    for known in outputs:
+        if isinstance(known.sink, TableSink) and new.name in (known.sink.name, str(known.sink.sink.name)):
+            raise refusal(
+                "sink-name-taken",
+                f'two outputs write to "{new.name}"; their positions would be mixed up',
+                "unionByName the two streams, or write to two places",
+                new.where,
+                why=f"the other: {known.sink.where}",
+            )
+
+
 def compile_app(app: StreamsApp) -> CompiledTopology:
     """Raises TopologyError when nothing leaves the application or two of its parts share a name."""
     if not app._outputs:
         raise refusal(
             "nothing-to-do",
             f"{app.name} writes nowhere",
-            "end a stream with .to_topic(..) or .foreachBatch(..)",
+            "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
             app._where,
         )
     building = _Building(app)
@@ -100,7 +114,7 @@ class _Building:
             carried = self._carried_needs(arm, output)
             self._add_branch(arm, Branch(source_index=0, before=arm.calls, sink=output.sink), carried)
 
-    def _add_table(self, table: StreamTable, sink: TopicSink | ForeachBatchSink) -> None:
+    def _add_table(self, table: StreamTable, sink: Leaving) -> None:
         declared = table._aggregate
         name = declared.name
         aggregate = self._aggregate(declared)

@@ -16,6 +16,7 @@ from penstock.spark.topology.nodes import (
     RepartitionSource,
     Sink,
     Source,
+    TableSink,
     TopicSink,
     TopicSource,
 )
@@ -97,6 +98,8 @@ def _sink(sink: Sink) -> dict[str, Any]:
             "output_mode": sink.output_mode,
             "partitions": sink.partitions,
         }
+    if isinstance(sink, TableSink):
+        return {"kind": "table", "name": sink.name, "columns": list(sink.columns)}
     return {"kind": "foreachBatch", "function": sink.name, "columns": list(sink.columns)}
 
 
@@ -134,6 +137,8 @@ def _sink_line(branch: Branch) -> str:
     if isinstance(sink, TopicSink):
         created = f", created with {sink.partitions} partitions when missing" if sink.partitions else ""
         return f"{sink.topic} ({sink.value_format}, key {_key_shown(branch, sink)}{created})"
+    if isinstance(sink, TableSink):
+        return f"{sink.name} ({type(sink.sink).__name__}: {', '.join(sink.columns)})"
     return f"foreachBatch({sink.name})"
 
 
@@ -152,7 +157,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         lines.append(f'  {node}["{part.subtopology_id}"]')
         edges += [f"  {topics.setdefault(topic, f't{len(topics)}')} --> {node}" for topic in _topics_read(part)]
         for branch in part.branches:
-            target = getattr(branch.sink, "topic", None) or f"foreachBatch {getattr(branch.sink, 'name', '')}"
+            target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
             if branch.aggregate is not None:
                 store = f"{node}_{branch.aggregate.name.replace('-', '_').replace('.', '_')}"
@@ -160,6 +165,12 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
                 edges.append(f"  {node} --- {store}")
     lines += [f'  {node}(["{topic}"])' for topic, node in topics.items()]
     return lines + list(dict.fromkeys(edges))
+
+
+def _target(sink: Sink) -> str:
+    if isinstance(sink, (TopicSink, RepartitionSink)):
+        return sink.topic
+    return sink.name if isinstance(sink, TableSink) else f"foreachBatch {sink.name}"
 
 
 def _topics_read(part: CompiledSubtopology) -> list[str]:

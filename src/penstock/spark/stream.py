@@ -7,6 +7,7 @@ arguments and meaning are PySpark's; what is ours is snake_case.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,11 +27,12 @@ from penstock.spark.refusals import (
     visible,
 )
 from penstock.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
-from penstock.spark.sinks import foreach_batch_sink, topic_sink
+from penstock.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
 from penstock.spark.topology.nodes import FormatName, NarrowCall, OutputMode, TopicSource
 
 if TYPE_CHECKING:
     from penstock.spark.grouped_stream import GroupedStream
+    from penstock.spark.sinks.interface import Sink
     from penstock.spark.streams_app import StreamsApp
 
 
@@ -199,6 +201,28 @@ class Rows:
         Several instances call it, each for its own tasks, and batch ids are each instance's own.
         """
         self._app._leave(self, foreach_batch_sink(self, func, call_site()))
+        return self
+
+    def to_parquet(
+        self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] | None = None, name: str | None = None
+    ) -> Any:
+        """Write the rows to Parquet files below `path`, each row once, and return the stream.
+
+        One file for each task and micro-batch that had rows (`trigger_interval_ms` makes fewer and larger ones), seen
+        by readers when the micro-batch is committed, whatever dies meanwhile. `partition_by`: Hive directories.
+        `path` is on a file system that every instance sees. Rows of an aggregate, which replace each other, are
+        refused. Raises TopologyError.
+        """
+        where = call_site()
+        self._app._leave(self, parquet_sink(self, path, partition_by, name, where))
+        return self
+
+    def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
+        """Write the rows to a `penstock.spark.sinks.Sink`, each row once, and return the stream.
+
+        `name` (by default the sink's own) is unique within the application. Raises TopologyError.
+        """
+        self._app._leave(self, table_sink(self, sink, name, call_site()))
         return self
 
 

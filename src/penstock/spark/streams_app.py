@@ -22,7 +22,7 @@ from penstock.spark.formats.schemas import COORDINATES, RAW, STRING, check_schem
 from penstock.spark.frames import empty_frame
 from penstock.spark.listeners import check_listener
 from penstock.spark.refusals import call_site, is_hidden, refusal
-from penstock.spark.sinks import check_topic_name
+from penstock.spark.sinks.declaration import check_topic_name
 from penstock.spark.spark_session import classic, session
 from penstock.spark.stream import Arm, Rows, Stream
 from penstock.spark.topology.nodes import (
@@ -32,9 +32,8 @@ from penstock.spark.topology.nodes import (
     CompiledTopology,
     DeadLetter,
     ErrorPolicy,
-    ForeachBatchSink,
     FormatName,
-    TopicSink,
+    Leaving,
     TopicSource,
 )
 
@@ -216,7 +215,7 @@ class StreamsApp:
 
         return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
 
-    def _leave(self, rows: Rows, sink: TopicSink | ForeachBatchSink) -> None:
+    def _leave(self, rows: Rows, sink: Leaving) -> None:
         output = Output(rows=rows, sink=sink)
         check_new_output(self._outputs, output)
         self._outputs.append(output)

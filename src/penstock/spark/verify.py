@@ -24,11 +24,12 @@ from penstock.errors import ConfigError
 from penstock.spark.compilation import Output
 from penstock.spark.frames import apply_calls
 from penstock.spark.grouped_stream import StreamTable
+from penstock.spark.sinks.parquet import ParquetSink
 from penstock.spark.stream import Arm, Stream
 from penstock.spark.topic_frames import BAD_COLUMN, TopicPartition, decoded_by_spark, good_rows, topic_frame
-from penstock.spark.topology.nodes import RepartitionSource, TopicSink, TopicSource
+from penstock.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from penstock.spark.verdict import SinkVerdict, Verdict
-from penstock.spark.verify_streams import compare_stream
+from penstock.spark.verify_streams import compare_files, compare_stream
 from penstock.spark.verify_tables import compare_table
 from penstock.spark.volatile import volatile_columns
 
@@ -47,11 +48,14 @@ class _Extent:
 
 
 def verify(app: StreamsApp, *, sinks: Sequence[str] | None = None) -> Verdict:
-    """Compare `sinks` (all topics the application writes when None). Raises ConfigError, CannotConnect, BrokerError."""
+    """Compare `sinks` (topics and Parquet directories; all that the application writes when None).
+
+    Raises ConfigError, CannotConnect, BrokerError.
+    """
     compiled = app.compile()
-    outputs = [output for output in app._outputs if isinstance(output.sink, TopicSink)]
-    chosen = [output for output in outputs if sinks is None or output.sink.topic in sinks]  # type: ignore[union-attr]
-    unknown = sorted(set(sinks or ()) - {output.sink.topic for output in outputs})  # type: ignore[union-attr]
+    outputs = [output for output in app._outputs if _is_readable(output.sink)]
+    chosen = [output for output in outputs if sinks is None or _name(output.sink) in sinks]
+    unknown = sorted(set(sinks or ()) - {_name(output.sink) for output in outputs})
     if unknown:
         raise ConfigError(
             "bad-value",
@@ -69,12 +73,14 @@ def verify(app: StreamsApp, *, sinks: Sequence[str] | None = None) -> Verdict:
             s.topic for part in compiled.subtopologies for s in part.sources if isinstance(s, RepartitionSource)
         ]
         extent = _extent(app, admin, sources, internal)
-        ends = {output.sink.topic: _whole(admin, output.sink.topic) for output in chosen}  # type: ignore[union-attr]
+        topics = [output.sink.topic for output in chosen if isinstance(output.sink, TopicSink)]
+        ends = {topic: _whole(admin, topic) for topic in topics}
     claims = list(extent.cannot_claim)
     claims += [
-        f"foreachBatch({o.sink.name}) writes where verify cannot look"
+        f"{o.sink.name if isinstance(o.sink, TableSink) else f'foreachBatch({_name(o.sink)})'} "
+        "writes where verify cannot look"
         for o in app._outputs
-        if not isinstance(o.sink, TopicSink)
+        if not _is_readable(o.sink)
     ]
     with _few_shuffle_partitions(app.spark):
         return _Recomputation(app, extent).compare(sources, chosen, ends, claims)
@@ -117,9 +123,9 @@ class _Recomputation:
                 records, bad = records + counts[0], bad + counts[1]
             by_topic: dict[str, list[Output]] = {}
             for output in chosen:
-                by_topic.setdefault(output.sink.topic, []).append(output)  # type: ignore[union-attr]
+                by_topic.setdefault(_name(output.sink), []).append(output)
             for topic, outputs in by_topic.items():
-                verdicts.append(self._sink(topic, outputs, ends[topic], claims))
+                verdicts.append(self._sink(topic, outputs, ends.get(topic, {}), claims))
         finally:
             for frame in self._frames.values():
                 frame.unpersist()
@@ -157,8 +163,10 @@ class _Recomputation:
                 )
             claims += [f"{topic}.{name} is not compared: it is computed anew each time" for name in columns]
         ignored = frozenset(name for columns, _ in volatile for name in columns)
-        actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
         try:
+            if isinstance(outputs[0].sink, TableSink):
+                return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
+            actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             if isinstance(outputs[0].rows, StreamTable):
                 rows = self._rows(outputs[0].rows._aggregate.arms)
                 return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
@@ -243,6 +251,14 @@ def _whole(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
         admin.list_offsets(dict.fromkeys(places, "latest")),
     )
     return {place: (first[place].offset, last[place].offset) for place in places}
+
+
+def _is_readable(sink: Leaving) -> bool:
+    return isinstance(sink, TopicSink) or (isinstance(sink, TableSink) and isinstance(sink.sink, ParquetSink))
+
+
+def _name(sink: Leaving) -> str:
+    return sink.topic if isinstance(sink, TopicSink) else sink.name
 
 
 def _undecided(topic: str, kind: str, why: str) -> SinkVerdict:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import reduce
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.spark.formats import NULL_KEY
-from penstock.spark.frames import quoted
-from penstock.spark.topology.nodes import KEY_COLUMN, TopicSink
+from penstock.spark.frames import empty_frame, quoted
+from penstock.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from penstock.spark.verdict import SinkVerdict
 
 EXAMPLES = 5
@@ -31,11 +33,31 @@ def compare_stream(
         for frame, sink in expected
     ]
     sink = expected[0][1]
-    wanted = (
-        reduce(lambda one, other: one.unionAll(other), sides).groupBy("key", "value").agg(F.count("*").alias("wanted"))
-    )
     found = actual.select("key", _canonical(F.col("value"), sink, schema, ignored).alias("value"))
-    found = found.groupBy("key", "value").agg(F.count("*").alias("found"))
+    return _compare(topic, reduce(lambda one, other: one.unionAll(other), sides), found)
+
+
+def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
+    """The same for the rows of a Parquet sink."""
+    schema = StructType.fromJson(json.loads(sink.schema_json))
+    spark = expected.sparkSession
+    files = (
+        spark.read.schema(schema).parquet(sink.sink.path)
+        if Path(sink.sink.path).is_dir()
+        else empty_frame(spark, schema)
+    )
+    kept = [name for name in sink.columns if name not in ignored]
+    sides = [
+        frame.select(F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*map(quoted, kept))).alias("value"))
+        for frame in (expected.select(*map(quoted, sink.columns)), files)
+    ]
+    return _compare(sink.name, *sides)
+
+
+def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
+    """Two multisets of (key, value)."""
+    wanted = expected.groupBy("key", "value").agg(F.count("*").alias("wanted"))
+    found = actual.groupBy("key", "value").agg(F.count("*").alias("found"))
     same = wanted["key"].eqNullSafe(found["key"]) & wanted["value"].eqNullSafe(found["value"])
     pairs = wanted.join(found, same, "full_outer").select(
         F.coalesce(wanted["key"], found["key"]).alias("key"),
@@ -58,7 +80,7 @@ def compare_stream(
         pairs.unpersist()
     counted = [int(total) for total in totals]
     return SinkVerdict(
-        topic=topic,
+        topic=name,
         kind="stream",
         expected=counted[0],
         found=counted[1],
@@ -67,7 +89,7 @@ def compare_stream(
         lost=counted[0] - counted[2],
         repeated=counted[3],
         extra=counted[4],
-        examples=tuple(f"{row.value}: {row.found} in the topic, {row.wanted} recomputed" for row in examples),
+        examples=tuple(f"{row.value}: {row.found} there, {row.wanted} recomputed" for row in examples),
     )
 
 

@@ -1,7 +1,7 @@
 """kill -9 at points of the commit path, one by one, while flights flow; then the judgement.
 
 Each flight is a key, so the count of each must be 1, and its row must have been written once, as readers of committed
-records see it.
+records see it; a Parquet table beside it holds each flight once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pyarrow import parquet
 from tests.spark.application.crashing import DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, penstock, until
@@ -65,7 +66,8 @@ def crashing_application(servers: str, directory: Path, crash_file: CrashFile, *
 def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> None:
     """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
     servers, crash = broker.bootstrap_servers, CrashFile(directory / "crash")
-    application = crashing_application(servers, directory / "a", crash)
+    table = directory / "table"
+    application = crashing_application(servers, directory / "a", crash, FLIGHTS_TABLE=str(table))
     with Admin(servers) as admin, Feed(servers, 4) as feed:
         admin.create_topics({"flights": 4}, replication_factor=1)
         application.start()
@@ -87,6 +89,10 @@ def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> Non
         finally:
             application.end()
     assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
+    in_the_table = sorted(n for file in table.glob("*.parquet") for n in parquet.read_table(file)["id"].to_pylist())
+    assert in_the_table == list(range(sent)), (
+        f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
+    )
     out = penstock("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
     assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
     assert json.loads(out.stdout)["status"] == "equal"

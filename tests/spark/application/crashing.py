@@ -20,6 +20,8 @@ DRIVER_POINTS = (
     "after EndTxn, before the next plan",
     "driver, while opening",
     "driver, in undo",
+    "after EndTxn, before the table is told",
+    "in the table's commit",
 )
 WORKER_POINTS = (
     "before the flush",
@@ -27,6 +29,7 @@ WORKER_POINTS = (
     "a store was prepared",
     "in the undo of a store",
     "worker, while opening",
+    "a part of the table was written",
 )
 
 
@@ -68,6 +71,8 @@ def in_the_driver() -> None:
     from penstock.client.transactions import Transactions
     from penstock.spark.runtime.batch_runner import SubtopologyRunner
     from penstock.spark.runtime.slot_transactions import SlotTransactions
+    from penstock.spark.runtime.table_sinks import TableSinks
+    from penstock.spark.sinks.parquet import ParquetSink
 
     def committing(*_: Any, commit: bool, **__: Any) -> bool:
         return commit
@@ -76,12 +81,15 @@ def in_the_driver() -> None:
     _around(Transactions, "end", before=DRIVER_POINTS[1], after=DRIVER_POINTS[2], when=committing)
     _around(SubtopologyRunner, "_restore", before=DRIVER_POINTS[3])
     _around(SlotTransactions, "renew", before=DRIVER_POINTS[4])
+    _around(TableSinks, "commit", before=DRIVER_POINTS[5], when=lambda _sinks, _plan, reports: bool(reports))
+    _around(ParquetSink, "_publish", before=DRIVER_POINTS[6])
 
 
 def in_a_worker() -> None:
     from penstock.spark.runtime.restore_stage import RestoreStep
     from penstock.spark.runtime.slot_producer import SlotProducer
     from penstock.spark.runtime.store import TaskStore
+    from penstock.spark.sinks.parquet import PartWriter
 
     def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:
         prepared = store.prepared()
@@ -90,6 +98,7 @@ def in_a_worker() -> None:
     _around(SlotProducer, "flush", before=WORKER_POINTS[0], after=WORKER_POINTS[1])
     _around(TaskStore, "prepare", after=WORKER_POINTS[2])
     _around(TaskStore, "_settle", after=WORKER_POINTS[3], when=undoing)
+    _around(PartWriter, "close", after=WORKER_POINTS[5])
     _around(RestoreStep, "tables", before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks))
 
 

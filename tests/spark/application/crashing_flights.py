@@ -17,6 +17,8 @@ app = StreamsApp("each-flight", spark=spark, config={"transaction.timeout.ms": t
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
 counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier").alias("carrier"))
 counted.to_topic(f"{app.name}-counted", partitions=3)
+if "FLIGHTS_TABLE" in os.environ:
+    flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"])
 
 if __name__ == "__main__":
     app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")

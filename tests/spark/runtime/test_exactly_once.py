@@ -10,7 +10,7 @@ from penstock.client.admin import Admin
 from penstock.client.network_client import NetworkClient
 from penstock.client.transactions import Transactions
 from penstock.errors import CannotConnect
-from penstock.spark.runtime import batch_commit, task_opener
+from penstock.spark.runtime import task_opener
 from penstock.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
@@ -202,50 +202,3 @@ def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, 
     flights.send(broker, range(100, 200))
     app.wait_until("caught-up", timeout=60)
     assert flights.newest(broker, "by-origin") == flights.counted(range(200))
-
-
-# The rules alone.
-
-
-def test_the_limit_of_a_batch_follows_its_time(make_plan, caplog):
-    limit = batch_commit.BatchLimit(200_000, timeout_ms=9000)
-    plan = make_plan(100_000)
-    limit.took(plan, 6000, succeeded=True)
-    assert limit.records == 25_000
-    limit.took(make_plan(25_000), 9000, succeeded=False)
-    assert limit.records == 4166
-    for _ in range(10):
-        limit.took(make_plan(100), 100, succeeded=True)
-    assert limit.records == 200_000
-    limit.took(make_plan(2), 90_000, succeeded=False)
-    assert limit.records == 1
-    assert "raise transaction.timeout.ms" not in caplog.text
-    limit.took(make_plan(1), 9100, succeeded=False)
-    assert "one record per task took 9100 ms, its transaction may take 9000 ms" in caplog.text
-    unlimited = batch_commit.BatchLimit(500)
-    unlimited.took(plan, 1e9, succeeded=False)
-    assert unlimited.records == 500
-
-
-@pytest.fixture
-def make_plan():
-    from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
-    from penstock.spark.runtime.store import BatchKey
-
-    def make(records, slots=1, partition=0):
-        ranges = (InputRange(topic="flights", partition=partition, start=0, end=records),)
-        return MicroBatchPlan(
-            subtopology_id="flights",
-            batch=BatchKey(incarnation="x", batch_id=1),
-            member_id="m",
-            member_epoch=3,
-            bootstrap_servers="none:1",
-            state_dir="/nowhere",
-            slots=tuple(
-                SlotPlan(slot=slot, tasks=(TaskPlan(partition=slot, ranges=ranges),), transactional_id=f"x-{slot}")
-                for slot in range(slots)
-            ),
-            topic_ids={},
-        )
-
-    return make

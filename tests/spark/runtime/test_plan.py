@@ -81,14 +81,14 @@ def test_nothing_new_is_no_plan():
 
 def test_a_record_that_stops_the_task_bounds_the_range():
     task = running(0, 5, 50, stop_at={("flights", 0): 20})
-    assert (task.ranges(100)[0].start, task.ranges(100)[0].end) == (5, 20)
+    assert (task.plan(100).ranges[0].start, task.plan(100).ranges[0].end) == (5, 20)
     task.positions["flights", 0] = 20
     assert plan_slots([task], 1, 100) == ()
 
 
 def test_skipped_offsets_travel_until_they_are_behind():
     task = running(0, 5, 50, skipped={("flights", 0): {7: "cast", 60: "later"}})
-    assert task.ranges(100)[0].skipped == (7,)
+    assert task.plan(100).ranges[0].skipped == (7,)
     task.take(TaskReport(partition=0, reached={"flights-0": 10}), BATCH)
     assert task.positions == {("flights", 0): 10}
     assert task.skipped == {("flights", 0): {60: "later"}}
@@ -154,3 +154,39 @@ def test_errors_of_others_keep_their_words(tmp_path):
     assert found.code == "stage-failed"
     assert "KeyError" in found.message
     assert "test_plan.py" in found.facts["where"]
+
+
+def test_what_a_table_has_already_is_read_in_batches_of_its_own():
+    """Offsets were reset: rows up to the table's positions are for the other sinks only."""
+    a, b = ("a", 0), ("b", 0)
+    task = RunningTask(
+        partition=0,
+        positions={a: 0, b: 50},
+        ends={a: 100, b: 90},
+        assignment=AssignmentSnapshot(member_id="m", member_epoch=3),
+        ahead={"one": {a: 30, b: 40}, "two": {a: 70}},
+    )
+    told = []
+    while (plan := task.plan(1000)).records:
+        told.append((plan.had, [(found.start, found.end) for found in plan.ranges]))
+        for found in plan.ranges:
+            task.positions[found.topic, found.partition] = found.end
+    assert told == [
+        (("one", "two"), [(0, 30), (50, 50)]),
+        (("two",), [(30, 70), (50, 50)]),
+        ((), [(70, 100), (50, 90)]),
+    ]
+    assert MicroBatchPlan.from_json(_with(plan).to_json()) == _with(plan)
+
+
+def _with(task_plan):
+    return MicroBatchPlan(
+        subtopology_id="s",
+        batch=BATCH,
+        member_id="m",
+        member_epoch=3,
+        bootstrap_servers="localhost:9092",
+        state_dir="/tmp/x",
+        slots=(SlotPlan(slot=0, tasks=(task_plan,)),),
+        topic_ids={},
+    )

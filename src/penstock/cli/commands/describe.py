@@ -21,7 +21,8 @@ __all__ = ["command"]
     help="How to print it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def command(application: str, format_: str, as_json: bool) -> None:
+@click.option("--acls", "principal", metavar="User:NAME", help="Print the access rules that it needs instead.")
+def command(application: str, format_: str, as_json: bool, principal: str | None) -> None:
     """Print the topology of an application: subtopologies, topics, state, sinks. Needs Spark, no broker.
 
     APP is flights.py or package.module:app.
@@ -31,5 +32,12 @@ def command(application: str, format_: str, as_json: bool) -> None:
 
     with spark_quietly():
         app = load_application(application)
-        text = app.describe(format="json" if as_json else format_)  # type: ignore[arg-type]
+        if principal is not None:
+            from penstock.spark.access_rules import as_commands, rules_for
+
+            exactly_once = app.processing_guarantee == "exactly_once_v2"
+            rules = rules_for(app.compile(), principal=principal, exactly_once=exactly_once)
+            text = "\n".join(f"penstock acls {line}" for line in as_commands(rules))
+        else:
+            text = app.describe(format="json" if as_json else format_)  # type: ignore[arg-type]
     data(text.rstrip())

@@ -31,6 +31,7 @@ from penstock.errors import MaxPollExceeded, PenstockError
 from penstock.protocol.error_codes import ErrorCode
 from penstock.spark.observation import Observation
 from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
+from penstock.spark.runtime.batch_limits import BatchLimits
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.chains import build_chains, shared_topics, source_topics
 from penstock.spark.runtime.job_runner import JobRunner
@@ -65,7 +66,6 @@ class ApplicationRuntime:
         self.client_id = str(app.config.get("client.id") or app.name)
         self.auto_offset_reset = app.auto_offset_reset
         self.trigger_interval_ms = app.trigger_interval_ms
-        self.max_records = int(app.config["penstock.batch.max.records"])
         self.exactly_once = app.processing_guarantee == "exactly_once_v2"
         self.transaction_timeout_ms = int(app.config["transaction.timeout.ms"])
         self._max_bytes = int(app.config["penstock.batch.max.bytes"])
@@ -165,6 +165,7 @@ class ApplicationRuntime:
             state_dir=str(self.directory.path),
             slots=slots,
             topic_ids=self._changelog_ids(subtopology) if slots else {},
+            group_id=self.group_id,
             boot_id=self.boot_id,
             compression=str(self.app.config["compression.type"]),
             fetch_max_bytes=int(self.app.config["fetch.max.bytes"]),
@@ -172,6 +173,16 @@ class ApplicationRuntime:
             max_bytes_per_task=self._max_bytes,
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
             **(self._of_transactions(subtopology) if self.exactly_once else {}),
+        )
+
+    def batch_limits(self, subtopology_id: str) -> BatchLimits:
+        """How much a micro-batch of this subtopology may take; exactly once, it is over in a third of its time."""
+        return BatchLimits(
+            most_records=int(self.app.config["penstock.batch.max.records"]),
+            most_bytes=self._max_bytes,
+            target_ms=int(self.app.config["penstock.batch.target.ms"]),
+            deadline_ms=self.transaction_timeout_ms / 3 if self.exactly_once else 0,
+            bytes_end_fetches=self._chains_of[subtopology_id] == 1,
         )
 
     def committing(self, subtopology_id: str, client: NetworkClient) -> BatchCommit:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.client.admin_results import CommittedOffset
 from penstock.client.group_offsets import commit_offsets, fetch_offsets
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskPlan, TaskReport
 from penstock.spark.runtime.slot_transactions import SlotTransactions
+from penstock.spark.runtime.table_sinks import metadata_of
 
-__all__ = ["AtLeastOnce", "BatchCommit", "BatchLimit", "Committed", "ExactlyOnce", "Patience"]
+__all__ = ["AtLeastOnce", "BatchCommit", "Committed", "ExactlyOnce", "Patience"]
 
 log = logging.getLogger("penstock.spark")
 TopicPartition = tuple[str, int]
@@ -73,7 +75,11 @@ class AtLeastOnce:
         offsets = {where: at for task in plan.tasks for where, at in _reached(task, reports).items()}
         try:
             commit_offsets(
-                self._client, self._group_id, offsets, member_id=plan.member_id, member_epoch=plan.member_epoch
+                self._client,
+                self._group_id,
+                {where: CommittedOffset(offset=at, metadata=metadata_of(plan)) for where, at in offsets.items()},
+                member_id=plan.member_id,
+                member_epoch=plan.member_epoch,
             )
         except Fenced as error:
             log.warning("%s: batch %d is not committed: %s", plan.subtopology_id, plan.batch.batch_id, error)
@@ -104,7 +110,7 @@ class ExactlyOnce:
             slot.slot: {where: at for task in slot.tasks for where, at in _reached(task, reports).items()}
             for slot in plan.slots
         }
-        outcomes = self._transactions.commit(plan, offsets)
+        outcomes = self._transactions.commit(plan, offsets, metadata=metadata_of(plan))
         good = frozenset(task.partition for slot in plan.slots if outcomes[slot.slot] is None for task in slot.tasks)
         bad = tuple(slot for slot in plan.slots if outcomes[slot.slot] is not None)
         if not bad:
@@ -197,40 +203,3 @@ def _trouble(errors: list[PenstockError]) -> PenstockError | None:
         if error.facts.get("transaction") == "abortable" and error.code != "not-authorized":
             error.facts["retriable"] = True
     return errors[0] if errors else None
-
-
-class BatchLimit:
-    """Records per task and micro-batch: fewer when batches come near to the end of their transaction's time.
-
-    A batch should be over after a third of the timeout. One that never is would be aborted by the coordinator, and the
-    same again with the next attempt. `timeout_ms` 0: the limit stays.
-    """
-
-    def __init__(self, most: int, timeout_ms: int = 0) -> None:
-        self._most, self.records = most, most
-        self._deadline_ms = timeout_ms / 3
-
-    def took(self, plan: MicroBatchPlan, spent_ms: float, *, succeeded: bool) -> None:
-        if not self._deadline_ms:
-            return
-        largest = max((task.records for task in plan.tasks), default=0)
-        if spent_ms > self._deadline_ms and largest:
-            least = min(1000, self._most) if succeeded else 1
-            fitting = int(largest * self._deadline_ms / 2 / spent_ms)
-            self.records = min(self.records, max(least, fitting))
-            if largest == 1 and not succeeded:
-                log.warning(
-                    "a batch of one record per task took %d ms, its transaction may take %d ms: "
-                    "if this comes again, raise transaction.timeout.ms",
-                    spent_ms,
-                    self._deadline_ms * 3,
-                )
-                return
-            log.log(
-                logging.INFO if succeeded else logging.WARNING,
-                "a batch took %d ms; from now on %d records per task at most",
-                spent_ms,
-                self.records,
-            )
-        elif succeeded and spent_ms < self._deadline_ms / 4:
-            self.records = min(self._most, self.records * 2)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.errors import BrokerError, CannotConnect, PenstockError, RecordError, StateError
+from penstock.errors import BrokerError, CannotConnect, PenstockError, RecordError, SinkError, StateError
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.plan import InputRange, MicroBatchPlan
@@ -125,4 +125,4 @@ def _is_transient(failed: BatchFailed) -> bool:
     cause: PenstockError | None = failed.cause
     if cause is None:
         return kind_of(failed.error) in ("worker-lost", "cancelled")
-    return isinstance(cause, (CannotConnect, BrokerError)) and cause.code not in _HOPELESS
+    return isinstance(cause, (CannotConnect, BrokerError, SinkError)) and cause.code not in _HOPELESS

@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING
 from penstock.client.admin import Admin
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.errors import BrokerError, CannotConnect, PenstockError
-from penstock.spark.runtime.batch_commit import BatchLimit, Committed, Patience
+from penstock.spark.runtime.batch_commit import Committed, Patience
+from penstock.spark.runtime.batch_limits import BatchMeasure
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
 from penstock.spark.runtime.spark_errors import user_error
 from penstock.spark.runtime.store import BatchKey
+from penstock.spark.runtime.table_sinks import TableSinks
 from penstock.spark.runtime.task_opener import OpenRequest, TaskOpener
 from penstock.spark.runtime.tasks import RunningTask, TopicPartition, plan_slots
 from penstock.spark.topology.nodes import CompiledSubtopology, RepartitionSource
@@ -56,7 +59,8 @@ class SubtopologyRunner:
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
         self._commit = runtime.committing(self.name, self._client)
-        self._limit = BatchLimit(runtime.max_records, runtime.transaction_timeout_ms if runtime.exactly_once else 0)
+        self._limits = runtime.batch_limits(self.name)
+        self._tables = TableSinks(runtime.group_id, subtopology)
         self._last_purge = time.monotonic()
         self._lock = threading.Condition()
         self._wanted: AssignmentSnapshot | None = None  # what the member thread wants taken; None: nothing new
@@ -79,6 +83,7 @@ class SubtopologyRunner:
             restore=self._restore if subtopology.aggregates else None,
             restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,
+            settle=self._tables.settle if self._tables else None,
             opened=self._take_opened,
             wanted=self._is_wanted,
             bear=self._bear,
@@ -145,6 +150,16 @@ class SubtopologyRunner:
             self._runtime.spark.sparkContext.cancelJobGroup(group)
         except Exception as error:  # noqa: BLE001 - a session that was stopped has no jobs, and says so in many ways
             log.debug("%s: jobs were not cancelled: %s", self.name, error)
+
+    @property
+    def records_limit(self) -> int:
+        """Records per task that the next micro-batch may take."""
+        return self._limits.records
+
+    @property
+    def losses(self) -> int:
+        """How often its tasks were lost."""
+        return self._lost
 
     def tasks(self) -> list[RunningTask]:
         with self._lock:
@@ -251,7 +266,7 @@ class SubtopologyRunner:
             return False
         if self._stopping:
             return False
-        slots = plan_slots(self._tasks.values(), self._slots, self._limit.records)
+        slots = plan_slots(self._tasks.values(), self._slots, self._limits.records)
         if not slots:
             self._recovery.check_stops()
             self._purge()
@@ -265,6 +280,8 @@ class SubtopologyRunner:
         try:
             if self._run(plan, started):
                 self._recovery.check_stops()
+            else:
+                self.progress.totals.failed += 1
         finally:
             self.batch_since = None
         self._purge()
@@ -283,7 +300,10 @@ class SubtopologyRunner:
 
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment
-        return self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots), batch)
+        plan = self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots), batch)
+        most = self._limits.bytes
+        one = min(plan.fetch_max_partition_bytes, most)
+        return replace(plan, max_bytes_per_task=most, fetch_max_partition_bytes=one)
 
     def _add_restored(self, records: int) -> None:
         self.progress.restored += records
@@ -315,7 +335,17 @@ class SubtopologyRunner:
         try:
             reports = self._jobs.process(plan)
         except BatchFailed as failed:
-            self._limit.took(plan, (time.monotonic() - started) * 1000, succeeded=False)
+            largest = max(task.records for task in plan.tasks)
+            spent_ms = (time.monotonic() - started) * 1000
+            self._limits.took(BatchMeasure(largest_records=largest, spent_ms=spent_ms, succeeded=False))
+            if largest == 1 and self._limits.is_too_late(spent_ms):
+                log.warning(
+                    "%s: a batch of one record per task took %d ms, its transaction may take %d ms: "
+                    "if this comes again, raise transaction.timeout.ms",
+                    self.name,
+                    spent_ms,
+                    self._runtime.transaction_timeout_ms,
+                )
             if not self._stopping and not self._runtime.is_failed:
                 self._stand(plan, self._commit.undo(plan, patience), {})
                 self._recovery.recover(plan, failed)
@@ -333,7 +363,7 @@ class SubtopologyRunner:
         tasks = _complete(plan, merged(reports), reports)
         outcome = self._commit.commit(plan, tasks, patience)
         timing = BatchTiming(started=started, processed=processed, committed=time.monotonic())
-        self._limit.took(plan, (timing.committed - started) * 1000, succeeded=bool(outcome.tasks))
+        self._limits.took(_measure(plan, tasks, reports, timing, succeeded=bool(outcome.tasks)))
         committed = {partition: report for partition, report in tasks.items() if partition in outcome.tasks}
         self._stand(plan, outcome, committed)
         if committed:
@@ -346,7 +376,11 @@ class SubtopologyRunner:
         return True
 
     def _stand(self, plan: MicroBatchPlan, outcome: Committed, committed: Mapping[int, TaskReport]) -> None:
-        """The tasks take what is certain now."""
+        """The tasks take what is certain now, and so do tables."""
+        if self._tables:
+            nothing = {task.partition for task in plan.tasks} - outcome.tasks - outcome.reopen
+            self._tables.commit(plan, committed)
+            self._tables.discard(plan, nothing)
         with self._lock:
             for partition, report in committed.items():
                 if partition in self._tasks:
@@ -385,6 +419,31 @@ class SubtopologyRunner:
                 self._admin.delete_records(before)
             except (BrokerError, CannotConnect) as error:
                 log.warning("%s: repartition topics were not purged: %s", self.name, error)
+
+
+def _measure(
+    plan: MicroBatchPlan,
+    tasks: Mapping[int, TaskReport],
+    reports: list[StageReport],
+    timing: BatchTiming,
+    *,
+    succeeded: bool,
+) -> BatchMeasure:
+    """What the batch says about the next one's size. Time in no stage of ours is overhead, or a `foreachBatch`'s."""
+    spent_ms = (timing.committed - timing.started) * 1000
+    stages_ms = max((report.timings_ms.get(report.stage, 0.0) for report in reports), default=0.0)
+    read = [
+        max(0, tasks[t.partition].reached[name_of(r.topic, r.partition)] - r.start)
+        for t in plan.tasks
+        for r in t.ranges
+    ]
+    return BatchMeasure(
+        largest_records=max(read),
+        largest_bytes=max(task.bytes_in for task in tasks.values()),
+        spent_ms=spent_ms,
+        overhead_ms=max(0.0, spent_ms - stages_ms),
+        succeeded=succeeded,
+    )
 
 
 def _complete(plan: MicroBatchPlan, tasks: dict[int, TaskReport], reports: list[StageReport]) -> dict[int, TaskReport]:

@@ -26,6 +26,7 @@ from penstock.spark.runtime.operator_stage import AggregateStep, BareProjection,
 from penstock.spark.runtime.restore_stage import RestoreStep
 from penstock.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from penstock.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
+from penstock.spark.runtime.table_sink_stage import TableSinkStep
 from penstock.spark.topology.nodes import (
     KEY_COLUMN,
     TASK_COLUMN,
@@ -37,6 +38,7 @@ from penstock.spark.topology.nodes import (
     RepartitionSink,
     RepartitionSource,
     Source,
+    TableSink,
     TopicSink,
     TopicSource,
 )
@@ -103,7 +105,8 @@ def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
 
     A `foreachBatch` function may run its frame several times, and each time the source's stage may bury records.
     """
-    writers = [branch.sink.topic for branch in subtopology.branches if not isinstance(branch.sink, ForeachBatchSink)]
+    sinks = [branch.sink for branch in subtopology.branches]
+    writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
     for index, source in enumerate(subtopology.sources):
         if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
             again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
@@ -320,6 +323,8 @@ def _sink_steps(branch: Branch) -> list[Step]:
         return [RepartitionSinkStep(sink)]
     if isinstance(sink, TopicSink):
         return [TopicSinkStep(sink, sink.value_columns)]
+    if isinstance(sink, TableSink):
+        return [TableSinkStep(sink)]
     return []
 
 

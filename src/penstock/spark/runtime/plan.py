@@ -47,6 +47,7 @@ class TaskPlan:
     committed: BatchKey | None = (
         None  # the batch that the driver knows as committed; a prepared one counts if it is this
     )
+    had: tuple[str, ...] = ()  # tables that have the rows of these ranges already
 
     @property
     def records(self) -> int:
@@ -76,6 +77,7 @@ class MicroBatchPlan:
     state_dir: str  # of the application: stores and reports lie below it
     slots: tuple[SlotPlan, ...]
     topic_ids: Mapping[str, str]  # of the changelogs
+    group_id: str = ""
     boot_id: str = ""
     compression: str = "none"
     fetch_max_bytes: int = 16 * 1024 * 1024
@@ -117,7 +119,7 @@ def _slot(facts: dict[str, Any]) -> SlotPlan:
 def _task(facts: dict[str, Any]) -> TaskPlan:
     ranges = tuple(InputRange(**{**found, "skipped": tuple(found["skipped"])}) for found in facts["ranges"])
     committed = BatchKey(**facts["committed"]) if facts["committed"] else None
-    return TaskPlan(**{**facts, "ranges": ranges, "committed": committed})
+    return TaskPlan(**{**facts, "ranges": ranges, "committed": committed, "had": tuple(facts["had"])})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,12 +137,14 @@ class TaskReport:
     state_bytes: int = 0
     state_updates: int = 0
     changelog_records: int = 0
+    sunk: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
     def add(self, other: TaskReport) -> None:
         """Reports of several stages of one task become one."""
         self.reached |= other.reached
         self.notes += other.notes
+        self.sunk |= other.sunk
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

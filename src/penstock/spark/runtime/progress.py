@@ -39,6 +39,7 @@ class Totals:
     """Since the start of this instance, and never less than before: what counters tell."""
 
     batches: int = 0
+    failed: int = 0  # attempts that came to nothing
     records_out: int = 0
     dead_letters: int = 0
     state_updates: int = 0

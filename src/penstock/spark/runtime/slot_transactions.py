@@ -73,7 +73,7 @@ class SlotTransactions:
         return tuple(found)
 
     def commit(
-        self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[TopicPartition, int]]
+        self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[TopicPartition, int]], *, metadata: str = ""
     ) -> dict[int, PenstockError | None]:
         """TxnOffsetCommit and EndTxn for the slots of `offsets`; by slot, None where it is committed.
 
@@ -87,6 +87,7 @@ class SlotTransactions:
             {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
             member_id=plan.member_id,
             member_epoch=plan.member_epoch,
+            metadata=metadata,
         )
         ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
         ended = ends.end(ready, commit=True)

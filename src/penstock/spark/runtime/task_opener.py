@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.client.admin import Admin
-from penstock.client.admin_results import OffsetAndTimestamp
-from penstock.client.group_offsets import fetch_offsets
+from penstock.client.admin_results import CommittedOffset, OffsetAndTimestamp
+from penstock.client.group_offsets import fetch_committed
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
@@ -56,6 +56,7 @@ class TaskOpener:
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
         restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]]], int] | None,
+        settle: Callable[[list[RunningTask], Mapping[TopicPartition, CommittedOffset]], None] | None,
         opened: Callable[[OpenRequest, list[RunningTask]], None],
         wanted: Callable[[OpenRequest], bool],
         bear: Callable[[PenstockError], None],
@@ -66,7 +67,7 @@ class TaskOpener:
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
-        self._restored = restored
+        self._restored, self._settle = restored, settle
         self._opened, self._failed = opened, failed
         self._wanted, self._bear = wanted, bear
         self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
@@ -110,7 +111,7 @@ class TaskOpener:
         return []
 
     def _open(self, request: OpenRequest) -> list[RunningTask]:
-        starts = self._starts([where for inputs in request.inputs.values() for where in inputs])
+        starts, committed = self._starts([where for inputs in request.inputs.values() for where in inputs])
         tasks = [
             RunningTask(
                 partition=partition,
@@ -119,6 +120,8 @@ class TaskOpener:
             )
             for partition, inputs in sorted(request.inputs.items())
         ]
+        if self._settle is not None:
+            self._settle(tasks, committed)
         if self._restore is not None and tasks:
             self._restore_stores(request, tasks)
         return tasks
@@ -156,17 +159,22 @@ class TaskOpener:
             task.state_keys = reports[task.partition].state_keys
             task.state_bytes = reports[task.partition].state_bytes
 
-    def _starts(self, inputs: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Committed offsets; where there is none, what `auto_offset_reset` says."""
+    def _starts(
+        self, inputs: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, CommittedOffset]]:
+        """Committed offsets, where there is none what `auto_offset_reset` says; and what was found committed."""
         if not inputs:
-            return {}
-        found = fetch_offsets(self._client, self._group_id, inputs, require_stable=True, timeout_ms=STABLE_WAIT_MS)
+            return {}, {}
+        committed = fetch_committed(
+            self._client, self._group_id, inputs, require_stable=True, timeout_ms=STABLE_WAIT_MS
+        )
+        found = {where: row.offset for where, row in committed.items()}
         fresh = [where for where in inputs if found.get(where, -1) < 0]
         admin = Admin(self._client)
         first = _offsets(admin.list_offsets(dict.fromkeys(inputs, "earliest")))
         if fresh:
             found |= self._reset_offsets(admin, fresh, first)
-        return {where: self._inside(where, found[where], first[where]) for where in inputs}
+        return {where: self._inside(where, found[where], first[where]) for where in inputs}, committed
 
     def _reset_offsets(
         self, admin: Admin, fresh: list[TopicPartition], first: Mapping[TopicPartition, int]

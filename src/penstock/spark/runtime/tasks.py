@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.spark.runtime.fetch_stage import name_of
@@ -26,6 +26,8 @@ class RunningTask:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     skipped: dict[TopicPartition, dict[int, str]] = field(default_factory=dict)  # undigestible offsets → reason
     stop_at: dict[TopicPartition, int] = field(default_factory=dict)  # the record at which the application fails
+    # by table: how far it has the rows, where that is further than the group's offsets
+    ahead: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     state_keys: int = 0
     state_bytes: int = 0
 
@@ -33,9 +35,26 @@ class RunningTask:
     def lag(self) -> int:
         return sum(max(0, end - self.positions.get(where, 0)) for where, end in self.ends.items())
 
-    def ranges(self, max_records: int) -> tuple[InputRange, ...]:
+    def plan(self, max_records: int) -> TaskPlan:
         """What to read next, every input partition named, those without news with an empty range."""
-        return tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
+        ranges = tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
+        ranges, had = self._alike(ranges) if self.ahead else (ranges, ())
+        return TaskPlan(partition=self.partition, ranges=ranges, committed=self.committed, had=had)
+
+    def _alike(self, ranges: tuple[InputRange, ...]) -> tuple[tuple[InputRange, ...], tuple[str, ...]]:
+        """Ranges that the same tables have already, each as a whole; the others wait for the next micro-batch."""
+        chosen: tuple[str, ...] | None = None
+        found = []
+        for given in ranges:
+            where = (given.topic, given.partition)
+            further = {name: at[where] for name, at in self.ahead.items() if at.get(where, 0) > given.start}
+            cut = given.cut(min([given.end, *further.values()]))
+            if cut.end > cut.start:
+                had = tuple(sorted(further))
+                chosen = had if chosen is None else chosen
+                cut = cut if had == chosen else given.cut(given.start)
+            found.append(cut)
+        return tuple(found), chosen or ()
 
     def _range(self, where: TopicPartition, start: int, max_records: int) -> InputRange:
         end = max(start, min(self.ends.get(where, start), start + max_records))
@@ -65,7 +84,7 @@ def plan_slots(tasks: Iterable[RunningTask], slots: int, max_records: int) -> tu
     """A slot plan for each slot with a task that has news; a task is always in the same slot."""
     rows: dict[int, list[TaskPlan]] = {}
     for task in sorted(tasks, key=lambda found: found.partition):
-        plan = TaskPlan(partition=task.partition, ranges=task.ranges(max_records), committed=task.committed)
+        plan = task.plan(max_records)
         if plan.records:
             rows.setdefault(task.partition % slots, []).append(plan)
     return tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
@@ -75,11 +94,7 @@ def only(slots: Sequence[SlotPlan], tasks: Mapping[int, tuple[InputRange, ...]])
     """The same slots with these tasks and ranges, everything else left out."""
     kept = []
     for slot in slots:
-        rows = tuple(
-            TaskPlan(partition=task.partition, ranges=tasks[task.partition], committed=task.committed)
-            for task in slot.tasks
-            if task.partition in tasks
-        )
+        rows = tuple(replace(task, ranges=tasks[task.partition]) for task in slot.tasks if task.partition in tasks)
         if rows:
             kept.append(SlotPlan(slot=slot.slot, tasks=rows))
     return tuple(kept)

@@ -152,8 +152,20 @@ class ForeachBatchSink:
     where: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """Rows leave, exactly once, to a place outside of Kafka; `sink` is a `penstock.spark.sinks.Sink`."""
+
+    sink: Any
+    name: str
+    columns: tuple[str, ...]
+    schema_json: str  # StructType of the columns
+    where: str = ""
+
+
 Source: TypeAlias = TopicSource | RepartitionSource
-Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink
+Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
+Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.refusals import refusal, translated
-from penstock.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TopicSink
+from penstock.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink
 
 if TYPE_CHECKING:
     from penstock.spark.stream import Rows
@@ -75,6 +77,65 @@ def foreach_batch_sink(rows: Rows, function: Callable[[Any, int], None], where: 
         function=function,
         name=getattr(function, "__name__", type(function).__name__),
         columns=tuple(rows.columns),
+        where=where,
+    )
+
+
+_SINK_METHODS = ("writer", "pending", "positions", "commit", "discard")
+_DIRECTORY_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
+
+
+def parquet_sink(
+    rows: Rows, path: object, partition_by: str | Sequence[str] | None, name: str | None, where: str
+) -> TableSink:
+    from penstock.spark.sinks.parquet import ParquetSink
+
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
+        raise refusal(
+            "bad-value",
+            f"{path!r} is no directory of a file system",
+            "a local or shared directory that all instances see, as /data/flights; object stores need to_sink",
+            where,
+        )
+    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    types = dict(rows.dtypes)
+    for column in names:
+        if types.get(column) not in _DIRECTORY_TYPES:
+            known = f"is of type {types[column]}" if column in types else "is no column of these rows"
+            raise refusal(
+                "bad-value",
+                f'partition_by="{column}" {known}',
+                f"a column of type {', '.join(_DIRECTORY_TYPES)}",
+                where,
+            )
+    if set(names) >= set(types):
+        raise refusal("bad-value", "partition_by= leaves no column for the files", "name fewer columns", where)
+    return table_sink(rows, ParquetSink(str(Path(path).absolute()), partition_by=names), name, where)
+
+
+def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink:
+    lacks = [method for method in _SINK_METHODS if not callable(getattr(sink, method, None))]
+    if lacks:
+        raise refusal(
+            "bad-value",
+            f"{type(sink).__name__} is no sink: it has no {lacks[0]}()",
+            "implement penstock.spark.sinks.Sink",
+            where,
+        )
+    if not rows.columns:
+        raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
+    if rows._row_for_row and not sink.takes_updates:
+        raise refusal(
+            "not-supported-here",
+            f"{sink.name} only grows, and an aggregate's rows replace each other",
+            "write them with to_topic, or to a sink that takes updates",
+            where,
+        )
+    return TableSink(
+        sink=sink,
+        name=name or str(sink.name),
+        columns=tuple(rows.columns),
+        schema_json=rows.schema.json(),
         where=where,
     )
 

@@ -1,0 +1,120 @@
+"""How much a micro-batch may take: records and bytes per task, so that it lasts about as long as it should. Pure.
+
+Back-pressure by feedback, as nothing is known beforehand of what a record costs. A batch that took longer than the
+target makes the next ones smaller in proportion; one that was full and quick makes them larger, by ten times at most.
+Subtopologies share the cores of an instance: how long a batch takes is also how long another one waits for a core.
+
+What a batch costs whatever is in it (planning, scheduling, commits) is told apart, or a slow machine would make batches
+ever smaller and get no further: work is given at least as much time as that. Records and bytes shrink and grow in the
+same proportion: a partition of large records is bounded by bytes, and takes no records away from the others. No limit
+is below one record, and one of bytes ends a fetch behind its first records, never before: a large record does not
+starve its partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BatchLimits", "BatchMeasure"]
+
+FIRST_RECORDS = 2_000  # what a record costs is not known yet
+LARGEST_STEP = 10.0
+TELLING = 4.0  # a batch whose work took a quarter of what it may tells what a record costs
+FULL = 0.9  # a batch that took so much of its limit says what a larger one would take
+STEADY = 0.2  # nearness to the target at which nothing changes
+REMEMBERED = 0.7  # of the overhead told by earlier batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMeasure:
+    """One micro-batch that was run. `largest_records`, `largest_bytes`: of the task that had most."""
+
+    largest_records: int
+    largest_bytes: int = 0
+    spent_ms: float
+    overhead_ms: float = 0.0  # of `spent_ms`, what it costs without records
+    succeeded: bool = True
+
+
+class BatchLimits:
+    """Of one subtopology; mutable.
+
+    `most_records`, `most_bytes` per task: the settings, never exceeded. `target_ms`: how long a batch should last.
+    `deadline_ms` 0, or the time after which a batch is of no use (a third of its transaction's): a batch that comes
+    near it shrinks whatever the target says. `bytes_end_fetches` False: where several chains read the same range, none
+    may end before the others, and the limit of bytes is kept by a limit of records.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_records: int,
+        most_bytes: int,
+        target_ms: int,
+        deadline_ms: float = 0,
+        bytes_end_fetches: bool = True,
+    ) -> None:
+        self._most_records, self._most_bytes = most_records, most_bytes
+        self._target_ms = min(target_ms, deadline_ms / 2) if deadline_ms else float(target_ms)
+        self._deadline_ms = deadline_ms
+        self._bytes_end_fetches = bytes_end_fetches
+        self._record_bytes = 0.0
+        self._overhead_ms: float | None = None
+        self._share = min(1.0, FIRST_RECORDS / most_records)
+
+    @property
+    def records(self) -> int:
+        """For each task, at least one."""
+        allowed = self._most_records * self._share
+        if self._record_bytes and not self._bytes_end_fetches:
+            allowed = min(allowed, self.bytes / self._record_bytes)
+        return max(1, int(allowed))
+
+    @property
+    def bytes(self) -> int:
+        """For each task, at least one."""
+        return max(1, int(self._most_bytes * self._share))
+
+    def is_too_late(self, spent_ms: float) -> bool:
+        """Whether a batch that took so long missed its deadline."""
+        return 0 < self._deadline_ms < spent_ms
+
+    def took(self, batch: BatchMeasure) -> None:
+        """Learn from a batch."""
+        if not batch.succeeded:
+            self._shrink_after_failure(batch)
+            return
+        if batch.largest_records:
+            self._record_bytes = batch.largest_bytes / batch.largest_records
+        known = self._overhead_ms if self._overhead_ms is not None else batch.overhead_ms
+        self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * batch.overhead_ms
+        ratio = self._work_ms / max(1.0, batch.spent_ms - batch.overhead_ms)
+        taken = self._taken(batch)
+        is_full = taken >= FULL * self._share
+        fitting = taken * ratio
+        if self._deadline_ms and batch.spent_ms > self._deadline_ms:
+            fitting = min(fitting, taken * self._deadline_ms / 2 / batch.spent_ms)
+            self._share = min(self._share, fitting)
+        elif not is_full and ratio < TELLING:
+            self._share = min(self._share, fitting)
+        elif is_full and abs(ratio - 1) > STEADY:
+            self._share = min(1.0, self._share * min(ratio, LARGEST_STEP))
+        self._share = max(self._share, 1 / self._most_records)
+
+    @property
+    def _work_ms(self) -> float:
+        """The time that records should take: the target's rest, and no less than what goes without any."""
+        overhead = self._overhead_ms or 0.0
+        wanted = max(self._target_ms - overhead, overhead)
+        return min(wanted, self._deadline_ms / 2) if self._deadline_ms else wanted
+
+    def _taken(self, batch: BatchMeasure) -> float:
+        """The part of the settings that the batch used; what a single fetch or record had too much does not count."""
+        taken = max(batch.largest_records / self._most_records, batch.largest_bytes / self._most_bytes)
+        return min(taken, self._share)
+
+    def _shrink_after_failure(self, batch: BatchMeasure) -> None:
+        """Only time is this class's business: a batch that failed soon failed for another reason."""
+        if self._deadline_ms and batch.spent_ms > self._deadline_ms and batch.largest_records:
+            fitting = self._taken(batch) * self._deadline_ms / 2 / batch.spent_ms
+            self._share = max(min(self._share, fitting), 1 / self._most_records)

@@ -1,0 +1,60 @@
+"""What docs/operations.md names exists: metrics, settings, error codes, links within the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.configuration import BROKER_SETTINGS
+from penstock.client.client_settings import CLIENT_SETTINGS
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+QUOTED = re.findall(r"`([^`\n]+)`", PAGE)
+
+
+def test_metrics_of_the_page_are_those_that_are_served() -> None:
+    known = (ROOT / "docs" / "metrics.md").read_text()
+    named = {name for text in QUOTED for name in re.findall(r"\b(?:penstock|kafka|process)_[A-Za-z0-9_]+", text)}
+    assert len(named) > 15
+    assert (
+        sorted(name for name in named if name not in known and name.replace("kafka_network_", "…_") not in known) == []
+    )
+
+
+def test_settings_of_the_page_are_settings() -> None:
+    prefixes = (
+        "penstock.",
+        "transaction.",
+        "max.poll",
+        "state.cleanup",
+        "acceptable.",
+        "processing.",
+        "group.instance",
+    )
+    named = {text.partition("=")[0] for text in QUOTED if text.startswith(prefixes) and " " not in text}
+    assert len(named) > 8
+    assert sorted(named - set(CLIENT_SETTINGS) - set(BROKER_SETTINGS)) == []
+
+
+def test_error_codes_of_the_page_have_a_page() -> None:
+    pages = {path.stem for path in (ROOT / "src/penstock/cli/errors").glob("*.md")}
+    for code in (
+        "not-authorized",
+        "sink-failed",
+        "disk-full",
+        "state-locked",
+        "state-of-another-group",
+        "state-format",
+    ):
+        assert f"`{code}`" in PAGE
+        assert code in pages
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(#([^)]+)\)", PAGE))
+def test_links_within_the_page(link: str) -> None:
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert link in anchors

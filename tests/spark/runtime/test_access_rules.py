@@ -1,0 +1,140 @@
+"""The access rules that an application is said to need: with exactly these it runs, and each missing one is named."""
+
+import json
+import os
+import time
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
+from penstock.client.configuration import ClientConfiguration
+from penstock.client.network_client import NetworkClient
+from penstock.errors import PenstockError
+from penstock.spark.access_rules import as_commands, rules_for
+
+pytestmark = pytest.mark.spark
+
+USERS = ("admin", "pilot")
+EVERY = 1 if os.environ.get("PENSTOCK_LONG") else 4
+
+
+def access(user):
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": user,
+        "sasl.password": f"pw-{user}",
+    }
+
+
+@pytest.fixture(scope="module")
+def broker():
+    config = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "on",
+        "super.users": "User:admin",
+        "group.streams.initial.rebalance.delay.ms": 0,
+    }
+    with EmbeddedBroker({"flights": 2, "late": 2}, config=config) as running:
+        running.add_scram_users([f"SCRAM-SHA-512=[name={user},password=pw-{user}]" for user in USERS])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(broker):
+    configuration = ClientConfiguration(access("admin"), bootstrap_servers=broker.bootstrap_servers)
+    with NetworkClient(broker.bootstrap_servers, client_id="admin", security=configuration.security) as client:
+        yield client
+
+
+@pytest.fixture
+def make_secured(spark, broker, flights, tmp_path):
+    """By name, a stateful application that writes two topics, one of which it creates."""
+    from penstock.spark.streams_app import StreamsApp
+
+    def make(name, **config):
+        app = StreamsApp(
+            name,
+            spark=spark,
+            bootstrap_servers=broker.bootstrap_servers,
+            state_dir=tmp_path / name,
+            processing_guarantee="exactly_once_v2",
+            config={**access("pilot"), **config},
+        )
+        from pyspark.sql import functions as F
+
+        rows = app.stream("flights", schema=flights.SCHEMA)
+        rows.where("dep_delay > 30").to_topic("late")
+        rows.groupBy("origin").agg(F.count("*").alias("flights")).to_topic(f"{name}-counts", partitions=2)
+        return app
+
+    return make
+
+
+def needed(app):
+    return rules_for(app.compile(), principal="User:pilot", exactly_once=True)
+
+
+def test_with_exactly_these_it_runs_and_purges(broker, admin, make_secured, flights):
+    app = make_secured("allowed")
+    create_acls(admin, needed(app))
+    broker.produce("flights", [json.dumps(flights.flight(n)) for n in range(100)])
+    with app.start() as started:
+        started.wait_until("caught-up", timeout=180)
+        for runner in started._runtime.runners.values():
+            runner._last_purge = -1e9
+        started._wait(lambda: all(r._last_purge > 0 for r in started._runtime.runners.values()), None, "purged")
+    counts = {key: row["flights"] for key, row in flights.newest(broker, "allowed-counts").items()}
+    assert counts == {key: row["flights"] for key, row in flights.counted(range(100)).items()}
+    assert started.exception() is None
+    assert [row.name for row in describe_acls(admin, AclWanted(principal="User:pilot"))]
+
+
+def told(app, caplog):
+    """What it says: the error that ends it, what it is not ready for, or its warnings when it runs all the same."""
+    caplog.clear()
+    try:
+        started = app.start()
+    except PenstockError as error:
+        return f"{error} {error.fix}"
+    with started:
+        runners = started._runtime.runners.values()
+
+        def decided():
+            for runner in runners:
+                runner._last_purge = -1e9
+            return started._runtime.not_ready or not started.isActive or "were not purged" in caplog.text
+
+        deadline = time.monotonic() + 180
+        while not decided():
+            assert time.monotonic() < deadline, started.status
+            time.sleep(0.02)
+        ended = started._runtime.error
+        if ended is None and not started._runtime.not_ready:
+            return caplog.text
+        return str(ended) if ended is not None else "; ".join(detail for _, detail in started._runtime.not_ready)
+
+
+def test_what_is_missing_is_named(broker, admin, make_secured, flights, caplog):
+    broker.produce("flights", [json.dumps(flights.flight(n)) for n in range(100)])
+    count = len(needed(make_secured("counted")))
+    assert count == 10
+    for index in range(0, count, EVERY):
+        app = make_secured(f"lacks-{index}")
+        rules = needed(app)
+        lacking = rules[index]
+        delete_acls(admin, [AclWanted(principal="User:pilot")])
+        create_acls(admin, [rule for rule in rules if rule != lacking])
+        said = told(app, caplog)
+        print(f"without {lacking.operation} {lacking.resource_type} {lacking.name}: {said[:300]}")
+        assert lacking.name.rstrip("-") in said, lacking
+        assert "author" in said or "missing" in said, said
+
+
+def test_the_command_line_says_them(make_secured):
+    lines = as_commands(needed(make_secured("printed")))
+    assert lines[0] == "--add --allow-principal User:pilot --operation Read --group printed"
+    assert lines[-1].endswith("--operation Write --transactional-id printed- --resource-pattern-type prefixed")
+    assert len(lines) == 6

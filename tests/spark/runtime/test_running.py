@@ -1,0 +1,90 @@
+"""`app.run()` and when micro-batches come: backfills, trigger intervals, limits of bytes."""
+
+import json
+import os
+import signal
+import threading
+from datetime import datetime
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def copied(app):
+    app.stream("flights", schema="origin string, n bigint").where("n >= 0").to_topic("copied", partitions=1)
+    return app
+
+
+def numbers(broker, topic="copied"):
+    return sorted(json.loads(record.value)["n"] for record in broker.records(topic))
+
+
+def test_a_backfill_ends_where_the_topics_ended_at_its_start(broker, make_app, flights):
+    """Somebody goes on producing: an end that moves is not waited for."""
+    flights.send(broker, range(500))
+    over = threading.Event()
+
+    def produce():
+        sent = 500
+        while not over.wait(0.05):
+            flights.send(broker, range(sent, sent + 5))
+            sent += 5
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        copied(make_app()).run(until="caught-up")
+    finally:
+        over.set()
+        producer.join()
+    assert numbers(broker)[:500] == list(range(500))
+    assert broker.group("flight-counts").members == {}
+    committed = sum(broker.group("flight-counts").offsets.values())
+    assert len(numbers(broker)) == committed, "what was written is what was committed"
+
+
+def test_a_signal_ends_a_run_with_its_batch_committed(broker, make_app, flights):
+    flights.send(broker, range(200))
+    app = copied(make_app())
+    first = threading.Event()
+
+    class Watcher:
+        def onQueryProgress(self, _event):
+            if not first.is_set():
+                first.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    app.addListener(Watcher())
+    before = signal.getsignal(signal.SIGTERM)
+    app.run()
+    assert first.is_set()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert broker.group("flight-counts").members == {}
+    assert 0 < len(numbers(broker)) == sum(broker.group("flight-counts").offsets.values())
+
+
+def test_micro_batches_begin_an_interval_apart(broker, make_app, running, flights):
+    app = running(copied(make_app(trigger_interval_ms=700)))
+    app.wait_until("running", timeout=180)
+    for start in range(0, 60, 10):
+        flights.send(broker, range(start, start + 10))
+        app._wait(lambda end=start + 10: sum(broker.group("flight-counts").offsets.values()) == end, None, "through")
+    app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 60, None, "told")
+    rows = app.recentProgress
+    ends = [datetime.fromisoformat(row["timestamp"]).timestamp() * 1000 for row in rows]
+    for at in range(1, len(rows)):
+        began = ends[at - 1] - rows[at - 1]["batchDuration"]
+        assert ends[at] - began >= 650, rows[at - 1 : at + 1]
+
+
+def test_large_records_starve_no_partition(broker, make_app, running, flights):
+    """A limit of bytes below a single record: each micro-batch takes one of it, and the other partitions go on."""
+    large = json.dumps({"origin": "x" * 300_000, "n": 7})
+    broker.produce("flights", [large] * 5, partition=0)
+    for partition in (1, 2, 3):
+        broker.produce("flights", [json.dumps({"origin": "EWR", "n": n}) for n in range(50)], partition=partition)
+    settings = {"penstock.batch.max.bytes": 1000, "max.partition.fetch.bytes": 1000}
+    app = running(copied(make_app(config=settings)))
+    app.wait_until("caught-up", timeout=180)
+    assert numbers(broker) == sorted([7] * 5 + [*range(50)] * 3)

@@ -1,0 +1,250 @@
+"""Rows that leave to Parquet files: each of them once, whatever dies, and seen only when it counts."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from penstock.client.admin import Admin
+from penstock.client.transactions import Transactions
+from penstock.errors import CannotConnect, PenstockError, SinkError, TopologyError
+from penstock.spark.sinks import ParquetSink, SinkPart
+
+pytestmark = pytest.mark.spark
+GUARANTEES = ("at_least_once", "exactly_once_v2")
+
+
+def rows_in(table):
+    """What a reader who knows nothing of us sees."""
+    files = [path for path in table.rglob("*.parquet") if not any(part.startswith("_") for part in path.parts)]
+    return [row for path in files for row in parquet.read_table(path, partitioning=None).to_pylist()]
+
+
+def numbers_in(table):
+    return sorted(row["n"] for row in rows_in(table))
+
+
+def left_in(table):
+    """Parts that lie there, complete or not."""
+    return [path for path in table.glob("_penstock/*/*/*") if path.is_dir()]
+
+
+def to_table(app, table, **settings):
+    app.stream("flights", schema="origin string, n bigint").where("n % 10 != 3").to_parquet(table, **settings)
+    return app
+
+
+def wanted(numbers):
+    return [n for n in numbers if n % 10 != 3]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_rows_of_several_runs(broker, make_app, flights, tmp_path, spark, guarantee):
+    table = tmp_path / "table"
+    for start in range(0, 300, 100):
+        flights.send(broker, range(start, start + 100))
+        with to_table(make_app(processing_guarantee=guarantee), table).start() as app:
+            app.wait_until("caught-up", timeout=180)
+        assert numbers_in(table) == wanted(range(start + 100))
+    assert left_in(table) == []
+    assert sorted(row.n for row in spark.read.parquet(str(table)).collect()) == wanted(range(300))
+    assert {path.name.split(".")[0] for path in table.glob("*.parquet")} == {"flight-counts"}
+    [verdict] = to_table(make_app(), table).verify().sinks
+    assert (verdict.topic, verdict.equal, verdict.wrong) == (str(table), len(wanted(range(300))), False)
+    next(iter(table.glob("*.parquet"))).unlink()
+    [verdict] = to_table(make_app(), table).verify().sinks
+    assert verdict.lost > 0
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_driver_that_dies_before_the_table_is_told(broker, make_app, flights, tmp_path, monkeypatch, guarantee):
+    """The offsets are committed, and name the batch: the next to open the task brings its rows in."""
+    table = tmp_path / "table"
+    flights.send(broker, range(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetSink, "commit", _raises(OSError(5, "Input/output error")))
+        patch.setattr("penstock.spark.runtime.table_sinks.PAUSE", 0.001)
+        app = to_table(make_app(processing_guarantee=guarantee), table).start()
+        with pytest.raises(SinkError) as raised:
+            app.awaitTermination(180)
+    assert raised.value.code == "sink-failed"
+    assert sum(broker.group("flight-counts").offsets.values()) > 0
+    assert numbers_in(table) == []
+    assert left_in(table)
+    flights.send(broker, range(100, 200))
+    with to_table(make_app(instance="b", processing_guarantee=guarantee), table).start() as app:
+        app.wait_until("caught-up", timeout=180)
+    assert numbers_in(table) == wanted(range(200))
+    assert left_in(table) == []
+
+
+def test_a_transaction_that_does_not_end(broker, make_app, flights, tmp_path, monkeypatch):
+    """Written, and then the transaction comes to nothing: no row of that attempt is ever seen."""
+    table = tmp_path / "table"
+    end, refused = Transactions.end, []
+
+    def deaf_once(self, identities, *, commit, timeout_ms=None):
+        if not commit or refused:
+            return end(self, identities, commit=commit, timeout_ms=timeout_ms)
+        refused.extend(left_in(table))
+        error = CannotConnect("broker-unreachable", "nobody answered", "a test")
+        return {identity.transactional_id: error for identity in identities}
+
+    monkeypatch.setattr(Transactions, "end", deaf_once)
+    flights.send(broker, range(100))
+    with to_table(make_app(processing_guarantee="exactly_once_v2"), table).start() as app:
+        app.wait_until("caught-up", timeout=180)
+    assert refused, "parts lay there while the transaction was open"
+    assert not any(path.exists() for path in refused)
+    assert numbers_in(table) == wanted(range(100))
+
+
+def test_offsets_that_were_reset_write_nothing_twice(broker, make_app, flights, tmp_path):
+    table = tmp_path / "table"
+    flights.send(broker, range(100))
+    with to_table(make_app(), table).start() as app:
+        app.wait_until("caught-up", timeout=180)
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.delete_groups(["flight-counts"])
+    flights.send(broker, range(100, 160))
+    with to_table(make_app(), table).start() as app:
+        app.wait_until("caught-up", timeout=180)
+    assert sum(row["numInputRows"] for row in app.recentProgress) == 160, "read, and not written, up to 100"
+    assert numbers_in(table) == wanted(range(160))
+
+
+def test_a_disk_that_refuses_once(broker, make_app, flights, tmp_path, monkeypatch):
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "_penstock").write_text("in the way")
+    flights.send(broker, range(50))
+    [found] = [finding for finding in to_table(make_app(), table / "_penstock").check() if finding.code == "table"]
+    assert (found.level, str(table) in found.message) == ("problem", True)
+    app = to_table(make_app(), table).start()
+    try:
+        with pytest.raises(PenstockError) as raised:
+            app.awaitTermination(180)
+    finally:
+        app.stop()
+    assert raised.value.code == "sink-failed"
+    assert str(table) in str(raised.value)
+    (table / "_penstock").unlink()
+    with to_table(make_app(), table).start() as app:
+        app.wait_until("caught-up", timeout=180)
+    assert numbers_in(table) == wanted(range(50))
+
+
+def test_directories_by_a_column_and_sql_between(broker, make_app, flights, tmp_path, spark):
+    table = tmp_path / "table"
+    flights.send(broker, range(60))
+    app = make_app()
+    rows = app.stream("flights", schema=flights.SCHEMA)
+    rows.selectExpr("origin", "n", "named_struct('late', dep_delay > 30) as more").to_parquet(
+        table, partition_by="origin"
+    )
+    with app.start() as started:
+        started.wait_until("caught-up", timeout=180)
+    found = spark.read.parquet(str(table)).selectExpr("n", "origin", "more.late").collect()
+    assert sorted((row.n, row.origin) for row in found) == [(n, flights.flight(n)["origin"]) for n in range(60)]
+    assert {row.n for row in found if row.late} == {n for n in range(60) if (flights.flight(n)["dep_delay"] or 0) > 30}
+
+
+class LinesSink:
+    """A sink of somebody's own: the newest row per origin as JSON, with the positions in the same file."""
+
+    takes_updates = True
+
+    def __init__(self, path):
+        self.path, self.name = path, path.name
+
+    def _file(self, part):
+        return self.path / f"{part.task.partition}-{part.batch}.part"
+
+    def writer(self, part, schema):
+        return LinesWriter(self._file(part), part)
+
+    def pending(self, task):
+        told = [json.loads(file.read_text()) for file in sorted(self.path.glob(f"{task.partition}-*.part"))]
+        return [SinkPart(task=task, batch=one["batch"], starts=one["starts"]) for one in told]
+
+    def _table(self, partition):
+        place = self.path / f"{partition}.json"
+        return json.loads(place.read_text()) if place.exists() else {"rows": {}, "positions": {}}
+
+    def positions(self, task):
+        return self._table(task.partition)["positions"]
+
+    def commit(self, parts):
+        for part in parts:
+            if self._file(part).exists():
+                table = self._table(part.task.partition)
+                table["rows"] |= {row["origin"]: row for row in json.loads(self._file(part).read_text())["rows"]}
+                table["positions"] |= part.ends
+                aside = self.path / ".aside"
+                aside.write_text(json.dumps(table))
+                aside.rename(self.path / f"{part.task.partition}.json")
+                self._file(part).unlink()
+
+    def discard(self, parts):
+        for part in parts:
+            self._file(part).unlink(missing_ok=True)
+
+
+class LinesWriter:
+    def __init__(self, path, part):
+        self.path, self.part, self.rows = path, part, []
+
+    def write(self, rows):
+        assert isinstance(rows, pa.Table)
+        self.rows += rows.to_pylist()
+
+    def close(self):
+        told = {"batch": self.part.batch, "starts": self.part.starts, "rows": self.rows}
+        self.path.with_suffix(".new").write_text(json.dumps(told))
+        self.path.with_suffix(".new").rename(self.path)
+
+
+def test_a_sink_of_ones_own_behind_an_aggregate(broker, make_app, flights, tmp_path):
+    from pyspark.sql import functions as F
+
+    for start in (0, 100):
+        flights.send(broker, range(start, start + 100))
+        app = make_app(processing_guarantee="exactly_once_v2")
+        rows = app.stream("flights", schema=flights.SCHEMA)
+        counts = rows.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"))
+        counts.to_sink(LinesSink(tmp_path))
+        with app.start() as started:
+            started.wait_until("caught-up", timeout=180)
+        found = [json.loads(path.read_text())["rows"] for path in tmp_path.glob("?.json")]
+        assert {origin: row for rows in found for origin, row in rows.items()} == flights.counted(range(start + 100))
+
+
+def test_what_cannot_be_a_table_is_said_at_its_line(make_app, flights, tmp_path):
+    app = make_app()
+    rows = app.stream("flights", schema=flights.SCHEMA)
+    for declare, code in (
+        (lambda: rows.groupBy("origin").count().to_parquet(tmp_path), "not-supported-here"),
+        (lambda: rows.to_parquet("s3://bucket/flights"), "bad-value"),
+        (lambda: rows.to_parquet(tmp_path, partition_by="nobody"), "bad-value"),
+        (lambda: rows.to_parquet(tmp_path, partition_by="dep_delay"), "bad-value"),
+        (lambda: rows.select("n").to_parquet(tmp_path, partition_by="n"), "bad-value"),
+        (lambda: rows.to_sink("a name"), "bad-value"),
+    ):
+        with pytest.raises(TopologyError) as raised:
+            declare()
+        assert raised.value.code == code
+        assert Path(__file__).name in raised.value.facts["where"]
+    rows.to_parquet(tmp_path / "one")
+    with pytest.raises(TopologyError) as raised:
+        rows.where("n > 3").to_parquet(tmp_path / "one")
+    assert raised.value.code == "sink-name-taken"
+    assert f"{tmp_path / 'one'} (ParquetSink: origin, dep_delay, n)" in app.describe()
+
+
+def _raises(error):
+    def refuse(*_args, **_kwargs):
+        raise error
+
+    return refuse

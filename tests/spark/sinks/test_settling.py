@@ -1,0 +1,58 @@
+"""Which part of a table counts: what the offsets say, and nothing else."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.spark.sinks.interface import SinkPart, SinkTask
+from penstock.spark.sinks.settling import Committed, batch_of, metadata_of, settle
+
+TASK = SinkTask(group_id="g", subtopology_id="flights", partition=0)
+
+
+def part(batch, **starts):
+    return SinkPart(task=TASK, batch=batch, starts={name.replace("_", "-"): at for name, at in starts.items()})
+
+
+def by(batch, offset):
+    return Committed(offset=offset, metadata=metadata_of(batch))
+
+
+def test_the_batch_that_the_offsets_name_counts():
+    settled = settle([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"a-0": by("x.1.1", 180)})
+    assert [(p.batch, p.ends) for p in settled.commit] == [("x.1.1", {"a-0": 180})]
+    assert [p.batch for p in settled.discard] == ["x.1.0"]
+    assert settled.undecided == ()
+
+
+def test_one_of_several_inputs_is_enough():
+    """A micro-batch commits the inputs that it moved."""
+    settled = settle([part("x.2.0", a_0=100, b_0=7)], {"a-0": by("x.1.0", 100), "b-0": by("x.2.0", 9)})
+    assert [p.ends for p in settled.commit] == [{"a-0": 100, "b-0": 9}]
+
+
+def test_an_offset_that_a_tool_has_set_decides_only_when_it_lies_before():
+    for offset, undecided in ((-1, 0), (50, 0), (100, 0), (101, 1)):
+        settled = settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=offset)})
+        assert (len(settled.discard), len(settled.undecided)) == (1 - undecided, undecided)
+    assert settle([part("x.1.0", a_0=100)], {}).discard
+    assert batch_of("somebody else's") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12), st.data())
+def test_a_crash_anywhere(batches, data):
+    """Batches that commit or come to nothing, one after another; the driver dies somewhere, parts are left or not."""
+    position, last, counted, pending = 0, "", [], []
+    for number, (rows, commits) in enumerate(batches):
+        name = f"x.{number}.0"
+        mine = part(name, a_0=position)
+        if rows:
+            pending.append(mine)
+        if commits:
+            position, last = position + rows + 1, name
+            if rows:
+                counted.append(name)
+        if number == len(batches) - 1 or data.draw(st.booleans()):  # died before the table was told
+            settled = settle(pending, {"a-0": by(last, position)} if last else {})
+            assert settled.undecided == ()
+            assert {p.batch for p in settled.commit} == {p.batch for p in pending if p.batch in counted}
+        pending = []
