@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -202,3 +203,26 @@ def test_assignors_that_nobody_knows(strategy: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Consumer("t", group_id="g", group_protocol="classic", partition_assignment_strategy=strategy)
     assert raised.value.code == "bad-value"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_static_members_by_expression_restart_without_a_rebalance(broker: EmbeddedBroker, protocol: str) -> None:
+    broker.create_topics({f"{protocol}-{name}": 2 for name in "ab"})
+    every = {(f"{protocol}-{name}", number) for name in "ab" for number in range(2)}
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.protocol": protocol, "heartbeat.interval.ms": 200}
+
+    def member(instance_id: str) -> RunningConsumer:
+        wanted = re.compile(f"{protocol}-.*") if protocol == "classic" else SubscriptionPattern(f"{protocol}-.*")
+        return RunningConsumer(wanted, group_id=f"static-{protocol}", group_instance_id=instance_id, config=settings)
+
+    with member("one") as one:
+        wait_until(lambda: one.assigned == every, "one has what matches")
+        with member("two") as two:
+            wait_until(lambda: len(one.assigned) == len(two.assigned) == 2, "they share")
+            had, generation, revoked = two.assigned, one.consumer.generation, one.heard.named("revoked")
+        with member("two") as again:
+            wait_until(lambda: again.assigned == had, "it is back")
+            assert (one.consumer.generation, one.heard.named("revoked")) == (generation, revoked)
+            again.stop(leave_group=True)
+        wait_until(lambda: one.assigned == every, "for good is for good")
+    assert not one.errors + two.errors + again.errors

@@ -12,20 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kio.schema.types import TopicName
-from kio.static.primitive import i8, i32, i64
-
 from penstock.client.admin import Admin
 from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.connection import ConnectionLost, NotKafka, PendingReply
 from penstock.client.deadline import Backoff, Deadline
+from penstock.client.fetch_requests import fetch_request
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect
-from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode, is_retriable
 from penstock.protocol.record_batches import iter_batch_headers
-from penstock.protocol.units import from_ms
 
 __all__ = ["FetchLoop", "FetchedBytes", "IsolationLevel"]
 
@@ -246,31 +242,12 @@ class FetchLoop:
         )
 
     def _request(self, cursors: list[_Cursor], cluster: ClusterMetadata) -> object:
-        request = m.fetch_request
-        # In the order of the cursors, a topic named again when another stands between: the order is the priority.
-        topics: list[tuple[str, list[_Cursor]]] = []
-        for cursor in cursors:
-            if not topics or topics[-1][0] != cursor.topic:
-                topics.append((cursor.topic, []))
-            topics[-1][1].append(cursor)
-        return request.FetchRequest(
-            max_wait=from_ms(MAX_WAIT_MS),
-            min_bytes=i32(1),
-            max_bytes=i32(self._max_bytes),
-            isolation_level=i8(self._isolation_level),
-            topics=tuple(
-                request.FetchTopic(
-                    topic=TopicName(topic),
-                    topic_id=cluster.topics[topic].topic_id,
-                    partitions=tuple(
-                        request.FetchPartition(
-                            partition=i32(cursor.partition),
-                            fetch_offset=i64(cursor.position),
-                            partition_max_bytes=i32(self._max_partition_bytes),
-                        )
-                        for cursor in part
-                    ),
-                )
-                for topic, part in topics
-            ),
+        return fetch_request(
+            ((cursor.topic, cursor.partition, cursor.position) for cursor in cursors),
+            cluster,
+            isolation_level=self._isolation_level,
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            max_partition_bytes=self._max_partition_bytes,
         )

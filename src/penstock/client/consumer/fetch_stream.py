@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kio.schema.types import TopicName
-from kio.static.primitive import i8, i32, i64
-
 from penstock.client.broker_errors import STALE_METADATA, refusal
 from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.connection import ConnectionLost, NotKafka, PendingReply
@@ -23,12 +20,11 @@ from penstock.client.consumer.consumer_types import TopicPartition
 from penstock.client.consumer.positions import PartitionState, Positions
 from penstock.client.consumer.waiting import Wake, wait_for
 from penstock.client.fetch_loop import FetchedBytes
+from penstock.client.fetch_requests import fetch_request
 from penstock.client.network_client import NetworkClient
 from penstock.errors import CannotConnect
-from penstock.protocol import messages as m
 from penstock.protocol.error_codes import ErrorCode, is_retriable
 from penstock.protocol.record_batches import iter_batch_headers
-from penstock.protocol.units import from_ms
 from penstock.protocol.wire_errors import MalformedResponse
 
 __all__ = ["FetchStream"]
@@ -207,31 +203,13 @@ class FetchStream:
         raise refusal(code, where, api="Fetch", **facts)
 
     def _request(self, part: list[tuple[TopicPartition, PartitionState]], cluster: ClusterMetadata) -> object:
-        request = m.fetch_request
-        # In the order of the positions, who was served last at the end: the broker fills its answer from the front.
-        topics: list[tuple[str, list[tuple[TopicPartition, PartitionState]]]] = []
-        for each, state in part:
-            if not topics or topics[-1][0] != each.topic:
-                topics.append((each.topic, []))
-            topics[-1][1].append((each, state))
-        return request.FetchRequest(
-            max_wait=from_ms(self._max_wait_ms),
-            min_bytes=i32(self._min_bytes),
-            max_bytes=i32(self._max_bytes),
-            isolation_level=i8(self._isolation_level),
-            topics=tuple(
-                request.FetchTopic(
-                    topic=TopicName(topic),
-                    topic_id=cluster.topics[topic].topic_id,
-                    partitions=tuple(
-                        request.FetchPartition(
-                            partition=i32(each.partition),
-                            fetch_offset=i64(state.fetch_position),
-                            partition_max_bytes=i32(self._max_partition_bytes),
-                        )
-                        for each, state in same
-                    ),
-                )
-                for topic, same in topics
-            ),
+        """In the order of the positions, who was served last at the end."""
+        return fetch_request(
+            ((each.topic, each.partition, state.fetch_position) for each, state in part),
+            cluster,
+            isolation_level=self._isolation_level,
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=self._max_bytes,
+            max_partition_bytes=self._max_partition_bytes,
         )
