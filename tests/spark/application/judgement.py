@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
 
-from tests.spark.application.processes import records_of
+from tests.spark.application.processes import flight, newest, records_of
 
-__all__ = ["flights_in", "wrongly_counted"]
+__all__ = ["flights_in", "wrong_sums", "wrongly_counted"]
 
 
 def wrongly_counted(bootstrap_servers: str, topic: str, expected: Collection[int], *, name: str = "id") -> list[str]:
@@ -30,6 +30,17 @@ def wrongly_counted(bootstrap_servers: str, topic: str, expected: Collection[int
         "counted twice": twice,
     }
     return [f"{topic}: {len(found)} {what}: {sorted(found)[:10]}" for what, found in said.items() if found]
+
+
+def wrong_sums(bootstrap_servers: str, topic: str, flights: Collection[int]) -> list[str]:
+    """What is wrong with a topic that holds count and sum of the delays by origin; sums of halves are exact."""
+    expected: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for one in map(flight, flights):
+        if one["dep_delay"] is not None:
+            expected[one["origin"]][0] += 1
+            expected[one["origin"]][1] += one["dep_delay"]
+    found = {key: [row["flights"], row["delays"]] for key, row in newest(bootstrap_servers, topic).items()}
+    return [] if found == expected else [f"{topic}: {found} instead of {dict(expected)}"]
 
 
 def flights_in(bootstrap_servers: str, topic: str = "flights") -> list[int]:
