@@ -1,15 +1,26 @@
 """Is the sender the member it says it is? The check that JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit
-share."""
+share; of classic members of a consumer group, too."""
 
 from __future__ import annotations
 
-from penstock.coordinator.classic.membership import ClassicMembership
+from collections.abc import Mapping
+from typing import Protocol
+
 from penstock.protocol.error_codes import ErrorCode
 
-__all__ = ["member_refusal"]
+__all__ = ["HasMembers", "member_refusal"]
 
 
-def member_refusal(group: ClassicMembership, member_id: str, instance_id: str | None) -> ErrorCode:
+class HasMembers(Protocol):
+    """`members` by member id; `static_members`: instance id → member id."""
+
+    @property
+    def members(self) -> Mapping[str, object]: ...
+    @property
+    def static_members(self) -> Mapping[str, str]: ...
+
+
+def member_refusal(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
     """UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another one took; else none."""
     if instance_id is not None:
         current = group.static_members.get(instance_id)

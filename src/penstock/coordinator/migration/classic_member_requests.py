@@ -13,6 +13,7 @@ from penstock.assignors.consumer_protocol import MalformedUserData
 from penstock.coordinator.classic import replies
 from penstock.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from penstock.coordinator.classic.leave_group import answered
+from penstock.coordinator.classic.member_checks import member_refusal
 from penstock.coordinator.consumer.circumstances import Circumstances
 from penstock.coordinator.consumer.group import ConsumerGroup
 from penstock.coordinator.consumer.member import ConsumerGroupMember, MemberState
@@ -100,7 +101,7 @@ def classic_leave(
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
-        codes.append(_stranger(group, member_id, instance_id))
+        codes.append(member_refusal(group, member_id, instance_id))
         if codes[-1] is ErrorCode.none:
             leaving[member_id] = None
     members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
@@ -111,22 +112,13 @@ def classic_leave(
 
 
 def _refusal(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    code = _stranger(group, member_id, instance_id)
+    code = member_refusal(group, member_id, instance_id)
     if code is not ErrorCode.none:
         return code
     member = group.members[member_id]
     if not member.uses_classic_protocol:
         return ErrorCode.unknown_member_id
     return ErrorCode.none if generation == member.member_epoch else ErrorCode.illegal_generation
-
-
-def _stranger(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for a static member whose place another one took; else none."""
-    if instance_id is not None and group.static_members.get(instance_id, member_id) != member_id:
-        return ErrorCode.fenced_instance_id
-    if member_id not in group.members or (instance_id is not None and instance_id not in group.static_members):
-        return ErrorCode.unknown_member_id
-    return ErrorCode.none
 
 
 def _classic(member: ConsumerGroupMember) -> ClassicMemberMetadata:

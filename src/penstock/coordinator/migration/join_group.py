@@ -144,12 +144,16 @@ def _downgraded(step: MemberStep, downgrades: Downgrades, now_ms: int) -> Coordi
     """The new member comes last, as in Kafka; it has the target of the member whose place it took."""
     group, joined_id = step.admission.group, step.reconciled.member_id
     members = [group.members[each] for each in sorted(group.members) if each != joined_id]
-    is_stale = group.assignment_epoch < step.metadata.epoch
+    reason = None
+    if group.assignment_epoch < step.metadata.epoch:
+        reason = "a static member that reads something else came back"
+    elif not all(each.is_reconciled_to(group.assignment_epoch) for each in members):
+        reason = "members have not got their partitions yet"  # in a Stable group nobody would tell them
     result = downgrades.downgraded(
         group,
         [*members, step.reconciled],
         now_ms=now_ms,
-        rebalance_reason="a static member that reads something else came back" if is_stale else None,
+        rebalance_reason=reason,
         records=step.records(),
     )
     if result is None:
