@@ -246,7 +246,8 @@ def test_a_refused_member_that_subscribes_anew_is_told_its_whole_share() -> None
     member.member.subscribe(FLIGHTS, member.now_ms)
     member.next_sent()
     (event,) = member.answer(assigned({"flights": [0]}, epoch=3))
-    assert isinstance(event, Rebalance) and event.assigned == (("flights", 0),)
+    assert isinstance(event, Rebalance)
+    assert event.assigned == (("flights", 0),)
 
 
 def test_what_the_application_is_about_to_begin_is_claimed() -> None:
@@ -281,3 +282,21 @@ def test_an_answer_to_what_was_given_up_means_nothing() -> None:
     assert member.answer(assigned({"flights": [0]})) == (GroupLeft(confirmed=False),)
     member.fail()
     assert member.member.state is GroupMemberState.UNSUBSCRIBED
+
+
+def test_a_regular_expression_is_forgotten_until_somebody_heard_it() -> None:
+    """Found by the simulator: when the request that took it back was lost, the coordinator kept it for ever."""
+    member = script(SubscribedTopics(broker_regex="f.*"))
+    assert member.next_sent().subscribed_topic_regex == "f.*"
+    member.answer(assigned(None))
+    member.member.subscribe(FLIGHTS, member.now_ms)
+    assert member.next_sent().subscribed_topic_regex == ""
+    member.fail()
+    member.find_coordinator()
+    assert member.next_sent().subscribed_topic_regex == ""
+    member.answer(assigned(None))
+    member.next_sent()
+    member.fail()
+    member.find_coordinator()
+    request = member.next_sent()
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (("flights",), None)

@@ -86,7 +86,7 @@ class ConsumerMembership(GroupMember):
         self._subscription_due = False
         self._owned_due = False
         self._full_due = False
-        self._regex_told = False
+        self._regex_told = self._regex_forgotten = False
         self._refused_since_ms: int | None = None
         self._release_first = False
         self._may_hold_id = False
@@ -212,8 +212,9 @@ class ConsumerMembership(GroupMember):
             owned=owned if full or self._owned_due else None,
             full=full,
         )
-        if wanted is not None:
-            self._regex_told = wanted.broker_regex is not None
+        self._regex_forgotten = wanted is not None and wanted.broker_regex is None
+        if wanted is not None and not self._regex_forgotten:
+            self._regex_told = True
         # What changes while this one is out is due again; when it gets no answer, everything is.
         self._subscription_due = self._owned_due = self._full_due = False
         return request
@@ -240,6 +241,8 @@ class ConsumerMembership(GroupMember):
     def _on_success(self, reply: Heartbeat, now_ms: int) -> None:
         self._went_well()
         self._refused_since_ms = None
+        if self._regex_forgotten:
+            self._regex_told = False  # not before: the request that said so may have been lost
         before = self.identity.generation
         self._set_generation(int(reply.member_epoch), reply.member_id or self.identity.member_id)
         if self._state is _S.LEAVING:
