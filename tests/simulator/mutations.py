@@ -25,7 +25,6 @@ from penstock.coordinator.offsets import offset_commit
 from penstock.coordinator.streams import group as streams_group
 from penstock.coordinator.streams import streams_group_heartbeat, task_holders
 from penstock.protocol.error_codes import ErrorCode
-from penstock.simulator import commit_queue
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -131,14 +130,6 @@ def _never_stable(replaced: Any) -> Any:
     return broken
 
 
-def _any_membership(_: Any) -> Any:
-    def broken(sent: Any, now: Any, code: Any) -> Any:
-        stale = code == ErrorCode.stale_member_epoch and now.generation > sent.generation
-        return now if stale else None
-
-    return broken
-
-
 def _claims_what_it_has(request: Any) -> Any:
     def broken(self: Any, member_epoch: int, *, full: bool) -> Any:
         told, target = self._told, self._target
@@ -146,15 +137,6 @@ def _claims_what_it_has(request: Any) -> Any:
         made = request(self, member_epoch, full=full)
         self._told, self._target = told, target
         return made
-
-    return broken
-
-
-def _keeps_its_share(subscribe: Any) -> Any:
-    def broken(self: Any, wanted: Any, now_ms: int) -> None:
-        kept = self._has, self._told, self._target
-        subscribe(self, wanted, now_ms)
-        self._has, self._told, self._target = kept
 
     return broken
 
@@ -260,14 +242,6 @@ MUTATIONS = (
         told=("moved", "not settled", "was a rebalance"),
     ),
     Mutation(
-        text="a commit that outlives its membership (found by the simulator)",
-        groups="consumer",
-        owner=commit_queue,
-        name="identity_to_retry_with",
-        broken=_any_membership,
-        told=("the committed offset of", "committed"),
-    ),
-    Mutation(
         text="what is about to begin is not claimed (found by the simulator)",
         groups="consumer",
         owner=ConsumerMembership,
@@ -276,19 +250,12 @@ MUTATIONS = (
         told=("which it does not hold", "both work on"),
     ),
     Mutation(
-        text="a new membership believes in its old share (found by the simulator)",
-        groups="consumer",
-        owner=ConsumerMembership,
-        name="subscribe",
-        broken=_keeps_its_share,
-        told=("not at exactly one consumer", "which it does not hold"),
-    ),
-    Mutation(
         text="a fenced member that tells nobody",
         groups="consumer",
         owner=GroupMember,
         name="_lose",
         broken=lambda _: lambda self, *_: self._enter(GroupMemberState.JOINING),
+        hint=15,
         told=("both work on", "which it does not hold", "which"),
     ),
     Mutation(

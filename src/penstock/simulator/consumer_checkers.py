@@ -11,7 +11,9 @@ liveness   in a calm world the group becomes Stable: of exactly the consumers th
 movement   sticky assignors move no more than they must; a static member that comes back in time moves nothing
 
 A static member of a classic group that did not join the present generation is not asked: the coordinator keeps it in
-the group and its partitions are given away nonetheless, in Kafka too.
+the group and its partitions are given away nonetheless, as in Kafka. Nor is anybody asked after a group with members
+moved to the other kind, until it is Stable: what a cooperative member keeps in its hands while a classic group
+rebalances is in no record, so a move in the middle of that forgets it.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class ConsumerCheckers:
         self._consumers = consumers
         self._epochs: dict[str, int] = {}
         self._starts = 0
-        self._had_members = False
+        self._had_members = self._has_just_moved = False
         self._names: dict[UUID, str] = {}
         self._held: dict[str, tuple[object, Held]] = {}
         self.offsets = CommittedOffsets(broker)
@@ -90,9 +92,10 @@ class ConsumerCheckers:
             self._epochs.clear()
             return
         self._check_epochs(group)
+        self._has_just_moved = self._has_just_moved and not _is_stable(group)
         held = self._held_by_members(group)
         working = self._check_consumers(group, held)
-        for partition in committed:
+        for partition in () if self._has_just_moved else committed:
             if working.get(partition, self._broker.client) != self._broker.client:
                 raise RuleBroken(f"{self._broker.client} committed {partition}, which {working[partition]} works on")
         if not self._broker.is_behind:
@@ -139,6 +142,9 @@ class ConsumerCheckers:
         if after < before and not is_new and self._had_members:
             raise RuleBroken(f"the group moved to the other kind at epoch {after}, it was at {before}")
         self._epochs.clear()
+        self._has_just_moved = True
+        for name in set(self._names.values()):
+            self.offsets.do_not_judge(name)
 
     # --- owners ---
 
@@ -182,7 +188,7 @@ class ConsumerCheckers:
             if any(not self._is_unclear(consumer, group, topic) for topic, _ in others):
                 raise RuleBroken(f"{consumer.name} works on {others}, which it does not hold")
             for partition in consumer.open:
-                if partition in working and not self._was_made_anew(group, partition[0]):
+                if partition in working and not self._has_just_moved and not self._was_made_anew(group, partition[0]):
                     raise RuleBroken(f"{consumer.name} and {working[partition]} both work on {partition}")
                 working[partition] = consumer.name
         return working
@@ -191,7 +197,7 @@ class ConsumerCheckers:
         """Classic members name topics; what they had of one that is gone, no coordinator of ids can tell."""
         if consumer.protocol == "consumer" or isinstance(group, ClassicGroup):
             return False
-        return topic not in self._broker.topics or self._was_made_anew(group, topic)
+        return self._has_just_moved or topic not in self._broker.topics or self._was_made_anew(group, topic)
 
     def _was_made_anew(self, group: Group, topic: str) -> bool:
         """Two topics of one name are two topics to a consumer group."""
@@ -232,6 +238,10 @@ def _is_known(consumer: SimulatedConsumer, group: Group) -> bool:
     if identity.member_id not in group.membership.members:
         return False
     return identity.instance_id is None or identity.generation == group.membership.generation
+
+
+def _is_stable(group: Group) -> bool:
+    return group.state() is GroupState.STABLE if isinstance(group, ConsumerGroup) else group.state() == "Stable"
 
 
 def _has_heard(consumer: SimulatedConsumer, group: Group) -> bool:
@@ -311,8 +321,7 @@ def unsettled(
     """Why a calm world has not settled yet, None when it has."""
     if group is None:
         return "there is no group"
-    stable = group.state() is GroupState.STABLE if isinstance(group, ConsumerGroup) else group.state() == "Stable"
-    if not stable:
+    if not _is_stable(group):
         return f"the group is {group.state()}"
     leaving = [each.name for each in running if each.leaving and not each.has_left and each.fatal is None]
     if leaving:
