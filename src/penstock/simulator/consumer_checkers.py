@@ -114,7 +114,7 @@ class ConsumerCheckers:
 
     def _check_epochs(self, group: Group) -> None:
         restarted, self._starts = self._broker.starts > self._starts, self._broker.starts
-        if isinstance(group, ClassicGroup) != ("generation" in self._epochs):
+        if self._epochs and isinstance(group, ClassicGroup) != ("generation" in self._epochs):
             self._check_migration(group)
         if isinstance(group, ClassicGroup):
             now = {"generation": group.membership.generation}
