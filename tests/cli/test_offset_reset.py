@@ -10,9 +10,9 @@ import pytest
 from tests.cli.command_lines import Command
 
 from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.streams_groups.internal_topics import is_inferred
 from penstock.cli.group_offsets.moments import duration_ms, moment_ms
 from penstock.cli.group_offsets.offset_csv import plan_lines, read_plan
+from penstock.cli.streams_groups.internal_topics import is_inferred
 from penstock.client.admin import Admin
 from penstock.errors import ConfigError
 
