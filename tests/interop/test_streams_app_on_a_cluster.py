@@ -48,15 +48,27 @@ def test_every_broker_is_killed_once(tmp_path: Path) -> None:
                 for index, broker in enumerate(kafka.brokers):
                     at, began = committed(), time.monotonic()
                     broker.kill()
-                    until(lambda at=at: committed() > at + 600, "at work with two brokers", application, broker)
+                    until(
+                        lambda at=at: committed() > at + 600,
+                        "at work with two brokers",
+                        application,
+                        broker,
+                        within=300,
+                    )
                     stood_s = time.monotonic() - began
                     kafka.restart(index)
                     at = committed()
-                    until(lambda at=at: committed() > at + 600, "at work with three again", application, broker)
-                    until(lambda: all_in_sync(admin), "in sync again", broker)
+                    until(
+                        lambda at=at: committed() > at + 600,
+                        "at work with three again",
+                        application,
+                        broker,
+                        within=300,
+                    )
+                    until(lambda: all_in_sync(admin), "in sync again", broker, within=300)
                     print(f"broker {index + 1}: 600 more records committed {stood_s:.1f} s after kill -9")
                 sent = feed.stop()
-                until(lambda: caught_up(admin, GROUP), "caught up", application, kafka)
+                until(lambda: caught_up(admin, GROUP), "caught up", application, kafka, within=300)
                 assert application.process is not None
                 assert application.process.poll() is None, "the application never ended"
                 assert application.stop(120) == 0

@@ -81,7 +81,8 @@ def test_micro_batches_begin_an_interval_apart(broker, make_app, running, flight
 def test_large_records_starve_no_partition(broker, make_app, running, flights):
     """A limit of bytes below a single record: each micro-batch takes one of it, and the other partitions go on."""
     large = json.dumps({"origin": "x" * 300_000, "n": 7})
-    broker.produce("flights", [large] * 5, partition=0)
+    for _ in range(5):
+        broker.produce("flights", [large], partition=0)
     for partition in (1, 2, 3):
         broker.produce("flights", [json.dumps({"origin": "EWR", "n": n}) for n in range(50)], partition=partition)
     settings = {"penstock.batch.max.bytes": 1000, "max.partition.fetch.bytes": 1000}
