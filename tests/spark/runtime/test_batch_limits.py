@@ -110,6 +110,15 @@ def test_the_transactions_deadline_comes_first():
     assert controller.records == before
 
 
+def test_a_machine_that_is_late_whatever_is_in_a_batch_does_not_stay_at_single_records():
+    """After failures the limit is one record, and each batch is later than its deadline: not for that record."""
+    controller = limits(deadline_ms=3333)
+    controller.took(BatchMeasure(largest_records=1, spent_ms=60_000, succeeded=False))
+    assert controller.records == 1
+    told = run(controller, 0.1, overhead_ms=4900, batches=12)
+    assert told[-1][0] > 5000, told
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(0, 10**9), st.floats(0, 1e7), st.floats(0, 1e7), st.booleans()),

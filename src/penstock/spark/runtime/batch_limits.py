@@ -88,11 +88,12 @@ class BatchLimits:
             self._record_bytes = batch.largest_bytes / batch.largest_records
         known = self._overhead_ms if self._overhead_ms is not None else batch.overhead_ms
         self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * batch.overhead_ms
-        ratio = self._work_ms / max(1.0, batch.spent_ms - batch.overhead_ms)
+        work_ms = max(1.0, batch.spent_ms - batch.overhead_ms)
+        ratio = self._work_ms / work_ms
         taken = self._taken(batch)
         is_full = taken >= FULL * self._share
         fitting = taken * ratio
-        if self._deadline_ms and batch.spent_ms > self._deadline_ms:
+        if self.is_too_late(batch.spent_ms) and work_ms > batch.overhead_ms:  # else fewer records would change nothing
             fitting = min(fitting, taken * self._deadline_ms / 2 / batch.spent_ms)
             self._share = min(self._share, fitting)
         elif not is_full and ratio < TELLING:
