@@ -13,10 +13,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 HEAVY := .pytest_cache/heavy
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz bench pause requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause requirements clean
 
 help:           ## what one can do here
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
 setup: $(STAMP) ## the virtual environment in .venv, from pinned and hashed requirements
 
@@ -66,8 +66,14 @@ disk: $(STAMP)   ## a broker on a disk that is full, refuses, forgets: make disk
 soak: $(STAMP)   ## mixed load with memory, files and latency watched: make soak MINUTES=30
 	@$(BIN)/python -m tests.durability.soak --minutes $(or $(MINUTES),30)
 
+chaos: $(STAMP)  ## instances, workers, guardians and the broker killed at random, the result recomputed: make chaos MINUTES=10 SEED=1 BROKER=kafka
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),penstock) --instances $(or $(INSTANCES),3)
+
+soak-app: $(STAMP) ## an application for many micro-batches, memory of every process watched: make soak-app BATCHES=50000
+	@$(BIN)/python -m tests.chaos.soak --batches $(or $(BATCHES),50000)
+
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
-	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
