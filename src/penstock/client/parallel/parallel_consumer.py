@@ -25,7 +25,7 @@ from penstock.client.parallel.retry import FailurePolicy, Retry
 from penstock.client.parallel.work import Order, PipelineStats
 from penstock.client.parallel.work_plan import WorkPlan
 from penstock.errors import ConfigError, MaxPollExceeded
-from penstock.metrics.prometheus_text import prometheus_text
+from penstock.metrics.prometheus_text import Family, prometheus_text
 
 __all__ = ["ParallelConsumer"]
 
@@ -109,10 +109,14 @@ class ParallelConsumer:
         """As it is now; from any thread."""
         return self._commits.stats()
 
-    def prometheus(self) -> str:
-        """The consumer's metrics and these stats as a page for Prometheus; from any thread."""
+    def metric_families(self) -> list[Family]:
+        """The consumer's metrics and these stats; from any thread."""
         own = pipeline_families(self.stats, self._driven.configuration["client.id"])
-        return prometheus_text([*self._consumer.metric_families(), *own])
+        return [*self._consumer.metric_families(), *own]
+
+    def prometheus(self) -> str:
+        """The same as a page for Prometheus."""
+        return prometheus_text(self.metric_families())
 
     def stop(self) -> None:
         """From any thread, and from a signal handler: handlers end, what they finished is committed, `run` returns."""
