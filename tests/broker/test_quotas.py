@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,14 +158,15 @@ def test_half_requests_are_bounded_in_sum() -> None:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         clients = [WireClient(port) for _ in range(8)]
         half = (10_000_000).to_bytes(4, "big") + b"\0" * 300_000
-        closed = 0
         for client in clients:
-            try:
+            with contextlib.suppress(OSError):  # closed in the middle of it
                 client.socket.sendall(half)
-            except OSError:
-                closed += 1
-        closed += sum(client.is_closed_by_peer() for client in clients[3:])
-        assert closed >= 4
+        # Which ones stay is chance; three fit.
+        deadline, closed = time.monotonic() + 60, set[WireClient]()
+        while len(closed) < len(clients) - 3:
+            assert time.monotonic() < deadline
+            readable, _, _ = select.select([client.socket for client in clients if client not in closed], [], [], 1)
+            closed |= {client for client in clients if client.socket in readable and client.is_closed_by_peer()}
         for client in clients:
             client.close()
 
