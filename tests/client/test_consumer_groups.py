@@ -14,7 +14,7 @@ from penstock.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanc
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.consumer_types import RebalanceListener, TopicPartition
 from penstock.client.membership.subscription import SubscriptionPattern
-from penstock.errors import BrokerError, ConfigError, UserCodeError
+from penstock.errors import BrokerError, ConfigError, Fenced, UserCodeError
 
 EVERY = {("t", number) for number in range(4)}
 
@@ -53,6 +53,30 @@ def test_what_a_listener_raises_comes_out_of_the_poll_and_the_rebalance_went_on(
             poll_for_ever(consumer)
         assert set(consumer.assignment()) == EVERY
         consumer.poll_records(0)
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_who_lost_its_membership_commits_nothing(broker: EmbeddedBroker, protocol: str) -> None:
+    """The group is empty then, and the coordinator would take a stranger's commit."""
+    group, told = f"gone-{protocol}", list[tuple[object, object]]()
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.protocol": protocol}
+    with Consumer(
+        "t", group_id=group, enable_auto_commit=False, max_poll_interval_ms=2000, config=settings
+    ) as consumer:
+        wait_until(lambda: polled(consumer) == EVERY, "it has everything")
+        consumer.commit({("t", 0): 7})
+        wait_until(lambda: broker.group(group).state == "Empty", "without a poll it has left")
+        with pytest.raises(Fenced, match="no member of gone-"):
+            consumer.commit({("t", 0): 3})
+        consumer.commit({("t", 0): 3}, wait=False, callback=lambda *outcome: told.append(outcome))
+        wait_until(lambda: told, "the callback was told")
+        assert isinstance(told[0][1], Fenced)
+        assert broker.group(group).offsets[("t", 0)] == 7
+
+
+def polled(consumer: Consumer) -> set[TopicPartition]:
+    consumer.poll_records(0.1)
+    return set(consumer.assignment())
 
 
 def test_a_listener_that_takes_too_long_is_named(broker: EmbeddedBroker) -> None:

@@ -42,17 +42,19 @@ class OffsetCommits:
         identity: Callable[[], GroupIdentity],
         metrics: ConsumerMetrics | None = None,
     ) -> None:
+        """`identity` raises Fenced when whoever commits should be a member and is none."""
         self._client = client
         self._metrics = metrics or ConsumerMetrics()
         self._group_id = group_id
         self._identity = identity
-        self._queue: queue.Queue[tuple[Offsets, GroupIdentity, CommitCallback | None] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[Offsets, GroupIdentity | Fenced, CommitCallback | None] | None] = queue.Queue()
         self._worker: threading.Thread | None = None
 
     def commit(self, offsets: Offsets, *, timeout_ms: float | None = None) -> None:
         """Now; commits that were to come later go first. Raises Fenced, BrokerError, CannotConnect."""
         self.drain()
-        self._commit(offsets, self._identity(), timeout_ms)
+        if offsets:
+            self._commit(offsets, self._identity(), timeout_ms)
 
     def drain(self) -> None:
         """Waits for the commits that were to come later: none may come after its partition was given back."""
@@ -63,7 +65,7 @@ class OffsetCommits:
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name=f"penstock-commits-{self._group_id}", daemon=True)
             self._worker.start()
-        self._queue.put((offsets, self._identity(), callback))
+        self._queue.put((offsets, self._identity_or_error(), callback))
 
     def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool
@@ -101,11 +103,19 @@ class OffsetCommits:
                 self._metrics.committed((time.monotonic() - began) * 1000)
                 return
 
+    def _identity_or_error(self) -> GroupIdentity | Fenced:
+        try:
+            return self._identity()
+        except Fenced as error:
+            return error
+
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
             offsets, identity, callback = entry
             failure: PenstockError | None = None
             try:
+                if isinstance(identity, Fenced):
+                    raise identity
                 self._commit(offsets, identity, None)
             except PenstockError as error:
                 failure = error

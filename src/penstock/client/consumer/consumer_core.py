@@ -36,7 +36,7 @@ from penstock.client.membership.group_events import GroupIdentity
 from penstock.client.membership.subscription import SubscribedTopics, SubscriptionPattern
 from penstock.client.network_client import NetworkClient
 from penstock.client.security import ClientSecurity
-from penstock.errors import BrokerError, ConfigError, PenstockError
+from penstock.errors import BrokerError, ConfigError, Fenced, PenstockError
 from penstock.protocol.api_keys import ApiKey
 
 __all__ = ["ConsumerCore", "DrivenConsumer", "Topics"]
@@ -86,7 +86,7 @@ class ConsumerCore:
         self.control = self._client()
         self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
         self.metrics = ConsumerMetrics(configuration["client.id"])
-        self.commits = OffsetCommits(self.control, self.group_id, lambda: self.identity, self.metrics)
+        self.commits = OffsetCommits(self.control, self.group_id, self._committing_identity, self.metrics)
         self._starts = StartPositions(
             self.control,
             self.positions,
@@ -114,6 +114,19 @@ class ConsumerCore:
     def identity(self) -> GroupIdentity:
         """Of the member, as it is now; without a group that of nobody."""
         return GroupIdentity() if self._runner is None else self._runner.identity
+
+    def _committing_identity(self) -> GroupIdentity:
+        """Who subscribes commits as a member: a coordinator takes a stranger's commit while the group is empty, and
+        that of somebody who has lost its membership could go back behind what others committed."""
+        identity = self.identity
+        if self._runner is not None and not identity.is_member:
+            raise Fenced(
+                "member-fenced",
+                f"the consumer is no member of {self.group_id} now, so it commits nothing",
+                "poll: it joins again; records without a commit come again",
+                group=self.group_id,
+            )
+        return identity
 
     @property
     def subscription(self) -> SubscribedTopics | None:
