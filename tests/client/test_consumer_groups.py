@@ -64,6 +64,7 @@ def test_who_lost_its_membership_commits_nothing(broker: EmbeddedBroker, protoco
         "t", group_id=group, enable_auto_commit=False, max_poll_interval_ms=2000, config=settings
     ) as consumer:
         wait_until(lambda: polled(consumer) == EVERY, "it has everything")
+        assert [*broker.group(group).members.values()] == [{"t": (0, 1, 2, 3)}]
         consumer.commit({("t", 0): 7})
         wait_until(lambda: broker.group(group).state == "Empty", "without a poll it has left")
         with pytest.raises(Fenced, match="no member of gone-"):

@@ -40,8 +40,8 @@ BATCH_RECORDS = 1000
 class EmbeddedGroup:
     """A group as the coordinator sees it. `state`: Empty, NotReady, Assigning, Reconciling, Stable, Dead.
 
-    `members` maps member ids to their active tasks, `subtopology → partitions`, or in a consumer group to what they
-    read, `topic → partitions`; `offsets` maps (topic, partition).
+    `members` maps member ids to their active tasks, `subtopology → partitions`, or in a group of consumers to what
+    they read, `topic → partitions`; `offsets` maps (topic, partition).
     """
 
     group_id: str

@@ -7,6 +7,7 @@ from typing import Any
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
+from penstock.assignors.consumer_protocol import MalformedUserData, decode_assignment
 from penstock.broker.services import Services
 from penstock.coordinator.request_context import RequestContext
 from penstock.protocol import messages as m
@@ -14,6 +15,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["describe_group"]
 
+CONSUMERS = "consumer"
 _OURSELVES = RequestContext(token=0, client_id="penstock", client_host="/127.0.0.1", api_version=0)
 
 
@@ -27,6 +29,7 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
     fetched = shard.offset_fetch(asked, _OURSELVES)
     (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
     (of_consumers,) = shard.consumer_group_describe((group_id,), _OURSELVES)
+    (of_classic,) = shard.describe_groups((group_id,), _OURSELVES)
     has_epochs = ErrorCode.none in (described.error_code, of_consumers.error_code)
     epochs = of_consumers if of_consumers.error_code is ErrorCode.none else described
     return {
@@ -42,7 +45,12 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
         | {
             member.member_id: {each.topic_name: tuple(each.partitions) for each in member.assignment.topic_partitions}
             for member in of_consumers.members
-        },
+        }
+        | (
+            {member.member_id: _read_by(member.member_assignment) for member in of_classic.members}
+            if of_classic.protocol_type == CONSUMERS
+            else {}
+        ),
         "offsets": {
             (topic.name, part.partition_index): part.committed_offset
             for topic in fetched.topics
@@ -50,3 +58,15 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
             if part.committed_offset >= 0
         },
     }
+
+
+def _read_by(assignment: bytes) -> dict[str, tuple[int, ...]]:
+    """What a classic member was told to read, topic → partitions; nothing while it waits or where it cannot be read."""
+    try:
+        partitions = decode_assignment(assignment).partitions if assignment else ()
+    except MalformedUserData:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for topic, partition in partitions:
+        found[topic] = (*found.get(topic, ()), partition)
+    return found
