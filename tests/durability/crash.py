@@ -101,7 +101,7 @@ class Crash:
                 break
         self.stopping.set()
         for thread in self._threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(4 * PATIENCE_SECONDS)  # a foreign transaction has several waits of that length
             if thread.is_alive():
                 self.failures.append(f"{thread.name} does not come to an end")
         for producer in self._producers:

@@ -89,6 +89,8 @@ class JavaMember:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+        else:  # it ended by itself
+            self._end()
 
 
 class ConfluentMember:

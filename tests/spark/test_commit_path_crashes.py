@@ -15,7 +15,7 @@ from tests.spark.application.processes import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
-EVERY = 1 if os.environ.get("PENSTOCK_LONG") else 2  # a point takes some 20 s, and CI has 25 minutes for everything
+EVERY = 1 if os.environ.get("PENSTOCK_LONG") else 4  # a point takes some 30 s, and CI has 25 minutes for everything
 
 
 def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
     assert_right(broker, sent, guarantee)
 
 
+@longer  # a crash point of `test_commit_path_crashes`, with the guardian gone as well
 def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_application, to_end, tmp_path) -> None:
     """Nobody is left to end its transactions, whose time is long: who starts in its state directory does it.
 

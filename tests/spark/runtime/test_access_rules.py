@@ -29,7 +29,7 @@ def access(user):
 
 
 @pytest.fixture(scope="module")
-def broker():
+def broker(flights):
     config = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
@@ -38,6 +38,7 @@ def broker():
         "group.streams.initial.rebalance.delay.ms": 0,
     }
     with EmbeddedBroker({"flights": 2, "late": 2}, config=config) as running:
+        running.produce("flights", [json.dumps(flights.flight(n)) for n in range(100)])
         running.add_scram_users([f"SCRAM-SHA-512=[name={user},password=pw-{user}]" for user in USERS])
         yield running
 
@@ -80,7 +81,6 @@ def needed(app):
 def test_with_exactly_these_it_runs_and_purges(broker, admin, make_secured, flights):
     app = make_secured("allowed")
     create_acls(admin, needed(app))
-    broker.produce("flights", [json.dumps(flights.flight(n)) for n in range(100)])
     with app.start() as started:
         started.wait_until("caught-up", timeout=180)
         for runner in started._runtime.runners.values():
@@ -124,7 +124,6 @@ def told(app, caplog, lacking):
 
 
 def test_what_is_missing_is_named(broker, admin, make_secured, flights, caplog):
-    broker.produce("flights", [json.dumps(flights.flight(n)) for n in range(100)])
     count = len(needed(make_secured("counted")))
     assert count == 10
     for index in range(0, count, EVERY):

@@ -50,9 +50,11 @@ def delays(flights):
 
 @pytest.fixture
 def app(spark, broker, request):
-    """An application whose group has committed everything."""
+    """An application whose group has committed everything. At least once: a repeat is then no difference."""
     name = request.node.name.replace("[", "-").replace("]", "")
-    application = StreamsApp(name, spark=spark, bootstrap_servers=broker.bootstrap_servers)
+    application = StreamsApp(
+        name, spark=spark, bootstrap_servers=broker.bootstrap_servers, processing_guarantee="at_least_once"
+    )
     commit(broker, name)
     return application
 
