@@ -25,6 +25,7 @@ from tests.spark.application.processes import (
 
 from penstock.client.admin import Admin
 
+longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 FLIGHTS = range(3000)
@@ -77,7 +78,7 @@ def expected_late() -> dict[str, Any]:
     ("program", "sink", "expected"),
     [
         ("flight_delays.py", "flight-delays-by-origin", expected_delays()),
-        ("late_flights.py", "late-flights-late", expected_late()),
+        pytest.param("late_flights.py", "late-flights-late", expected_late(), marks=longer),
     ],
     ids=["stateful", "stateless"],
 )
