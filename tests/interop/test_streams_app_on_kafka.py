@@ -5,6 +5,7 @@ Applications and our broker are processes of their own; what the sinks hold is r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
