@@ -217,6 +217,7 @@ def command_of(pid: int) -> bytes:
     return b""
 
 
+@longer  # the short chaos run kills the broker, too
 @both
 def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker, start_application, guarantee) -> None:
     broker = start_broker()

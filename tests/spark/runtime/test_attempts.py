@@ -1,13 +1,17 @@
 """Spark runs a slot a second time: refused, because the first attempt may still write; the batch is planned anew."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+]
 
 
 def test_second_attempts_are_refused_and_nothing_counts_twice(broker, flights, tmp_path):
