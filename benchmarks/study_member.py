@@ -8,6 +8,7 @@ what is at work is finished and committed, then it leaves (a static one keeps it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from penstock import Consumer, ParallelConsumer
 from penstock.client.consumer.consumer_types import RebalanceListener
+from penstock.errors import BrokerError
 
 REPORT_S = 0.1
 
@@ -109,7 +111,8 @@ def loop(consumer: Consumer, handle: Any) -> None:
         while not stopping.is_set():
             for record in consumer.poll_records(0.2, 100):
                 handle(record)
-            consumer.commit()
+            with contextlib.suppress(BrokerError):  # in the middle of a rebalance; the next one covers it
+                consumer.commit()
 
 
 if __name__ == "__main__":
