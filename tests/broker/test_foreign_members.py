@@ -6,7 +6,6 @@ Java: tests/interop. The table of all rows: docs/internals/client.md.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 from tests.interop.foreign_program import ForeignProcess
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 CLIENTS = [
     ("confluent-kafka", "classic"),

@@ -6,17 +6,16 @@ By hand, for ten minutes, on our broker and on Apache Kafka: `make chaos`. A rol
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from tests.longer import longer
 
 pytest.importorskip("confluent_kafka")
 from tests.chaos.chaos import broker_of, chaos
 from tests.chaos.rolling_restart import SESSION_S, rolling_restart
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 FEW = ("kill -9 of a Python worker", "broker kill -9", "kill -9 of a driver and its guardian", "pause of an instance")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import penstock_process
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
@@ -39,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
+@longer
 def test_a_backfill_by_two_instances_then_verify(program: Path, broker: EmbeddedBroker) -> None:
     broker.produce("flights", [json.dumps({"origin": origin}).encode() for origin in ["JFK", "EWR", "JFK"] * 50])
     at = {"PENSTOCK_BOOTSTRAP_SERVERS": broker.bootstrap_servers}

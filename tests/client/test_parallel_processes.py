@@ -15,6 +15,7 @@ from typing import Any, Self
 import pytest
 from tests.client.running_consumers import PATIENCE_S, wait_until
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.longer import LONG
 
 from penstock import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
 from penstock.client.consumer.consumer_types import ConsumerRecord
@@ -23,7 +24,7 @@ from penstock.client.plain_records import PlainRecord, produce
 
 PROGRAM = Path(__file__).with_name("pipeline_program.py")
 MAX_POLL_INTERVAL_MS = 3_000
-KILLS = 20 if os.environ.get("PENSTOCK_LONG") else 2
+KILLS = 20 if LONG else 2
 
 pytestmark = pytest.mark.slow
 

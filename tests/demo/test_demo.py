@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.longer import LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 DEMO = [sys.executable, "-m", "penstock.cli.main", "demo", "--fast"]
@@ -27,7 +28,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 def test_the_demo_passes(tmp_path: Path) -> None:
     """With PENSTOCK_LONG=1 twice in a row, in the same places."""
-    for _ in range(2 if os.environ.get("PENSTOCK_LONG") else 1):
+    for _ in range(2 if LONG else 1):
         done = subprocess.run(DEMO, capture_output=True, text=True, timeout=400, env=environment(tmp_path), check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "336,776 counted   0 lost   0 repeated" in done.stdout

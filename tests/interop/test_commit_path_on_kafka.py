@@ -5,16 +5,15 @@ Behind PENSTOCK_LONG=1: two to four minutes for each version.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
+from tests.longer import longer
 from tests.spark.application.crash_points import crash_at_each
 from tests.spark.application.crashing import DRIVER_POINTS
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 POINTS = ("after the flush, before the job ends", "a store was prepared", *DRIVER_POINTS)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, Told, ToolServer
+from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess
 
 from penstock.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"

@@ -7,7 +7,6 @@ name, so that two equal mistakes do not pass.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from tests.interop.kafka_jars import OLD_STREAMS
 from tests.interop.streams_incidents import INCIDENTS
 from tests.interop.streams_scenario import SETTINGS, Scenario, Seen, Table
 from tests.interop.streams_steps import STEPS
+from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -164,9 +164,6 @@ def our_broker(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> I
 def their_broker(kafka_tools: None) -> Iterator[KafkaBroker]:
     with KafkaBroker("4.3.1", SETTINGS) as broker:
         yield broker
-
-
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 
 @longer

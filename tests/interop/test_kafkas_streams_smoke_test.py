@@ -7,7 +7,6 @@ is killed, the broker is killed, an application is stopped. Long: run with PENST
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 from tests.interop.kafka_jars import STREAMS_TESTS, TOOLS_VERSION, java, kafka_jars
 from tests.interop.streams_application import SOURCES
 from tests.interop.streams_scenario import SETTINGS
+from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess, active_tasks, group, until
 
 from penstock.client.admin import Admin
@@ -24,7 +24,7 @@ from penstock.client.admin import Admin
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+    longer,
 ]
 
 TOPICS = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from tests.interop.test_consumer_groups_like_kafka import BROKER_SETTINGS as OF_
 from tests.interop.test_consumer_records_like_kafka import undecided
 from tests.interop.test_group_records_like_kafka import segments
 from tests.interop.test_heartbeats_like_kafka import Intended, assert_same_but_for
+from tests.longer import LONG
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.coordinator.records import schemas as s
@@ -116,7 +116,7 @@ def test_our_broker_answers_and_writes_like_kafka(kafka: KafkaBroker, ours: Embe
     play_to_both(kafka, ours, MIGRATION_SCENARIOS[name])
 
 
-@pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="a Kafka for each policy: PENSTOCK_LONG=1")
+@pytest.mark.skipif(not LONG, reason="a Kafka for each policy: PENSTOCK_LONG=1")
 @pytest.mark.parametrize("policy", ["disabled", "upgrade", "DOWNGRADE"])
 def test_policies_allow_what_kafkas_do(kafka_tools: None, policy: str) -> None:
     settings = {"group.consumer.migration.policy": policy}

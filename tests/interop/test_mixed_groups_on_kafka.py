@@ -5,11 +5,10 @@ With the others on ours: tests/broker/test_mixed_groups.py.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.mixed_groups import mixed_group
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 
@@ -29,9 +28,6 @@ CASES = [
     ("kafka-python", "classic", "sticky"),
     ("java", "classic", "cooperative-sticky"),
 ]
-
-
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 
 @pytest.mark.parametrize(

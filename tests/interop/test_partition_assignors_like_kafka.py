@@ -3,7 +3,6 @@ is as balanced and moves no more."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Protocol
 import pytest
 from tests.coordinator.consumer.test_partition_assignors import Target, spec, topic
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
+from tests.longer import LONG
 
 from penstock.coordinator.assignors.range_partitions import RangeAssignor
 from penstock.coordinator.assignors.uniform_partitions import UniformAssignor
@@ -21,7 +21,7 @@ from penstock.coordinator.assignors.uniform_partitions import UniformAssignor
 pytestmark = pytest.mark.interop
 
 SOURCES = Path(__file__).parent / "java_partition_assignors"
-HISTORIES, ROUNDS = 120 if os.environ.get("PENSTOCK_LONG") else 40, 10
+HISTORIES, ROUNDS = 120 if LONG else 40, 10
 Plain = dict[str, set[tuple[int, int]]]  # member → (topic, partition)
 
 

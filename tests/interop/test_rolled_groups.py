@@ -4,18 +4,16 @@ Apache Kafka 4.3.1. All with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.rolled_groups import OURS, rolled_group
 from tests.interop.test_modern_consumers_on_our_broker import SETTINGS as QUICK_HEARTBEATS
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-LONG = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="takes minutes: PENSTOCK_LONG=1")
 SETTINGS = {
     **QUICK_HEARTBEATS,
     "group.consumer.session.timeout.ms": 10_000,  # a busy machine
@@ -25,19 +23,19 @@ MIXED = ("confluent-kafka", OURS, "confluent-kafka")
 JAVA = ("java", "java", "java")
 
 
-@LONG  # failed once in twelve runs, on a machine with a load of 45, after a minute of waiting; why is not known yet
+@longer  # failed once in twelve runs, on a machine with a load of 45, after a minute of waiting; why is not known yet
 def test_confluent_and_ours_on_our_broker() -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
         rolled_group(broker.bootstrap_servers, MIXED)
 
 
-@LONG
+@longer
 def test_java_on_our_broker(kafka_tools: None) -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
         rolled_group(broker.bootstrap_servers, JAVA, patience_s=180)
 
 
-@LONG
+@longer
 @pytest.mark.parametrize("kinds", [MIXED, JAVA])
 def test_on_kafka(kafka_tools: None, kinds: tuple[str, ...]) -> None:
     with KafkaBroker("4.3.1", SETTINGS) as kafka:

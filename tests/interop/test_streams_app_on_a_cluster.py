@@ -6,13 +6,13 @@ of committed records see it, in a topic and in a Parquet table. A minute and thr
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 from tests.interop.kafka_cluster import KafkaCluster
+from tests.longer import LONG
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import Application, Feed, caught_up, until
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.foreign,
-    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="three Kafka brokers: PENSTOCK_LONG=1"),
+    pytest.mark.skipif(not LONG, reason="three Kafka brokers: PENSTOCK_LONG=1"),
 ]
 
 GROUP = "replicated-flights"

@@ -5,13 +5,13 @@ Applications and our broker are processes of their own; what the sinks hold is r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker, run_tool
+from tests.longer import longer
 from tests.spark.application.processes import (
     Application,
     BrokerProcess,
@@ -26,7 +26,6 @@ from tests.spark.application.processes import (
 
 from penstock.client.admin import Admin
 
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 FLIGHTS = range(3000)

@@ -13,14 +13,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.longer import LONG
 
 from penstock.simulator.simulation import KINDS, simulate
 from penstock.simulator.story import Outcome
 
 FEW = 3
 MANY = {"streams": 80, "consumer": 40, "classic": 60, "mixed": 30}
-LONG = "1000" if os.environ.get("PENSTOCK_LONG") else None
-SEEDS = os.environ.get("PENSTOCK_SEEDS", LONG)
+SEEDS = os.environ.get("PENSTOCK_SEEDS", "1000" if LONG else None)
 FIRST = int(os.environ.get("PENSTOCK_FIRST_SEED", "1000"))
 FOUND = [
     (int(seed), groups)

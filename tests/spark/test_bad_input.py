@@ -8,7 +8,6 @@ full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from tests.longer import longer
 from tests.spark.application.processes import (
     PROGRAMS,
     BrokerProcess,
@@ -30,7 +30,6 @@ from tests.spark.application.processes import (
 from penstock.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 PROGRAM = str(PROGRAMS / "late_flights.py")
 GOOD = range(40)

@@ -21,6 +21,7 @@ import pytest
 from kio.static.primitive import i64
 from tests.chaos.chaos import broker_of, chaos
 from tests.chaos.disasters import DISASTERS
+from tests.longer import longer
 from tests.spark.application.crash_points import CrashFile, crashing_application
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import (
@@ -44,7 +45,6 @@ from penstock.client.network_client import NetworkClient
 from penstock.protocol import messages as m
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 GROUP = "each-flight"
 PROGRAM = "each_flight.py"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.longer import longer
 from tests.spark.application.processes import (
     PROGRAMS,
     Application,
@@ -32,7 +33,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.foreign,
     # The demo shares and kills, the short chaos stops and kills, the backfill of test_run has two instances.
-    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+    longer,
 ]
 
 PROGRAM = str(PROGRAMS / "flight_delays.py")

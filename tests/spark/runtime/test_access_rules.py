@@ -1,10 +1,10 @@
 """The access rules that an application is said to need: with exactly these it runs, and each missing one is named."""
 
 import json
-import os
 import time
 
 import pytest
+from tests.longer import LONG
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
@@ -16,7 +16,7 @@ from penstock.spark.access_rules import as_commands, rules_for
 pytestmark = pytest.mark.spark
 
 USERS = ("admin", "pilot")
-EVERY = 1 if os.environ.get("PENSTOCK_LONG") else 4
+EVERY = 1 if LONG else 4
 
 
 def access(user):

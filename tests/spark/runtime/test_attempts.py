@@ -1,16 +1,16 @@
 """Spark runs a slot a second time: refused, because the first attempt may still write; the batch is planned anew."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.longer import longer
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+    longer,
 ]
 
 

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.longer import longer
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     # Sharing is in test_two_instances, kills are in test_kills: this is both in one story, without the command line.
-    pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1"),
+    longer,
 ]
 APPLICATION = Path(__file__).with_name("app_process.py")
 

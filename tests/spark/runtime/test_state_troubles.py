@@ -4,12 +4,12 @@ Each trouble is made between two runs. What the counts are afterwards is the pro
 """
 
 import json
-import os
 import random
 from pathlib import Path
 
 import lmdb
 import pytest
+from tests.longer import longer
 
 from penstock.client.admin import Admin
 from penstock.errors import StateError
@@ -17,7 +17,6 @@ from penstock.spark.runtime import application
 from penstock.spark.runtime.store_records import seal, unseal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-longer = pytest.mark.skipif(not os.environ.get("PENSTOCK_LONG"), reason="the longer version: PENSTOCK_LONG=1")
 
 APP = "flight-counts"
 CHANGELOG = f"{APP}-by-origin-changelog"
