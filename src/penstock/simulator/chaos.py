@@ -5,7 +5,7 @@ its members is in `streams_chaos` and `consumer_chaos`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -32,6 +32,9 @@ class Surroundings(Protocol):
     events: EventQueue
     conditions: NetworkConditions
     broker: SimulatedBroker
+    group_id: str
+
+    def staying(self) -> Sequence[object]: ...
 
     @property
     def checkers(self) -> _Checkers: ...
@@ -89,4 +92,13 @@ class Chaos:
 
     def disk_refuses(self) -> bool:
         self._surroundings.broker.log.refusals = self._random.randint(1, 3)
+        return True
+
+    def group_is_deleted(self) -> bool:
+        """Only of a group without members: the broker refuses the others."""
+        world = self._surroundings
+        if not world.broker.is_up or world.staying():
+            return False
+        world.checkers.offsets.start_anew()
+        world.broker.delete_group(world.group_id)
         return True

@@ -126,13 +126,6 @@ class ConsumerChaos(Chaos):
         broker.reconfigure(configuration.with_group_settings(self._world.group_id, own))
         return True
 
-    def group_is_deleted(self) -> bool:
-        if not self._world.broker.is_up or self._world.staying():
-            return False
-        self._world.checkers.offsets.start_anew()
-        self._world.broker.delete_group(self._world.group_id)
-        return True
-
     def _to_one(self, deed: Callable[[SimulatedConsumer], None], *, at_least: int = 1) -> bool:
         living = self._world.staying()
         if len(living) < at_least:

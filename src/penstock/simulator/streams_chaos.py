@@ -112,10 +112,3 @@ class StreamsChaos(Chaos):
     def creations_fail(self) -> bool:
         self._world.broker.creations_fail = not self._world.broker.creations_fail
         return True
-
-    def group_is_deleted(self) -> bool:
-        if not self._world.broker.is_up or self._world.staying():
-            return False
-        self._world.checkers.offsets.start_anew()
-        self._world.broker.delete_group(self._world.group_id)
-        return True
