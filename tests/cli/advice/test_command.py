@@ -125,6 +125,18 @@ def test_it_writes_over_nothing_of_others(run: Callable[..., Outcome], file: Pat
     assert file.read_text() == ORDERS
 
 
+def test_it_writes_over_no_json_of_others(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    mine, other = tmp_path / "a.json", tmp_path / "other.json"
+    mine.write_text('{"enable.auto.commit": "true", "session.timeout.ms": "6000", "max.poll.interval.ms": "5000"}')
+    other.write_text('{"mine": 1}')
+    assert run(mine, "--output", other).code == 2
+    assert other.read_text() == '{"mine": 1}'
+    assert run(mine, "--output", mine).code == 2
+    for _ in range(2):  # over what the command wrote before
+        assert run(mine).code == 0
+    assert json.loads((tmp_path / "a.advised.json").read_text()) != json.loads(mine.read_text())
+
+
 def test_wrong_usage(run: Callable[..., Outcome], file: Path) -> None:
     assert run().code == 2
     assert "no duration" in run(file, "--worst-batch", "soon").err

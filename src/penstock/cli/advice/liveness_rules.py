@@ -113,7 +113,7 @@ def max_poll_interval(given: GivenConfiguration, situation: Situation) -> Iterat
         word = "refused"
         reason = f"librdkafka wants it to be at least the session ({in_words(session)})."
         needed = max(needed, session)
-    elif worst is None or interval >= worst * 3 // 2:
+    elif worst is None or 2 * interval >= 3 * worst:
         return
     elif interval <= worst:
         word = "too short"

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import click
 
+from penstock.cli.advice.advise import advise
+from penstock.cli.advice.corrected_file import corrected_text
+from penstock.cli.advice.given_configuration import Client, GivenConfiguration, read_configuration
+from penstock.cli.advice.report import advice_document, advice_lines, situation_words
+from penstock.cli.advice.situation import Deploy, GroupKind, Situation, duration_ms, size_bytes
+from penstock.cli.advice.templates import TEMPLATES, template_text
 from penstock.cli.options import json_option
 from penstock.cli.terminal import data, print_json, talk
 
-if TYPE_CHECKING:
-    from penstock.cli.advice.given_configuration import Client, GivenConfiguration
-    from penstock.cli.advice.situation import Deploy, GroupKind, Situation
-
 __all__ = ["command"]
 
-_KINDS: tuple[GroupKind, ...] = ("classic", "consumer", "streams")
-_TEMPLATES = ("first-steps", "tuned", "decoupled", "k8s-static", "k8s-consumer-protocol")
-_NAMES: dict[str, Deploy] = {
+_KINDS: tuple[GroupKind, ...] = get_args(GroupKind)
+_DEPLOYS: dict[str, Deploy] = {
     "kept-names": "kept-names",
     "changing-names": "changing-names",
     "statefulset": "kept-names",
@@ -29,47 +31,41 @@ _OURS = "# Advised by penstock advise."
 ADVICE_TO_FOLLOW = 4
 
 
-class _Duration(click.ParamType[int]):
-    name = "duration"
+class _Amount(click.ParamType[int]):
+    """A number with a unit behind it, as `read` takes it."""
+
+    def __init__(self, name: str, read: Callable[[str], int]) -> None:
+        self.name = name
+        self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from penstock.cli.advice.situation import duration_ms
-
         try:
-            return value if isinstance(value, int) else duration_ms(value)
+            return value if isinstance(value, int) else self._read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class _Size(click.ParamType[int]):
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from penstock.cli.advice.situation import size_bytes
-
-        try:
-            return value if isinstance(value, int) else size_bytes(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+_DURATION = _Amount("duration", duration_ms)
+_SIZE = _Amount("size", size_bytes)
 
 
 @click.command("advise")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--group", "kind", type=click.Choice(_KINDS), help="The kind of group. [default: told by FILE, or asked]")
-@click.option("--worst-batch", type=_Duration(), metavar="TIME", help="From a poll to the next on the worst day: 240s.")
-@click.option("--longest-pause", type=_Duration(), metavar="TIME", help="Of the whole process, as by its collector.")
-@click.option("--restart", type=_Duration(), metavar="TIME", help="From an instance's end to its successor's start.")
+@click.option("--worst-batch", type=_DURATION, metavar="TIME", help="From a poll to the next on the worst day: 240s.")
+@click.option("--longest-pause", type=_DURATION, metavar="TIME", help="Of the whole process, as by its collector.")
+@click.option("--restart", type=_DURATION, metavar="TIME", help="From an instance's end to its successor's start.")
 @click.option(
     "--deploy",
-    type=click.Choice(list(_NAMES)),
+    type=click.Choice(_DEPLOYS),
     help="Whether an instance keeps its name over a restart (a StatefulSet does, a Deployment does not).",
 )
 @click.option("--hands-over", is_flag=True, help="Records are handed to other threads behind the poll.")
-@click.option("--state-size", type=_Size(), metavar="SIZE", help="State of an instance of a streams group: 20GB.")
+@click.option("--state-size", type=_SIZE, metavar="SIZE", help="State of an instance of a streams group: 20GB.")
 @click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Whose names and defaults. [default: told]")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The corrected file.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 4 when there are errors or risks.")
-@click.option("--template", type=click.Choice(_TEMPLATES), help="Print a configuration to hand out, and nothing else.")
+@click.option("--template", type=click.Choice(TEMPLATES), help="Print a configuration to hand out, nothing else.")
 @json_option
 def command(
     file: Path | None,
@@ -96,10 +92,6 @@ def command(
       penstock advise librdkafka.json --group classic --longest-pause 8s --check
       penstock advise --template k8s-static
     """
-    from penstock.cli.advice.given_configuration import read_configuration
-    from penstock.cli.advice.situation import Situation
-    from penstock.cli.advice.templates import template_text
-
     if template is not None:
         data(template_text(template, client or "java").rstrip())
         return 0
@@ -111,11 +103,7 @@ def command(
         worst_batch_ms=worst_batch,
         longest_pause_ms=longest_pause,
         restart_ms=restart,
-        deploy=None
-        if deploy is None
-        else "kept-names"
-        if deploy in ("kept-names", "statefulset")
-        else "changing-names",
+        deploy=_DEPLOYS[deploy] if deploy else None,
         hands_over=hands_over,
         state_bytes=state_size,
     )
@@ -125,8 +113,9 @@ def command(
 def _kind(given: GivenConfiguration) -> GroupKind:
     """As the file says; a person is asked; else classic, which is what a client does that is not told."""
     said = (given.given("group.protocol") or "").lower()
-    if said in ("consumer", "streams", "classic"):
-        return said  # type: ignore[return-value]
+    for kind in _KINDS:
+        if said == kind:
+            return kind
     if sys.stdin.isatty() and sys.stderr.isatty():
         asked: GroupKind = click.prompt(
             "Which kind of group is it for", type=click.Choice(_KINDS), default="classic", err=True
@@ -146,10 +135,6 @@ def _advise(
     check: bool,
     as_json: bool,
 ) -> int:
-    from penstock.cli.advice.advise import advise
-    from penstock.cli.advice.corrected_file import corrected_text
-    from penstock.cli.advice.report import advice_document, advice_lines, situation_words
-
     advice = advise(given, situation)
     written = None
     if advice.corrected.values != given.values and not check:
@@ -171,13 +156,16 @@ def _advise(
 
 def _written(file: Path, output: Path | None, text: str, given: GivenConfiguration) -> Path:
     """Never over a file that is not ours; with the rights of the file it corrects, since it holds the same secrets."""
-    target = output or file.with_name(f"{file.stem}.advised{file.suffix}")
+    advised = file.with_name(f"{file.stem}.advised{file.suffix}")
+    target = output or advised
     if given.form == "properties":
         text = f"{_OURS}\n{text}"
-        if target.exists() and not target.read_text(encoding="utf-8", errors="replace").startswith(_OURS):
-            raise click.UsageError(f"{target} is there and was not written by this command; name another by --output.")
-    elif target.exists() and output is None and target == file:
-        raise click.UsageError(f"{target} is there; name another file by --output.")
+        ours = not target.exists() or target.read_text(encoding="utf-8", errors="replace").startswith(_OURS)
+    else:
+        # JSON has no comment to sign with: the name we give is the sign.
+        ours = not target.exists() or target == advised
+    if not ours:
+        raise click.UsageError(f"{target} is there and was not written by this command; name another by --output.")
     mode = file.stat().st_mode & 0o777
     target.touch(mode=mode)
     target.chmod(mode)
