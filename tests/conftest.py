@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+import hypothesis
 import pytest
+
+# What a loaded machine makes slow is not wrong.
+hypothesis.settings.register_profile("penstock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("penstock")
 
 # A run started in the background by a shell ignores SIGINT, and its children would inherit that: Ctrl-C is tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
