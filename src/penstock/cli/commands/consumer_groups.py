@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.consumer_groups.options import STATES, TYPES, ConsumerGroupOptions
-from penstock.cli.group_offsets.options import reset_options
-from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
+from penstock.cli.group_options import action_options, connection_options, coordinator_address, reset_options
+from penstock.cli.options import open_admin
 from penstock.cli.terminal import data, print_json, talk
 from penstock.cli.text_table import Column, kafka_table
 from penstock.client.group_admin import plain_name
@@ -34,27 +34,10 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
 
 
 @click.command("consumer-groups")
-@click.option("--list", "list_", is_flag=True, help="List the classic and consumer groups.")
-@click.option("--describe", is_flag=True, help="Describe groups: offsets and lag, or --members, or --state.")
-@click.option("--delete", is_flag=True, help="Delete groups without members, with their offsets.")
-@click.option("--delete-offsets", is_flag=True, help="Forget positions of one group, of the --topic given.")
-@click.option(
-    "--reset-offsets", is_flag=True, help="Set positions of groups without members; with --dry-run or --execute."
+@action_options(
+    "classic and consumer groups", members="the members", verbose="epochs, assignments and targets", topic="--topic"
 )
 @click.option("--validate-regex", metavar="REGEX", help="Whether brokers take this regular expression (RE2).")
-@click.option("--group", "groups", multiple=True, metavar="ID", help="The group; may be repeated.")
-@click.option("--all-groups", is_flag=True, help="All classic and consumer groups.")
-@click.option("--members", is_flag=True, help="With --describe: the members.")
-@click.option("--offsets", is_flag=True, help="With --describe: offsets and lag of each partition (the default).")
-@click.option(
-    "--state",
-    "state",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    metavar="[STATE,…]",
-    help="With --list: the state of each group, or only groups in these states. With --describe: the group's state.",
-)
 @click.option(
     "--type",
     "type_",
@@ -64,7 +47,6 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
     metavar="[TYPE,…]",
     help="With --list: the type of each group, or only groups of these types.",
 )
-@click.option("--verbose", is_flag=True, help="With --describe: epochs, assignments and targets as well.")
 @click.option(
     "--topic",
     "topics",
@@ -74,10 +56,7 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
 )
 @click.option("--all-topics", is_flag=True, help="With --reset-offsets: all partitions with a committed position.")
 @reset_options
-@timeout_option
-@command_config_option
-@bootstrap_option
-@json_option
+@connection_options
 def command(**given: Any) -> int:
     """List, describe, delete and reset groups of consumers, with kafka-consumer-groups' flags and output.
 
@@ -195,7 +174,8 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
     elif group.state in REBALANCING:
         talk(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
     if options.view == "state":
-        lines = state_lines(group, _coordinator(admin, group.group_id), options.verbose)
+        address, node = coordinator_address(admin, group.group_id)
+        lines = state_lines(group, f"{address}  ({node})", options.verbose)
     elif options.view == "members":
         lines = member_lines(group, options.verbose)
     else:
@@ -205,12 +185,6 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
         data()
     for line in lines:
         data(line)
-
-
-def _coordinator(admin: Admin, group_id: str) -> str:
-    node = admin.client.coordinator_for(group_id)
-    address = admin.client.metadata((), refresh=True).brokers[node]
-    return f"{address.host}:{address.port}  ({node})"
 
 
 def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object]:

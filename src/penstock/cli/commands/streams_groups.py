@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.group_offsets.options import reset_options
+from penstock.cli.group_options import action_options, connection_options, coordinator_address, reset_options
 from penstock.cli.group_report import member_lines, offset_lines, state_lines
-from penstock.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
+from penstock.cli.options import open_admin
 from penstock.cli.streams_groups.options import STATES, StreamsGroupOptions
 from penstock.cli.terminal import data, print_json, talk
 from penstock.cli.text_table import kafka_table
@@ -28,27 +28,12 @@ __all__ = ["command"]
 
 
 @click.command("streams-groups", context_settings={"ignore_unknown_options": False})
-@click.option("--list", "list_", is_flag=True, help="List the streams groups.")
-@click.option("--describe", is_flag=True, help="Describe groups: offsets and lag, or --members, or --state.")
-@click.option("--delete", is_flag=True, help="Delete groups without members, with their offsets.")
-@click.option("--delete-offsets", is_flag=True, help="Forget positions of one group, of the --input-topic given.")
-@click.option(
-    "--reset-offsets", is_flag=True, help="Set positions of groups without members; with --dry-run or --execute."
+@action_options(
+    "streams groups",
+    members="the members and their tasks",
+    verbose="epochs, targets and positions",
+    topic="--input-topic",
 )
-@click.option("--group", "groups", multiple=True, metavar="ID", help="The group; may be repeated.")
-@click.option("--all-groups", is_flag=True, help="All streams groups.")
-@click.option("--members", is_flag=True, help="With --describe: the members and their tasks.")
-@click.option("--offsets", is_flag=True, help="With --describe: offsets and lag of each partition (the default).")
-@click.option(
-    "--state",
-    "state",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    metavar="[STATE,…]",
-    help="With --list: the state of each group, or only groups in these states. With --describe: the group's state.",
-)
-@click.option("--verbose", is_flag=True, help="With --describe: epochs, targets and positions as well.")
 @click.option(
     "--input-topic",
     "input_topics",
@@ -70,10 +55,7 @@ __all__ = ["command"]
     is_flag=True,
     help="With --delete, or --reset-offsets --execute: delete the group's repartition and changelog topics as well.",
 )
-@timeout_option
-@command_config_option
-@bootstrap_option
-@json_option
+@connection_options
 def command(**given: Any) -> int:
     """List, describe, delete and reset streams groups, with kafka-streams-groups' flags and output.
 
@@ -154,19 +136,14 @@ def _describe(admin: Admin, group: StreamsGroupDescription, options: StreamsGrou
         data(sentence) if options.view == "state" else talk(sentence)
     lines: list[str] = []
     if options.view == "state":
-        lines = state_lines(group, _coordinator(admin, group.group_id), options.verbose)
+        address, node = coordinator_address(admin, group.group_id)
+        lines = state_lines(group, f"{address} ({node})", options.verbose)
     elif group.members and options.view == "members":
         lines = member_lines(group, options.verbose)
     elif group.members:
         lines = offset_lines(admin, group, options.verbose)
     for line in lines:
         data(line)
-
-
-def _coordinator(admin: Admin, group_id: str) -> str:
-    node = admin.client.coordinator_for(group_id)
-    address = admin.client.metadata((), refresh=True).brokers[node]
-    return f"{address.host}:{address.port} ({node})"
 
 
 def _document(admin: Admin, group: StreamsGroupDescription) -> dict[str, object]:

@@ -6,7 +6,7 @@ A position outside its log is moved to the log's end or start, a moment without 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,56 +14,10 @@ from penstock.cli.group_offsets.moments import duration_ms, moment_ms
 from penstock.cli.group_offsets.partitions import TopicPartition
 
 if TYPE_CHECKING:
+    from penstock.cli.group_options import GroupOptions
     from penstock.client.admin import Admin
 
-__all__ = ["SCENARIOS", "NewPositions", "Scenario", "given_scenarios"]
-
-SCENARIOS = (
-    "--to-offset",
-    "--to-earliest",
-    "--to-latest",
-    "--to-current",
-    "--to-datetime",
-    "--by-duration",
-    "--shift-by",
-    "--from-file",
-)
-
-
-class Scenario(Protocol):
-    """The options that say where to; one of them was given. `--from-file` is the caller's."""
-
-    @property
-    def to_offset(self) -> int | None: ...
-    @property
-    def to_earliest(self) -> bool: ...
-    @property
-    def to_latest(self) -> bool: ...
-    @property
-    def to_current(self) -> bool: ...
-    @property
-    def to_datetime(self) -> str | None: ...
-    @property
-    def by_duration(self) -> str | None: ...
-    @property
-    def shift_by(self) -> int | None: ...
-    @property
-    def from_file(self) -> object: ...
-
-
-def given_scenarios(options: Scenario) -> dict[str, bool]:
-    """Which of SCENARIOS were given."""
-    given = (
-        options.to_offset is not None,
-        options.to_earliest,
-        options.to_latest,
-        options.to_current,
-        options.to_datetime is not None,
-        options.by_duration is not None,
-        options.shift_by is not None,
-        options.from_file is not None,
-    )
-    return dict(zip(SCENARIOS, given, strict=True))
+__all__ = ["NewPositions"]
 
 
 class NewPositions:
@@ -74,7 +28,7 @@ class NewPositions:
         self.sentences: list[str] = []
         self.warnings: list[str] = []
 
-    def planned(self, options: Scenario, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def planned(self, options: GroupOptions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Raises click.UsageError: nothing is committed that could be shifted."""
         if options.to_offset is not None:
             return self.inside(dict.fromkeys(partitions, options.to_offset))
