@@ -59,6 +59,8 @@ SETTINGS: dict[str, object] = {
     "super.users": "User:ANONYMOUS",
 }
 PATIENCE_SECONDS = 60
+CALL_SECONDS = 5
+"""What librdkafka's transactional calls get as their timeout."""
 
 
 class Crash:
@@ -83,6 +85,8 @@ class Crash:
         self.access = Access(Random(5), kinds=("password", "rule"))
         self.starts: list[float] = []
         self.topic_ids: dict[str, Any] = {}
+        self.calls_without_end = 0
+        self._abandoned: list[Any] = []  # kept: to end them would be to wait for the call
         self._producers: list[Any] = []
         self._consumers: list[Any] = []
         self._threads: list[threading.Thread] = []
@@ -101,7 +105,7 @@ class Crash:
                 break
         self.stopping.set()
         for thread in self._threads:
-            thread.join(4 * PATIENCE_SECONDS)  # a foreign transaction has several waits of that length
+            thread.join(4 * PATIENCE_SECONDS)
             if thread.is_alive():
                 self.failures.append(f"{thread.name} does not come to an end")
         for producer in self._producers:
@@ -307,7 +311,10 @@ class Crash:
         while True:
             producer = Producer(self._foreign_settings() | {"transactional.id": "crash", "message.timeout.ms": 50_000})
             try:
-                producer.init_transactions(PATIENCE_SECONDS)
+                in_time(producer.init_transactions)
+            except TimeoutError:
+                self.calls_without_end += 1
+                self._abandoned.append(producer)
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise
@@ -339,11 +346,11 @@ class Crash:
                 if chance.random() < 0.5:
                     self.with_offset.add(number[0])
                     place = TopicPartition(TRANSACTIONS, 0, number[0])
-                    producer[0].send_offsets_to_transaction([place], group, PATIENCE_SECONDS)
+                    in_time(producer[0].send_offsets_to_transaction, [place], group)
                 if ending == "committed":
-                    producer[0].commit_transaction(PATIENCE_SECONDS)
+                    in_time(producer[0].commit_transaction)
                 else:
-                    producer[0].abort_transaction(PATIENCE_SECONDS)
+                    in_time(producer[0].abort_transaction)
                 self.transactions[ending].add(number[0])
                 self.acknowledged += 1
             except KafkaException as error:
@@ -351,11 +358,38 @@ class Crash:
                 try:
                     if not error.args[0].txn_requires_abort():
                         raise
-                    producer[0].abort_transaction(PATIENCE_SECONDS)
-                except KafkaException:  # its epoch was raised by a request whose answer was lost: begun anew
+                    in_time(producer[0].abort_transaction)
+                except (KafkaException, TimeoutError):  # its epoch was raised by a request whose answer was lost
                     producer[0] = self._transactions_begun()
+            except TimeoutError:
+                self.transactions["doubtful"].add(number[0])
+                self.calls_without_end += 1
+                self._abandoned.append(producer[0])
+                producer[0] = self._transactions_begun()
 
         return work
+
+
+def in_time(call: Callable[..., Any], *arguments: object) -> None:
+    """A call of librdkafka with a timeout. It may outlive that for ever: when the connection breaks over which it asks
+    for a group's coordinator, `send_offsets_to_transaction` never asks again (seen with 2.16; nothing was sent or
+    awaited any more, the broker had answered all it was asked). Raises TimeoutError then, and what the call raises.
+    """
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call(*arguments, CALL_SECONDS)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(2 * CALL_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"{call} did not come back in time")
+    if raised:
+        raise raised[0]
 
 
 def crash(cycles: int, *, seed: int, directory: Path, slower: float = 1.0) -> Crash:
@@ -384,7 +418,8 @@ def main() -> int:
             f"{arguments.cycles} cycles, {len(run.starts)} starts, {time.monotonic() - began:.0f} s; "
             f"{run.acknowledged} acknowledgements; {run.access.acknowledgements} changes of rules and passwords; "
             f"transactions of confluent-kafka: { {name: len(numbers) for name, numbers in run.transactions.items()} }, "
-            f"{len(run.with_offset)} with an offset; our own: {dict(Counter(run.own_transactions.outcomes.values()))}, "
+            f"{len(run.with_offset)} with an offset, {run.calls_without_end} calls without end; "
+            f"our own: {dict(Counter(run.own_transactions.outcomes.values()))}, "
             f"{len(run.own_transactions.offsets)} with an offset; start: median "
             f"{starts[len(starts) // 2] * 1000:.0f} ms, longest {starts[-1] * 1000:.0f} ms"
         )
