@@ -21,6 +21,8 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 LONGEST_FIRST = (
     "spark/test_kills.py",
     "spark/test_commit_path_crashes.py",
+    "interop/test_kafka_streams_application.py",
+    "chaos/test_chaos.py",
     "simulator/test_seeds.py",
     "interop/test_streams_app_on_kafka.py",
     "cli/test_run.py",
@@ -34,8 +36,10 @@ LONGEST_FIRST = (
     "interop/test_java_consumers_on_our_broker.py",
     "interop/test_consumers_on_kafka.py",
     "interop/test_consumer_groups_like_kafka.py",
-    "interop/test_kafka_streams_application.py",
+    "durability/test_crash.py",
     "fuzz/test_fuzz.py",
+    "durability/test_soak.py",
+    "docs/test_readme.py",
     "cli/test_application.py",
     "spark/test_bad_input.py",
 )

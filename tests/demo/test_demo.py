@@ -55,7 +55,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert any("topic " in line for line in iter(demo.stdout.readline, ""))  # the applications start now
     demo.send_signal(signal.SIGINT)
     _, said = demo.communicate(timeout=60)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, said
     assert "interrupted; everything is ended and removed" in said
     assert children_of(tmp_path) == []
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("penstock-demo-")]
