@@ -1,6 +1,7 @@
 """Older formats, files that are no stores, replays that lost their store, directories, newest values."""
 
 import os
+import random
 import shutil
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StateError
-from penstock.spark.runtime import store_files
+from penstock.spark.runtime import store_files, store_pages
 from penstock.spark.runtime.bulk_load import name_of_key, newest_values
 from penstock.spark.runtime.replay import committed_position
 from penstock.spark.runtime.rows import decode_rows
@@ -86,6 +87,74 @@ def test_a_truncated_file_is_set_aside_before_it_is_mapped(tmp_path, kept):
     assert store.position() is None
     assert store.count() == 0
     assert (store.rebuilt is None) == (kept == 0.0), "an empty file is a new store"
+    store.close()
+
+
+def undone(path):
+    """A store after a batch that was killed: the next attempt undoes it. Whether a page was counted, never written."""
+    for seed in range(400):
+        chance = random.Random(seed)
+        store = TaskStore(path, IDENTITY)
+        for after, key, count in ((None, batch(1), 50), (batch(1), batch(2), 300), (batch(1), batch(3), 5)):
+            keys = sorted({b"%06d" % chance.randrange(2000) for _ in range(count)})
+            position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
+            store.prepare(after, position, keys, lambda old: [b"x" * 20 for _ in old], lambda: 1)
+        pages, page_bytes = store._environment.info()["last_pgno"] + 1, store._environment.stat()["psize"]
+        if (path / "data.mdb").stat().st_size < pages * page_bytes:
+            return store
+        store.close()
+        shutil.rmtree(path)
+    raise AssertionError("LMDB writes every page now: this way to a short file is closed")
+
+
+def test_a_file_that_lacks_only_free_pages_is_whole(tmp_path):
+    store = undone(tmp_path / "s")
+    kept = dict(store.values())
+    store.close()
+    assert position_on_disk(tmp_path / "s", IDENTITY).batch == batch(1)
+    again = TaskStore(tmp_path / "s", IDENTITY)
+    assert again.rebuilt is None
+    assert dict(again.values()) == kept
+    again.close()
+    data = tmp_path / "s" / "data.mdb"
+    os.truncate(data, data.stat().st_size - 4096)  # and now one that is in use, or the list of free ones itself
+    last = TaskStore(tmp_path / "s", IDENTITY)
+    assert "its pages need" in last.rebuilt
+    last.close()
+
+
+def changed(store, _keys):
+    for number in range(2, 12):
+        some = [b"%06d" % n for n in range(0, 500, number)]
+        store.begin_replay(batch(number), 0, 500)
+        store.load(batch(number), binary(some), binary([None] * len(some)), 500)
+
+
+def emptied(store, keys):
+    """So many pages at once that their numbers fill pages of their own."""
+    store.begin_replay(batch(2), keys + 1, keys + 2)
+
+
+def pinned(store, keys):
+    """A reader holds what 300 transactions free, so the list becomes a tree."""
+    with store._environment.begin():
+        for number in range(2, 302):
+            store.place(StorePosition(batch=batch(number), input_offsets={}, changelog_offset=keys))
+
+
+@pytest.mark.parametrize(("change", "keys"), [(changed, 500), (emptied, 100_000), (pinned, 10)])
+def test_every_page_is_in_use_or_free(tmp_path, change, keys):
+    """What `store_pages` reads of the free list, held against LMDB's own counts."""
+    store = filled(tmp_path / "s", keys)
+    change(store, keys)
+    environment = store._environment
+    with environment.begin() as snapshot, (tmp_path / "s" / "data.mdb").open("rb") as file:
+        trees = [snapshot.stat(store._meta), snapshot.stat(store._values), environment.stat()]
+        used = sum(tree[kind] for tree in trees for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        found = store_pages.free_list(file.fileno(), snapshot.id(), environment.stat()["psize"])
+        assert len(set(found.free)) == len(found.free) > 0
+        assert (found.own_pages > 1) == (change is not changed), "a list of one page, of several"
+        assert 2 + used + found.own_pages + len(found.free) == environment.info()["last_pgno"] + 1
     store.close()
 
 
