@@ -110,13 +110,12 @@ def test_a_cooperative_member_gives_back_topics_that_it_reads_no_more() -> None:
 
 def lead(strategy: Any = "range", members: Mapping[str, bytes] | None = None) -> GroupScript:
     made = script(strategy)
-    made.next_sent()
+    (offered, *_) = made.next_sent().protocols
     listed = members or {
         "m1": encode_subscription(Subscription(topics=("flights",))),
         "m2": encode_subscription(Subscription(topics=("flights", "delays"))),
     }
-    name = made.member._assignors and next(iter(made.member._assignors))
-    made.answer(joined(leader="m1", members=listed, protocol=name))
+    made.answer(joined(leader="m1", members=listed, protocol=offered.name))
     return made
 
 

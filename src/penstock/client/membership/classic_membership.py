@@ -6,33 +6,17 @@ Rules it obeys:
 - While the application gives back or takes over, heartbeats go on; while a join or a sync is out there are none.
 - `UNKNOWN_MEMBER_ID` and `ILLEGAL_GENERATION` lose everything and join again; with the second the id stays.
 - The leader asks for the partitions of all topics that anybody reads, looks at them again at `metadata.max.age.ms`, and
-  begins a rebalance when they changed. Members that send nonsense get nothing; the others do not suffer.
+  begins a rebalance when they changed. What goes to and from the assignors is in `group_assignors`.
 - Static members (KIP-345) do not leave: their session waits for their return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeVar
 
-from penstock.assignors.assignor import (
-    NO_GENERATION,
-    Assignment,
-    Assignor,
-    RebalanceProtocol,
-    Subscription,
-    TopicPartition,
-)
-from penstock.assignors.consumer_protocol import (
-    MalformedUserData,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from penstock.assignors.registry import common_protocol
+from penstock.assignors.assignor import NO_GENERATION, Assignor
 from penstock.client.membership.classic_requests import heartbeat_request, join_request, leave_request, sync_request
+from penstock.client.membership.group_assignors import GroupAssignors
 from penstock.client.membership.group_errors import COORDINATOR_GONE
 from penstock.client.membership.group_member import RESTING, GroupMember, GroupMemberState
 from penstock.client.membership.request_manager import NEVER_MS, PollResult
@@ -47,8 +31,6 @@ __all__ = ["ClassicMembership"]
 
 JOIN_MARGIN_MS = 5_000  # behind the rebalance timeout: so long the coordinator may take to answer a join
 HEARTBEAT_TIMEOUT_MS = 30_000
-
-Answer = TypeVar("Answer")
 
 _S = GroupMemberState
 _BEATING = frozenset({_S.PREPARING, _S.RECONCILING, _S.STABLE})
@@ -80,12 +62,11 @@ class ClassicMembership(GroupMember):
         rack_id: str | None = None,
     ) -> None:
         super().__init__(group_id, chance=chance, instance_id=instance_id)
-        self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._cooperative = common_protocol(assignors) is RebalanceProtocol.COOPERATIVE
+        self._assignors = GroupAssignors(group_id, assignors, rack_id=rack_id, notice=self._notice)
+        self._cooperative = self._assignors.are_cooperative
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
-        self._rack_id = rack_id
         self._look = TopicLook(metadata_max_age_ms)
         self._heartbeat_ms = 0
         self._protocol_name = ""
@@ -242,40 +223,14 @@ class ClassicMembership(GroupMember):
         return self._asked("heartbeat", heartbeat_request(self._group_id, self.identity), now_ms)
 
     def _join_request(self) -> object:
-        topics = self._resolved.names
         return join_request(
             self._group_id,
             self.identity,
-            [
-                (assignor.name, self._ask(assignor.name, partial(self._subscription, assignor, topics)))
-                for assignor in self._assignors.values()
-            ],
+            self._assignors.protocols(self._resolved.names, self._owned, self.identity.generation),
             session_timeout_ms=self._session_timeout_ms,
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             reason=self._reason,
         )
-
-    def _subscription(self, assignor: Assignor, topics: tuple[str, ...]) -> bytes:
-        return encode_subscription(
-            Subscription(
-                topics=topics,
-                user_data=assignor.subscription_user_data(topics),
-                owned_partitions=self._owned,
-                generation_id=self.identity.generation,
-                rack_id=self._rack_id,
-            )
-        )
-
-    def _ask(self, name: str, ask: Callable[[], Answer]) -> Answer:
-        """What an assignor says. One of the application's own may raise anything, or say what cannot be written."""
-        try:
-            return ask()
-        except Exception as error:
-            raise UserCodeError(
-                "user-code",
-                f"the assignor {name} of {self._group_id} raised {type(error).__name__}: {error}",
-                "correct the assignor; the group waits for a leader that can divide its partitions",
-            ) from error
 
     def _sync_request(self) -> object:
         return sync_request(self._group_id, self.identity, self._protocol_name, self._assignments)
@@ -330,22 +285,11 @@ class ClassicMembership(GroupMember):
             self._refused(code)
 
     def _lead(self, reply: Joined, now_ms: int) -> None:
-        self._group_topics = frozenset(topic for each in self._members(reply).values() for topic in each.topics)
+        self._group_topics = frozenset(
+            topic for each in self._assignors.members(reply).values() for topic in each.topics
+        )
         self._enter(_S.ASSIGNING if self._group_topics else _S.SYNCING)
         self._retry_ms = now_ms
-
-    def _members(self, reply: Joined) -> dict[str, Subscription]:
-        """What everybody says; who cannot be understood reads nothing."""
-        members: dict[str, Subscription] = {}
-        for member in reply.members:
-            try:
-                members[member.member_id] = decode_subscription(
-                    bytes(member.metadata), instance_id=member.group_instance_id
-                )
-            except MalformedUserData as error:
-                self._notice(f"{self._group_id}: the subscription of {member.member_id} cannot be read: {error}")
-                members[member.member_id] = Subscription(topics=(), instance_id=member.group_instance_id)
-        return members
 
     def _on_partitions(self, response: Metadata, now_ms: int) -> None:
         """The leader's work, now that it knows what there is to divide."""
@@ -359,10 +303,9 @@ class ClassicMembership(GroupMember):
         self._retry_ms = now_ms
         if joined.skip_assignment:
             return  # a static leader came back: the group's assignment stands (KIP-814)
-        members = self._members(joined)
-        assignor = self._assignors[self._protocol_name]
+        members = self._assignors.members(joined)
         try:
-            self._assignments = self._ask(assignor.name, partial(_divided, assignor, counts, members))
+            self._assignments = self._assignors.divided(self._protocol_name, counts, members)
         except UserCodeError as failed:
             self.stop(failed)
 
@@ -386,15 +329,9 @@ class ClassicMembership(GroupMember):
             self._refused(code)
 
     def _take_assignment(self, data: bytes) -> None:
+        generation = self.identity.generation
         try:
-            assignment = decode_assignment(data)
-        except MalformedUserData as error:
-            self._notice(f"{self._group_id}: the leader's assignment cannot be read: {error}")
-            assignment = Assignment()
-        given = self._subscribed(assignment)
-        assignor = self._assignors[self._protocol_name]
-        try:
-            self._ask(assignor.name, partial(assignor.on_assignment, assignment, self.identity.generation))
+            given = self._assignors.taken(self._protocol_name, data, self._resolved.names, generation)
         except UserCodeError as failed:
             self.stop(failed)
             return
@@ -406,19 +343,6 @@ class ClassicMembership(GroupMember):
         self._tell(revoked=revoked, assigned=added)
         if revoked and self._cooperative:
             self._wants_rejoin("gave partitions back that others are to get")
-
-    def _subscribed(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
-        """What of it can be meant for this member: a leader that errs must not make it read what it did not ask for."""
-        topics = set(self._resolved.names)
-        given = sorted(dict.fromkeys(assignment.partitions))
-        kept = tuple(each for each in given if each[0] in topics and each[1] >= 0)
-        if len(kept) < len(given):
-            strange = next(each for each in given if each not in kept)
-            self._notice(
-                f"{self._group_id}: the leader assigned {strange[0]}-{strange[1]}, which this member does not read; "
-                f"{len(given) - len(kept)} such partitions are passed over"
-            )
-        return kept
 
     def _on_heartbeat(self, code: ErrorCode, now_ms: int) -> None:
         self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
@@ -470,9 +394,3 @@ class ClassicMembership(GroupMember):
     def _maybe_forget_coordinator(self, code: ErrorCode) -> None:
         if code in COORDINATOR_GONE:
             self._lookup.forget()
-
-
-def _divided(assignor: Assignor, counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, bytes]:
-    """Each member's share as it travels; who was left out has nothing."""
-    assigned = assignor.assign(counts, members)
-    return {member_id: encode_assignment(assigned.get(member_id, Assignment())) for member_id in members}
