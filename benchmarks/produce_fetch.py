@@ -66,6 +66,7 @@ def by_turns(fsync: str, fsync_kafka: str, megabytes: int, arguments: argparse.N
                     for way, figure in found.items():
                         key = f"{way}, {size} B, clients {clients}", contender.name
                         figures.setdefault(key, []).append(figure)
+                        print(f"{contender.name}, {key[0]}: {figure['mb_per_s']:.1f} MB/s", file=sys.stderr, flush=True)
         return report(figures, contenders, megabytes, arguments)
 
 
@@ -125,6 +126,7 @@ def produce(contender: Contender, topic: str, size: int, clients: int, megabytes
 def fetch(contender: Contender, topic: str, size: int, clients: int, megabytes: int) -> dict[str, float]:
     records = megabytes * MIB // size // clients * clients
     arguments = ["--bootstrap-server", contender.bootstrap_servers, "--topic", topic, "--num-records", str(records)]
+    arguments += ["--timeout", "60000"]  # a busy broker may need more than the tool's ten seconds for the join
     cpu, began = contender.cpu_seconds(), time.monotonic()
     said = outputs(
         [tool(CONSUMER, [*arguments, "--group", f"{topic}-{i}", "--hide-header"]) for i in range(clients)], DEADLINE_S
