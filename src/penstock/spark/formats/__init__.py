@@ -49,14 +49,13 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     bad: Sequence[BadRow] = ()
     columns: dict[str, pa.Array] = {}
     if source.value_format == "json":
-        batch, bad = decode_json(_column(records, "value"), source.schema_json, source.time_zone)
+        used = None if source.columns_needed is None else [name for name in wanted if name != COORDINATES_COLUMN]
+        batch, bad = decode_json(_column(records, "value"), source.schema_json, source.time_zone, used)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     elif source.value_format == "string":
         columns["value"], bad = _strings(_column(records, "value"))
     else:
-        columns = _coordinates(records, topic, partition)
-        columns["value"] = _column(records, "value")
-        columns["timestampType"] = _timestamp_types(records)
+        columns = _raw(records, topic, partition, wanted)
     if COORDINATES_COLUMN in wanted:
         fields = _coordinates(records, topic, partition)
         columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
@@ -121,6 +120,14 @@ def _strings(values: pa.Array) -> tuple[pa.Array, list[BadRow]]:
             bad.append(BadRow(index, f"it is not UTF-8 at byte {error.start + 1}", excerpt(value)))
             texts.append(None)
     return pa.array(texts, pa.string()), bad
+
+
+def _raw(records: pa.Table | pa.RecordBatch, topic: str, partition: int, wanted: Sequence[str]) -> dict[str, pa.Array]:
+    """The columns of Spark's own Kafka source; those that cost something only when they are asked for."""
+    columns = {name: _column(records, name) for name in ("key", "value", "offset") if name in wanted}
+    if set(wanted) <= set(columns):
+        return columns
+    return _coordinates(records, topic, partition) | columns | {"timestampType": _timestamp_types(records)}
 
 
 def _coordinates(records: pa.Table | pa.RecordBatch, topic: str, partition: int) -> dict[str, pa.Array]:

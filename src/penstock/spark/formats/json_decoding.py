@@ -1,15 +1,16 @@
 """JSON records to columns: all at once where that is safe, record by record where it is not.
 
-pyarrow's reader is four times as fast as Spark's, but it reads lines, stops at the first bad one, and its timestamps
-are not Spark's. So records are joined to lines only when each begins with `{`, ends with `}` and holds no line break
-(then every line yields at least one row, and equal counts mean one each); timestamps and dates are read as text and
-parsed by Spark's rules; and a block that does not read is halved until the offending records stand alone, which
-`json_values` reads or refuses one by one.
+Flat schemas are read by one compiled pass (`json_columns`), which says of each record whether it is sure; all others
+take the next way. pyarrow's reader is four times as fast as Spark's, but it reads lines, stops at the first bad one,
+and its timestamps are not Spark's. So records are joined to lines only when each begins with `{`, ends with `}` and
+holds no line break (then every line yields at least one row, and equal counts mean one each); timestamps and dates are
+read as text and parsed by Spark's rules; and a block that does not read is halved until the offending records stand
+alone, which `json_values` reads or refuses one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +21,7 @@ from pyspark.sql.types import DateType, StructType, TimestampType
 
 from penstock.spark.formats.arrow_types import INSTANT, arrow_type, has_time
 from penstock.spark.formats.instants import dates, instants
+from penstock.spark.formats.json_columns import JsonColumns
 from penstock.spark.formats.json_values import BadRow, NotOfSchema, excerpt, row_of
 from penstock.spark.formats.schemas import struct_of
 
@@ -27,9 +29,14 @@ _SMALLEST_BLOCK = 32
 _LARGEST_BLOCK_BYTES = 1 << 30
 
 
-def decode_json(values: pa.Array, schema_json: str, zone_name: str) -> tuple[pa.RecordBatch, list[BadRow]]:
-    """A row per value, in order, and the values that do not decode (their rows are null)."""
-    return _decoder(schema_json, zone_name).decode(values)
+def decode_json(
+    values: pa.Array, schema_json: str, zone_name: str, wanted: Sequence[str] | None = None
+) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """A row per value, in order, and the values that do not decode (their rows are null).
+
+    `wanted`: the columns to make, None for all. Which values do not decode depends on the schema alone.
+    """
+    return _decoder(schema_json, zone_name).decode(values, wanted)
 
 
 @lru_cache(maxsize=64)
@@ -48,26 +55,48 @@ class _JsonDecoder:
             [pa.field(f.name, pa.string() if f.name in self._timed else f.type) for f in self._target]
         )
         self._vectorised = not nested_time
+        self._columns = JsonColumns(schema, zone_name) if JsonColumns.can_read(schema) else None
 
-    def decode(self, values: pa.Array) -> tuple[pa.RecordBatch, list[BadRow]]:
-        pieces: list[tuple[np.ndarray, pa.Table]] = []
-        alone: list[np.ndarray] = []
+    def decode(self, values: pa.Array, wanted: Sequence[str] | None) -> tuple[pa.RecordBatch, list[BadRow]]:
+        names = self._target.names if wanted is None else list(wanted)
         everything = np.arange(len(values))
-        regular = _regular(values) if self._vectorised else np.zeros(len(values), np.bool_)
-        alone.append(everything[~regular])
-        for rows, table, odd in self._blocks(values, everything[regular]):
+        pieces: list[tuple[np.ndarray, pa.Table]] = []
+        if self._columns is not None:
+            batch, odd = self._columns.read(values, names)
+            if not odd.any():
+                return batch, []
+            if names:  # a batch without columns has no length
+                pieces.append((everything[~odd], pa.Table.from_batches([batch]).filter(pa.array(~odd))))
+            everything = everything[odd]
+        bad: list[BadRow] = []
+        for rows, table in self._uncertain(values, everything, bad):
+            pieces.append((rows, table.select(names)))
+        if not names:
+            return pa.RecordBatch.from_arrays([], names=[]), bad
+        return self._in_order(pieces, names, len(values)), bad
+
+    def _uncertain(
+        self, values: pa.Array, rows: np.ndarray, bad: list[BadRow]
+    ) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        """These rows' columns, together where they can be read so."""
+        if not len(rows):
+            return
+        if self._vectorised:
+            regular = _regular(values if len(rows) == len(values) else values.take(pa.array(rows)))
+        else:
+            regular = np.zeros(len(rows), np.bool_)
+        alone = [rows[~regular]]
+        for block, table, odd in self._blocks(values, rows[regular]):
             if table is None:
-                alone.append(rows)
+                alone.append(block)
                 continue
             if odd.any():
-                alone.append(rows[odd])
-                rows, table = rows[~odd], table.filter(pa.array(~odd))
-            pieces.append((rows, table))
-        bad: list[BadRow] = []
+                alone.append(block[odd])
+                block, table = block[~odd], table.filter(pa.array(~odd))
+            yield block, table
         remaining = np.sort(np.concatenate(alone))
         if len(remaining):
-            pieces.append((remaining, self._one_by_one(values, remaining, bad)))
-        return self._in_order(pieces, len(values)), bad
+            yield remaining, self._one_by_one(values, remaining, bad)
 
     def _blocks(self, values: pa.Array, rows: np.ndarray) -> Iterator[tuple[np.ndarray, pa.Table | None, np.ndarray]]:
         """(rows, their columns or None when they must be read alone, which of them must be)."""
@@ -126,13 +155,14 @@ class _JsonDecoder:
         columns = [pa.array([row.get(field.name) for row in found], field.type) for field in self._target]
         return pa.Table.from_arrays(columns, schema=self._target)
 
-    def _in_order(self, pieces: list[tuple[np.ndarray, pa.Table]], count: int) -> pa.RecordBatch:
-        table = pa.concat_tables([piece for _, piece in pieces]) if pieces else self._target.empty_table()
+    def _in_order(self, pieces: list[tuple[np.ndarray, pa.Table]], names: list[str], count: int) -> pa.RecordBatch:
+        schema = pa.schema([self._target.field(name) for name in names])
+        table = pa.concat_tables([piece for _, piece in pieces]) if pieces else schema.empty_table()
         if len(pieces) > 1:
             order = np.argsort(np.concatenate([rows for rows, _ in pieces]), kind="stable")
             table = table.take(pa.array(order))
         columns = [column.combine_chunks() for column in table.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._target)
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         assert batch.num_rows == count
         return batch
 

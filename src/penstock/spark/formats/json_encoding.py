@@ -1,23 +1,27 @@
 """Rows to JSON records, as Spark's `to_json` writes them: null fields of structs left out, numbers as Java prints them.
 
 Timestamps are written with milliseconds and the offset of the session's time zone ("2013-01-01T05:06:07.123Z"), as
-Spark does by default. Each column becomes a column of text, then rows are joined: no Python object per row for the
-flat types.
+Spark does by default. Integers and strings are written by compiled loops (`json_text_kernels`), other columns become
+columns of text before: no Python object per row for the flat types.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.spark.formats import json_text_kernels as kernels
 from penstock.spark.formats.java_text import java_double, quoted
 
+_MOST_BYTES = 2**31 - 1  # of an array with 32-bit offsets
 _SPECIAL = r'[\x00-\x1f"\\]'
 
 
@@ -26,18 +30,71 @@ def encode_json(batch: pa.RecordBatch, columns: Sequence[str], *, exact_time: bo
 
     `exact_time` writes timestamp columns in UTC with microseconds: as parts of a key they must tell rows apart.
     """
-    if not len(batch):
+    rows = len(batch)
+    if not rows:
         return pa.array([], pa.binary())
-    parts: list[pa.Array] = []
-    for name in columns:
-        column = batch.column(name)
-        exact = exact_time and pa.types.is_timestamp(column.type)
-        texts = _exact_timestamps(column) if exact else text_of(column)
-        label = "," + quoted(name) + ":"
-        parts.append(pc.fill_null(pc.binary_join_element_wise(label, texts, ""), ""))
-    joined = pc.binary_join_element_wise(*parts, "")
-    inner = pc.utf8_slice_codeunits(joined, 1)
-    return pc.binary_join_element_wise("{", inner, "}", "").cast(pa.binary())
+    parts = [_part(batch.column(name), name, exact_time=exact_time) for name in columns]
+    sizes = np.zeros(rows, np.int64)
+    for part in parts:
+        if part.data is None:
+            kernels.add_integer_sizes(part.values, part.there, len(part.label), sizes)
+        else:
+            kernels.add_text_sizes(part.values, part.there, len(part.label) + 2 * part.quoted, sizes)
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(np.maximum(sizes, 1) + 1, out=offsets[1:])
+    cursors, target = offsets[:-1].copy(), np.empty(int(offsets[-1]), np.uint8)
+    for part in parts:
+        if part.data is None:
+            kernels.write_integers(part.values, part.there, part.label, cursors, target)
+        else:
+            kernels.write_texts(part.values, part.data, part.there, part.label, part.quoted, cursors, target)
+    kernels.close_rows(offsets, target)
+    if len(target) > _MOST_BYTES:
+        return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(target)])
+    return pa.Array.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(target)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One column as the kernels take it: integers, or with `data` texts between `values`; which rows have one."""
+
+    label: Any
+    values: Any
+    there: Any
+    data: Any = None
+    quoted: bool = False
+
+
+def _part(column: pa.Array, name: str, *, exact_time: bool) -> _Part:
+    label = _read_only(np.frombuffer(("," + quoted(name) + ":").encode(), np.uint8))
+    there = np.ones(len(column), np.bool_)
+    if column.null_count:
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+    kind = column.type
+    if pa.types.is_signed_integer(kind):
+        values = column.cast(pa.int64()).fill_null(0).to_numpy()
+        return _Part(label, _read_only(values), _read_only(there))
+    if pa.types.is_string(kind):
+        offsets, data = _bytes_of(column)
+        if kernels.is_plain_text(data, int(offsets[0]), int(offsets[-1])):
+            return _Part(label, offsets, _read_only(there), data, quoted=True)
+    exact = exact_time and pa.types.is_timestamp(kind)
+    offsets, data = _bytes_of(_exact_timestamps(column) if exact else text_of(column))
+    return _Part(label, offsets, _read_only(there), data)
+
+
+def _bytes_of(texts: pa.Array) -> tuple[Any, Any]:
+    _, ends, body = texts.buffers()
+    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
+    return _read_only(np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)), _read_only(data)
+
+
+def _read_only(array: Any) -> Any:
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def text_of(column: pa.Array) -> pa.Array:

@@ -221,10 +221,18 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:
         return ("key", "value", "offset", "timestamp", "headers")
-    if source.value_format == "raw":
+    keyed = step.with_key or _buries(source)
+    if source.value_format != "raw":
+        return ("key", "value", "offset") if keyed else ("value", "offset")
+    if not set(named) <= {"key", "value", "offset"}:
         return ("key", "value", "offset", "timestamp")
-    keyed = step.with_key or isinstance(source.on_error, DeadLetter)
-    return ("key", "value", "offset") if keyed else ("value", "offset")
+    used = {"offset", *named, *(("key",) if keyed else ()), *(("value",) if _buries(source) else ())}
+    return tuple(name for name in ("key", "value", "offset") if name in used)
+
+
+def _buries(source: TopicSource) -> bool:
+    """Whether records are set aside whole, as they came."""
+    return isinstance(source.on_error, DeadLetter)
 
 
 def _as_table(records: Any) -> pa.Table:
