@@ -1,6 +1,6 @@
 """Running groups that are rolled from the classic to the consumer protocol and back, member by member: see
 `rolled_groups`. On our broker confluent-kafka and our own Consumer in one group, and Kafka's Java consumer; the same on
-Apache Kafka 4.3.1. All with PENSTOCK_LONG=1."""
+Apache Kafka 4.3.1. All but the first with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ MIXED = ("confluent-kafka", OURS, "confluent-kafka")
 JAVA = ("java", "java", "java")
 
 
-@longer  # failed once in twelve runs, on a machine with a load of 45, after a minute of waiting; why is not known yet
 def test_confluent_and_ours_on_our_broker() -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
-        rolled_group(broker.bootstrap_servers, MIXED)
+        rolled_group(broker.bootstrap_servers, MIXED, patience_s=180)
 
 
 @longer
