@@ -118,6 +118,13 @@ _ROWS: Final = (
         "how long a micro-batch should take: below the two limits above, its size follows its time",
     ),
     _int(
+        "penstock.join.refresh.ms",
+        None,
+        0,
+        60_000,
+        "DataFrames that a stream joins are read again when they are older; 0: for every micro-batch",
+    ),
+    _int(
         "penstock.heartbeat.max.interval.ms",
         500,
         1,

@@ -68,6 +68,11 @@ def _drop(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFra
     return dataframe.drop(*(column for column in call.args if not (isinstance(column, str) and is_hidden(column))))
 
 
+def _join(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    side, on, how = call.args
+    return dataframe.join(side.dataframe(), on, how)
+
+
 def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
     expanded: list[Any] = []
     for column in columns:
@@ -101,7 +106,9 @@ def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> N
         raise refusal(
             "duplicate-column",
             f'{call.method} yields two columns "{twice[0]}"; a record has each name once',
-            f'rename one: .alias("{twice[0]}_2")',
+            f'join on its name, join(df, "{twice[0]}"), or rename: df.withColumnRenamed("{twice[0]}", "{twice[0]}_2")'
+            if call.method == "join"
+            else f'rename one: .alias("{twice[0]}_2")',
             call.where,
         )
 
@@ -122,4 +129,5 @@ _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "select": _select,
     "selectExpr": _select_expr,
     "drop": _drop,
+    "join": _join,
 }

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from penstock.spark.refusals import refusal
 
 _LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
-_NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias"}) | _LEAVES
+_NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias", "Join"}) | _LEAVES
 _ROW_FOR_ROW = frozenset({"Project", "SubqueryAlias"}) | _LEAVES
 _REMEDIES = {
     "Window": (
@@ -27,8 +27,8 @@ _REMEDIES = {
         'group first: groupBy("c").agg(..)',
     ),
     "Sort": ("a sort needs all rows in one place; a stream never has them all", "sort where you read"),
-    "Join": ("a join comes in a later release", "look values up in the function you give to foreachBatch"),
 }
+_TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
 
 
 def analysed(dataframe: DataFrame) -> Any:
@@ -48,6 +48,15 @@ def walk(plan: Any) -> Iterator[Any]:
         pending.extend(reversed(sequence(node.children())))
 
 
+def walk_of_stream(plan: Any) -> Iterator[Any]:
+    """As `walk`, but past the static sides of joins: a join of a stream has the stream on its left."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
+
+
 def class_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
@@ -59,7 +68,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
     (that would have to be a deletion) and none may become several.
     """
     leaves = 0
-    for node in walk(analysed(dataframe)):
+    for node in walk_of_stream(analysed(dataframe)):
         name = class_of(node)
         leaves += name in _LEAVES
         if name not in _NARROW:
@@ -90,7 +99,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
         raise refusal(
             "not-supported-here",
             "another DataFrame stands in this expression",
-            "join comes in a later release; put values in with F.lit",
+            'bring it in with join(df, "column"), or put values in with F.lit',
             where,
         )
 
@@ -104,15 +113,41 @@ def expression_id(attribute: Any) -> int:
 
 
 def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
-    """The columns of the leaf that the optimised plan of `dataframe` touches, in the leaf's order."""
-    leaf = leaf_of(dataframe)
+    """The columns of the leaf that the optimised plan of `dataframe` touches, in the leaf's order.
+
+    All of them when Spark leaves the leaf out: it joins a DataFrame that has no rows today.
+    """
+    columns = sequence(leaf_of(dataframe).output())
     optimised = dataframe._jdf.queryExecution().optimizedPlan()
     used = {expression_id(attribute) for attribute in sequence(optimised.output())}
+    remains = False
     for node in walk(optimised):
         if class_of(node) not in _LEAVES:
             used.update(expression_id(attribute) for attribute in sequence(node.references().toSeq()))
-    return tuple(str(a.name()) for a in sequence(leaf.output()) if expression_id(a) in used)
+        else:
+            remains = remains or {*map(expression_id, columns)} >= {*map(expression_id, sequence(node.output()))}
+    return tuple(str(a.name()) for a in columns if not remains or expression_id(a) in used)
 
 
 def only_projects(dataframe: DataFrame) -> bool:
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
+
+
+def volatile_functions(expression: Any) -> set[str]:
+    """The functions in it that answer differently when asked twice: of chance, and of time."""
+    found: set[str] = set()
+    pending = [expression]
+    while pending:
+        one = pending.pop()
+        children = sequence(one.children())
+        if class_of(one) in _TIME_FUNCTIONS or (
+            not one.deterministic() and all(child.deterministic() for child in children)
+        ):
+            found.add(str(one.prettyName()))
+        pending.extend(children)
+    return found
+
+
+def volatile_functions_of(plan: Any) -> set[str]:
+    """Those of a whole plan."""
+    return {name for node in walk(plan) for one in sequence(node.expressions()) for name in volatile_functions(one)}

@@ -43,7 +43,7 @@ _SHUFFLE = {
     ),
     "crossJoin": (
         "crossJoin pairs every row with every row; a stream never has them all",
-        "join by a key where both sides are tables",
+        'join a plain DataFrame by a column: join(df, "c")',
     ),
     "intersect": ("intersect needs all rows of both sides", "group both sides by the same columns"),
     "intersectAll": ("intersectAll needs all rows of both sides", "group both sides by the same columns"),
@@ -69,8 +69,8 @@ _SHUFFLE = {
 }
 _NOT_HERE = {
     "join": (
-        "join on a stream comes in a later release",
-        "look values up in the function you give to foreachBatch, or join where you read",
+        "a join behind an aggregate would change which keys have a row",
+        "join before groupBy, or where you read",
     ),
     "withWatermark": (
         "withWatermark and windows come in a later release",

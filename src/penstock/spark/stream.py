@@ -28,6 +28,7 @@ from penstock.spark.refusals import (
 )
 from penstock.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from penstock.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
+from penstock.spark.static_side import StaticSide, checked_join
 from penstock.spark.topology.nodes import FormatName, NarrowCall, OutputMode, TopicSource
 
 if TYPE_CHECKING:
@@ -251,6 +252,23 @@ class Stream(Rows):
             union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
         arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
         return Stream(self._app, self._app._template_of(union.schema), arms)
+
+    def join(self, other: DataFrame, on: Any = None, how: str | None = None) -> Stream:
+        """As `DataFrame.join` with a plain DataFrame on the right: inner, left, left_semi, left_anti.
+
+        `other` is small: it is read by the driver when the application starts, and again when what was read is older
+        than `penstock.join.refresh.ms`, and lies whole in every worker; no row moves. Without `F.broadcast(other)` it
+        must be below `spark.sql.autoBroadcastJoinThreshold`. Raises TopologyError: needs-shuffle, not-supported-here,
+        duplicate-column, unresolved-column.
+        """
+        where = call_site()
+        how = checked_join(other, on, how, where)
+        with translated(where, [*self._template.columns, *getattr(other, "columns", ())]):
+            side = StaticSide(other, refresh_ms=int(self._app.config["penstock.join.refresh.ms"]), where=where)
+            call = NarrowCall(method="join", args=(side, on, how), where=where)
+            template = apply_calls(self._template, (call,))
+            check_narrow(template, where)
+        return self._followed_by(call, template)
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """As `DataFrame.groupBy`. Rows move through an internal topic unless the group is the declared key."""

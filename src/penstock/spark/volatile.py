@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING
 
 from penstock.spark.frames import apply_calls
 from penstock.spark.grouped_stream import StreamTable
-from penstock.spark.plan_reader import analysed, class_of, sequence, walk
+from penstock.spark.plan_reader import (
+    analysed,
+    class_of,
+    sequence,
+    volatile_functions,
+    volatile_functions_of,
+    walk,
+)
 from penstock.spark.stream import Rows, Stream
 
 if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp
-
-_TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
 
 
 def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -24,7 +27,8 @@ def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tupl
     final = set(rows.columns)
     if isinstance(rows, StreamTable):
         for arm in rows._aggregate.arms:
-            whole |= _functions(apply_calls(app._template_of_source(arm.source), arm.calls))
+            frame = apply_calls(app._template_of_source(arm.source), arm.calls)
+            whole |= volatile_functions_of(analysed(frame))
         rows_frames = [rows._template]
     else:
         assert isinstance(rows, Stream)
@@ -33,7 +37,7 @@ def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tupl
         top = analysed(frame)
         for node in walk(top):
             for expression in sequence(node.expressions()):
-                found = _in_expression(expression)
+                found = volatile_functions(expression)
                 if not found:
                     continue
                 # Only what the last call itself computes is surely used by nothing else.
@@ -42,26 +46,3 @@ def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tupl
                 else:
                     whole |= found
     return tuple(sorted(columns)), tuple(sorted(whole))
-
-
-def _functions(frame: DataFrame) -> set[str]:
-    return {
-        name
-        for node in walk(analysed(frame))
-        for expression in sequence(node.expressions())
-        for name in _in_expression(expression)
-    }
-
-
-def _in_expression(expression: Any) -> set[str]:
-    found: set[str] = set()
-    pending = [expression]
-    while pending:
-        one = pending.pop()
-        children = sequence(one.children())
-        if class_of(one) in _TIME_FUNCTIONS or (
-            not one.deterministic() and all(child.deterministic() for child in children)
-        ):
-            found.add(str(one.prettyName()))
-        pending.extend(children)
-    return found

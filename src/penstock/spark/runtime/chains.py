@@ -6,16 +6,14 @@ chain of a single Python stage, so the topic is read once. Every other branch is
     fetch [bare projection, aggregate] → SQL of the user → [aggregate] → SQL of the results → sink
 
 Chains that end in a topic run together as one Spark job (a union of their reports). A chain that ends in the user's
-`foreachBatch` is handed to that function. Kept is the *logical* plan: it is planned anew for each micro-batch, or
-`uuid()`, `current_timestamp()` and `rand()` would answer the same for ever.
+`foreachBatch` is handed to that function. How a plan is run again and again is `prepared_plan`'s affair.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
@@ -23,6 +21,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from penstock.spark.frames import apply_calls, quoted, without_hidden
 from penstock.spark.runtime.fetch_stage import FetchStep
 from penstock.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults
+from penstock.spark.runtime.prepared_plan import PreparedPlan, static_sides
 from penstock.spark.runtime.restore_stage import RestoreStep
 from penstock.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from penstock.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
@@ -44,35 +43,6 @@ from penstock.spark.topology.nodes import (
 )
 
 __all__ = ["Chains", "ForeachBatchChain", "PreparedPlan", "build_chains", "shared_topics", "source_topics"]
-
-
-class PreparedPlan:
-    """A plan that can be run again and again, each time planned anew.
-
-    The analyser gives `uuid()` and `rand()` their seeds, so what it has seen is frozen: a plan with such functions is
-    built anew (70 ms), any other starts from its logical plan (30 ms), where time functions are still open.
-    """
-
-    def __init__(self, build: Callable[[], DataFrame]) -> None:
-        first = build()
-        execution = first._jdf.queryExecution()
-        self._session = first.sparkSession
-        self._build = None if execution.analyzed().deterministic() else build
-        self._logical = execution.logical()
-
-    def dataframe(self) -> DataFrame:
-        if self._build is not None:
-            return self._build()
-        jvm = self._session.sparkContext._jvm
-        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, self._logical)
-        return DataFrame(dataset, self._session)
-
-    def collect(self) -> list[Any]:
-        return list(self.dataframe().collect())
-
-    def run(self) -> None:
-        """Run it for its errors only."""
-        self.dataframe()._jdf.queryExecution().toRdd().count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +89,11 @@ def build_chains(
 ) -> Chains:
     """Plan every branch; done once per application, whatever the assignment. `access`: how brokers are reached."""
     builder = _Builder(spark, subtopology, slots, access or {})
+    sides = static_sides(subtopology)
     foreach = tuple(
         ForeachBatchChain(
             sink=branch.sink,
-            plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index)),
+            plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index), sides),
             stateful=branch.aggregate is not None,
         )
         for index, branch in enumerate(subtopology.branches)
@@ -135,9 +106,9 @@ def build_chains(
     ]
     restore = builder.restore_stage()
     return Chains(
-        main=PreparedPlan(builder.main) if builder.main_count else None,
+        main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
-        probes=tuple(PreparedPlan(build) for build in probed),
+        probes=tuple(PreparedPlan(build, sides) for build in probed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
     )

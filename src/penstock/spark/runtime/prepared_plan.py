@@ -1,0 +1,101 @@
+"""A Spark plan that is run for every micro-batch: planned anew each time, or kept where that is right and saves work.
+
+Planned anew, because one DataFrame that is collected again repeats `current_timestamp()`, `uuid()` and `rand()` for
+ever. Kept, when it joins static sides and holds no such function: the broadcasts are then built once for each reading
+of a side, not once for each micro-batch.
+
+A plan with a join is planned in a copy of the session with two settings of its own. Spark leaves out what joins with
+nothing (an empty table, or a filter that leaves none of its rows), and with it the stage that fetches: no task would
+ever move on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark.plan_reader import volatile_functions_of
+from penstock.spark.static_side import StaticSide
+from penstock.spark.topology.nodes import CompiledSubtopology
+
+__all__ = ["PreparedPlan", "static_sides"]
+
+_KEEPS_FETCHING = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+}
+
+
+def static_sides(subtopology: CompiledSubtopology) -> tuple[StaticSide, ...]:
+    """Every DataFrame that a subtopology joins."""
+    calls = (call for branch in subtopology.branches for call in (*branch.before, *branch.after))
+    return tuple(argument for call in calls for argument in call.args if isinstance(argument, StaticSide))
+
+
+class PreparedPlan:
+    """A plan that can be run again and again.
+
+    The analyser gives `uuid()` and `rand()` their seeds, so what it has seen is frozen: a plan with such functions is
+    built anew (70 ms), any other starts from its logical plan (30 ms), where time functions are still open.
+    """
+
+    def __init__(self, build: Callable[[], DataFrame], sides: Sequence[StaticSide] = ()) -> None:
+        self._build, self._sides = build, tuple(sides)
+        self._read = [side.hold() for side in self._sides]
+        self._look()
+
+    def _look(self) -> None:
+        first = self._build()
+        analysed = first._jdf.queryExecution().analyzed()
+        self._session = _fetching(first.sparkSession) if self._sides else first.sparkSession
+        self._is_deterministic = bool(analysed.deterministic())
+        self._may_be_kept = bool(self._sides) and not volatile_functions_of(analysed)
+        self._logical = _logical(first)
+        self._kept: DataFrame | None = None
+
+    def dataframe(self) -> DataFrame:
+        """The plan for one micro-batch."""
+        self._see_sides()
+        if not self._is_deterministic and not self._sides:
+            return self._build()
+        logical = self._logical if self._is_deterministic else _logical(self._build())
+        jvm: Any = self._session.sparkContext._jvm
+        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, logical)
+        return DataFrame(dataset, self._session)
+
+    def collect(self) -> list[Any]:
+        return list(self._to_run().collect())
+
+    def run(self) -> None:
+        """Run it for its errors only."""
+        self._to_run()._jdf.queryExecution().toRdd().count()
+
+    def _to_run(self) -> DataFrame:
+        self._see_sides()
+        if not self._may_be_kept:
+            return self.dataframe()
+        if self._kept is None:
+            self._kept = self.dataframe()
+        return self._kept
+
+    def _see_sides(self) -> None:
+        """Start anew when a static side was read again; its rows stand in the plan."""
+        read = [side.hold() for side in self._sides]
+        if read != self._read:
+            self._look()
+            self._read = read
+
+
+def _logical(dataframe: DataFrame) -> Any:
+    return dataframe._jdf.queryExecution().logical()
+
+
+def _fetching(session: SparkSession) -> SparkSession:
+    """A copy of the session in which no plan loses its fetch stage."""
+    copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    for name, value in _KEEPS_FETCHING.items():
+        given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
+        copied.conf.set(name, f"{given},{value}" if given else value)
+    return copied
