@@ -1,11 +1,14 @@
-"""A rolling restart of an application while records flow: who stands still for how long, and who notices at all.
+"""A rolling restart of an application while records flow: who stands still for how long, and what is lost or repeated.
 
-`python -m tests.chaos.rolling_restart --broker penstock|kafka --instances 3`. Each instance has a
-`group.instance.id`, is stopped by SIGTERM and started again while its session lasts: on our broker as a static member,
-on Apache Kafka 4.3.1 as the same member by the id in its state directory. For every input partition the commits are
-watched; the longest time without one is told for partitions of the restarted instance and for all others, beside the
-longest in a time of quiet. It passes when no other member ever has other tasks or another epoch than before, every
-instance has the tasks it had, and nothing was lost or repeated.
+`python -m tests.chaos.rolling_restart --broker penstock|kafka --instances 3`. Each instance is stopped by SIGTERM and
+started again. With a `group.instance.id` (the default) it comes back while its session lasts: on our broker as a static
+member, on Apache Kafka 4.3.1 as the same member by the id in its state directory, and no other member may notice.
+`--dynamic`: without one, so that it leaves, its tasks move to the others, and some move back.
+
+For every input partition the commits are watched (under exactly once records are seen with the commit, never before);
+told is the longest time without one, for tasks that stayed with one member all the while and for those that did not,
+beside the longest in a time of quiet. It passes when every instance has tasks again, with ids the very same ones while
+no other member ever had other tasks or another epoch than before, and nothing was lost or repeated.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.chaos import broker_of, judge, new_directory, settle
 from tests.chaos.world import GROUP, Broker, Instance, World
+from tests.spark.application.judgement import rows_of_flights
 from tests.spark.application.processes import group
 
 from penstock.client.admin import Admin
@@ -30,6 +34,7 @@ from penstock.client.admin_results import StreamsGroupDescription
 from penstock.errors import PenstockError
 
 TopicPartition = tuple[str, int]
+Task = tuple[str, int]
 SESSION_S = 300.0  # longer than any restart on a busy machine
 LOOK_S = 0.02
 QUIET_S = 10.0
@@ -42,8 +47,19 @@ class Restart:
     instance: str
     stop_s: float
     start_s: float
-    own_rest_s: float
-    others_rest_s: float
+    stayed_rest_s: float
+    moved_rest_s: float
+    moved: int  # tasks that were not with one member all the while
+    flights: range  # sent meanwhile
+    lost: int = 0  # of these flights
+    repeated: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.instance}: stopped in {self.stop_s:.1f} s, everything open {self.start_s:.1f} s later; longest "
+            f"without a record: tasks that stayed {self.stayed_rest_s:.2f} s, the {self.moved} others "
+            f"{self.moved_rest_s:.2f} s; of {len(self.flights)} flights {self.lost} lost, {self.repeated} repeated"
+        )
 
 
 class Watch(threading.Thread):
@@ -87,77 +103,116 @@ def tasks_of_members(found: StreamsGroupDescription) -> dict[str, tuple[int, Map
     }
 
 
-def inputs_of(found: StreamsGroupDescription, tasks: Mapping[str, tuple[int, ...]]) -> set[TopicPartition]:
+def inputs_of(found: StreamsGroupDescription, tasks: Iterable[Task]) -> set[TopicPartition]:
     assert found.topology is not None
     topics = {
         s.subtopology_id: [*s.source_topics, *(t.name for t in s.repartition_source_topics)]
         for s in found.topology.subtopologies
     }
-    return {(topic, p) for name, partitions in tasks.items() for topic in topics[name] for p in partitions}
+    return {(topic, partition) for name, partition in tasks for topic in topics[name]}
 
 
-def restarted(world: World, watch: Watch, admin: Admin, instance: Instance) -> Restart:
-    before = group(admin, GROUP)
-    assert before is not None
-    owned = tasks_of_members(before)
+class _Owners:
+    """Who had which task, look by look. Mutable."""
+
+    def __init__(self, world: World, admin: Admin) -> None:
+        self._world, self._admin = world, admin
+        self._of: dict[Task, set[str]] = {}
+        before = group(admin, GROUP)
+        assert before is not None
+        self.before = before
+        self.tasks_before = tasks_of_members(before)
+        self.newest = before
+        self._take(before)
+
+    def look(self, *, restarting: Instance, spared: Mapping[str, object]) -> None:
+        """`spared`: members that must be as they were."""
+        found = group(self._admin, GROUP)
+        if found is None:
+            return
+        self._take(found)
+        seen = tasks_of_members(found)
+        for member, tasks in spared.items():
+            if seen.get(member) != tasks and not self._world.failures:
+                self._world.fail(f"{restarting.name} restarts, and {member} has {seen.get(member)} instead of {tasks}")
+
+    def _take(self, found: StreamsGroupDescription) -> None:
+        self.newest = found
+        for member, (_, tasks) in tasks_of_members(found).items():
+            for name, partitions in tasks.items():
+                for partition in partitions:
+                    self._of.setdefault((name, partition), set()).add(member)
+
+    @property
+    def stayed(self) -> set[Task]:
+        return {task for task, members in self._of.items() if len(members) == 1}
+
+    @property
+    def tasks(self) -> set[Task]:
+        return set(self._of)
+
+
+def restarted(world: World, watch: Watch, admin: Admin, instance: Instance, *, are_static: bool) -> Restart:
+    owners = _Owners(world, admin)
     me = instance.application.member_id
-    assert me in owned, f"{instance.name} is no member: {owned}"
-    mine = inputs_of(before, owned[me][1])
-    others = {member: tasks for member, tasks in owned.items() if member != me}
-    theirs = {where for _, tasks in others.values() for where in inputs_of(before, tasks)}
-    count = sum(map(len, owned[me][1].values()))
+    assert me in owners.tasks_before, f"{instance.name} is no member: {owners.tasks_before}"
+    mine = owners.tasks_before[me][1]
+    spared = {member: tasks for member, tasks in owners.tasks_before.items() if member != me and are_static}
 
-    def nobody_else_noticed() -> None:
-        now = group(admin, GROUP)
-        if now is not None:
-            seen = tasks_of_members(now)
-            for member, tasks in others.items():
-                if seen.get(member) != tasks:
-                    world.fail(f"{instance.name} restarts, and {member} has {seen.get(member)} instead of {tasks}")
-                    return
-
-    began = time.monotonic()
+    began, first = time.monotonic(), world.feed.next
     instance.may_end = "SIGTERM"
-    code = instance.application.stop(180)
+    assert instance.application.process is not None
+    instance.application.process.terminate()
+    while instance.application.process.poll() is None:
+        owners.look(restarting=instance, spared=spared)
+        assert time.monotonic() < began + 180, f"{instance.name} does not stop"
+        time.sleep(LOOK_S)
     stopped = time.monotonic()
-    if code != 0:
+    if code := instance.application.process.returncode:
         world.fail(f"{instance.name} ended with {code} after SIGTERM")
-    nobody_else_noticed()
     instance.application.start()
     instance.may_end = ""
 
     def is_back() -> bool:
-        if not world.failures:
-            nobody_else_noticed()
-        status = instance.application.status
-        return status.get("pid") == instance.application.pid and instance.application.open_tasks >= count
+        owners.look(restarting=instance, spared=spared)
+        if instance.application.status.get("pid") != instance.application.pid:
+            return False
+        everything = sum(i.application.open_tasks for i in world.instances) >= len(owners.tasks)
+        return everything and is_balanced(owners.newest, len(world.instances))
 
-    world.wait_for(is_back, f"{instance.name} has its {count} tasks again")
+    world.wait_for(is_back, f"{instance.name} has its tasks again")
     back = time.monotonic()
     world.rest(1.0)
     now = group(admin, GROUP)
-    found = tasks_of_members(now).get(instance.application.member_id or "", (0, {})) if now is not None else (0, {})
-    if found[1] != owned[me][1]:
-        world.fail(f"{instance.name} had {owned[me][1]} and has {found[1]} after its restart")
+    found = tasks_of_members(now).get(instance.application.member_id or "", (0, {}))[1] if now is not None else {}
+    if are_static and found != mine:
+        world.fail(f"{instance.name} had {mine} and has {found} after its restart")
+    mine_before = {(name, partition) for name, partitions in mine.items() for partition in partitions}
+    stayed = owners.stayed - mine_before  # where a member id is kept its tasks stay, and yet nobody works on them
     result = Restart(
         instance=instance.name,
         stop_s=stopped - began,
         start_s=back - stopped,
-        own_rest_s=watch.longest_rest(began, back + 1.0, mine),
-        others_rest_s=watch.longest_rest(began, back + 1.0, theirs),
+        stayed_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, stayed)),
+        moved_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, owners.tasks - stayed)),
+        moved=len(owners.tasks - stayed),
+        flights=range(first, world.feed.next),
     )
-    world.note(
-        f"{instance.name}: stopped in {result.stop_s:.1f} s, {count} tasks open {result.start_s:.1f} s later; "
-        f"longest rest of its partitions {result.own_rest_s:.1f} s, of all others {result.others_rest_s:.2f} s"
-    )
+    world.note(str(result).partition("; of ")[0])
     return result
 
 
 def rolling_restart(
-    broker: Broker, directory: Path, *, instances: int, quiet_s: float = QUIET_S, feed_per_second: int = 100
+    broker: Broker,
+    directory: Path,
+    *,
+    instances: int,
+    quiet_s: float = QUIET_S,
+    feed_per_second: int = 100,
+    are_static: bool = True,
 ) -> tuple[list[Restart], float, list[str]]:
     """The restarts, the longest rest of any partition in a time of quiet before them, and what was wrong."""
-    world = World(broker, directory, instances=instances, feed_per_second=feed_per_second, are_static=True)
+    world = World(broker, directory, instances=instances, feed_per_second=feed_per_second, are_static=are_static)
     restarts: list[Restart] = []
     quiet_rest_s = 0.0
     try:
@@ -173,12 +228,13 @@ def rolling_restart(
                 quiet_rest_s = watch.longest_rest(began, time.monotonic(), admin.committed_offsets(GROUP))
                 world.note(f"quiet: longest rest of any partition {quiet_rest_s:.2f} s")
                 for instance in world.instances:
-                    restarts.append(restarted(world, watch, admin, instance))
                     if world.failures:
                         break
+                    restarts.append(restarted(world, watch, admin, instance, are_static=are_static))
             finally:
                 watch.end()
         sent = settle(world)
+        restarts = _judged(restarts, broker.bootstrap_servers)
         if not world.failures:
             for found in judge(broker, sent):
                 world.fail(found)
@@ -187,6 +243,22 @@ def rolling_restart(
     finally:
         world.close()
     return restarts, quiet_rest_s, world.failures
+
+
+def _judged(restarts: Iterable[Restart], bootstrap_servers: str) -> list[Restart]:
+    """With what became of the flights that were sent meanwhile: counted and copied once, each."""
+    told = [
+        rows_of_flights(bootstrap_servers, "chaos-counted"),
+        rows_of_flights(bootstrap_servers, "chaos-copied", name="flight"),
+    ]
+    return [
+        replace(
+            restart,
+            lost=sum(number not in times for number in restart.flights for times in told),
+            repeated=sum(times[number] > 1 for number in restart.flights for times in told),
+        )
+        for restart in restarts
+    ]
 
 
 def is_balanced(found: StreamsGroupDescription | None, instances: int) -> bool:
@@ -202,16 +274,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
     parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument("--dynamic", action="store_true", help="without group.instance.id: tasks move")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     directory = new_directory()
     print(f"everything is in {directory}", flush=True)
     with broker_of(arguments.broker, directory, session_s=SESSION_S) as broker:
-        restarts, quiet_s, failures = rolling_restart(broker, directory, instances=arguments.instances)
+        restarts, quiet_s, failures = rolling_restart(
+            broker, directory, instances=arguments.instances, are_static=not arguments.dynamic
+        )
+    print(f"longest without a record in {QUIET_S:.0f} s of quiet: {quiet_s:.2f} s")
     for one in restarts:
-        print(f"{one.instance}: its own tasks stood still for {one.own_rest_s:.1f} s (stop {one.stop_s:.1f} s, "
-              f"start {one.start_s:.1f} s), all others for at most {one.others_rest_s:.2f} s "
-              f"({quiet_s:.2f} s in quiet)")  # fmt: skip
+        print(one)
     print("passed" if not failures else "FAILED\n" + "\n".join(failures) + f"\nlogs, state and data are in {directory}")
     if failures:
         return 1
