@@ -50,6 +50,17 @@ class _Findings:
             self.examples.append(text)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """Keys: recomputed, in the topic, in both and the same, in one of them only."""
+
+    expected: int
+    found: int
+    equal: int
+    missing: int
+    extra: int
+
+
 def compare_table(
     app: StreamsApp, table: StreamTable, sink: TopicSink, rows: DataFrame, actual: DataFrame, ignored: frozenset[str]
 ) -> SinkVerdict:
@@ -84,9 +95,13 @@ class _TableComparison:
         pairs = pairs.select(
             F.coalesce(mine["key"], theirs["key"]).alias("key"), "wanted", "found", "here", "there", *hidden
         )
-        pairs = pairs.withColumn("same", self._same(schema)).persist()
+        pairs = pairs.withColumn("same", self._same(schema))
+        totals = _totals(pairs)
+        if totals.equal == totals.expected == totals.found:
+            return self._told(totals, _Findings(equal=totals.equal))
+        pairs = pairs.persist()  # computed once more, and looked at several times
         try:
-            return self._verdict(pairs, schema)
+            return self._told(totals, self._findings(pairs, totals, schema))
         finally:
             pairs.unpersist()
 
@@ -118,38 +133,33 @@ class _TableComparison:
             parts = parts & equal
         return F.coalesce(F.col("here") & F.col("there") & parts, F.lit(False))
 
-    def _verdict(self, pairs: DataFrame, schema: StructType) -> SinkVerdict:
-        totals = pairs.agg(
-            F.count("here"),
-            F.count("there"),
-            F.count_if(F.col("same")),
-            F.count_if(F.col("there").isNull()),
-            F.count_if(F.col("here").isNull()),
-        ).first()
-        assert totals is not None
-        expected, found, equal, missing, extra = (int(total) for total in totals)
-        findings = _Findings(equal=equal)
+    def _findings(self, pairs: DataFrame, totals: _Totals, schema: StructType) -> _Findings:
+        """What is behind the rows that are not equal."""
+        findings = _Findings(equal=totals.equal)
         unequal = pairs.where("not same and here and there").orderBy("key").limit(_MOST_LOOKED_AT).collect()
         self._judge(unequal, schema, findings)
-        findings.differ += expected - missing - equal - len(unequal)
+        findings.differ += totals.expected - totals.missing - totals.equal - len(unequal)
         for row in pairs.where("there is null").orderBy("key").limit(EXAMPLES).collect():
             findings.tell(f"{_shown(row.key)}: no record, recomputed {_row_shown(row.wanted)}")
         for row in pairs.where("here is null").orderBy("key").limit(EXAMPLES).collect():
             findings.tell(f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, nothing recomputed")
+        return findings
+
+    def _told(self, totals: _Totals, findings: _Findings) -> SinkVerdict:
         undecided = ""
-        if findings.uncounted and not (findings.differ or findings.lost or missing or extra):
+        if findings.uncounted and not (findings.differ or findings.lost or totals.missing or totals.extra):
             undecided = (
                 f"{findings.uncounted} rows differ and hold no count of rows, so repeats cannot be told from errors"
             )
         return SinkVerdict(
             topic=self._sink.topic,
             kind="table",
-            expected=expected,
-            found=found,
+            expected=totals.expected,
+            found=totals.found,
             equal=findings.equal,
             differ=findings.differ + findings.uncounted,
-            missing=missing,
-            extra=extra,
+            missing=totals.missing,
+            extra=totals.extra,
             repeated=findings.repeated,
             lost=findings.lost,
             examples=tuple(findings.examples),
@@ -269,6 +279,19 @@ class _TableComparison:
 
 
 _SUMMABLE = frozenset({'"byte"', '"short"', '"integer"', '"long"', '"float"', '"double"'})
+
+
+def _totals(pairs: DataFrame) -> _Totals:
+    totals = pairs.agg(
+        F.count("here"),
+        F.count("there"),
+        F.count_if(F.col("same")),
+        F.count_if(F.col("there").isNull()),
+        F.count_if(F.col("here").isNull()),
+    ).first()
+    assert totals is not None
+    expected, found, equal, missing, extra = (int(total) for total in totals)
+    return _Totals(expected=expected, found=found, equal=equal, missing=missing, extra=extra)
 
 
 def _group_of(row: Row, group: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
