@@ -54,15 +54,22 @@ class AggregateFunctions:
 
     def partial(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
         """One row per group of `rows` (columns `g0.., i0..` and whatever `by` names before them)."""
+        return self.combine(self.lifted(rows, by=by), by=by)
+
+    def lifted(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
+        """Each row as a partial of its own: what `combine` takes."""
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
         columns |= {name: _one_zero(rows.column(name)) for name in self.group_names}
         for buffer in self.aggregate.buffers:
             columns |= _inputs(buffer, rows)
-        return self.combine(pa.table(columns), by=by)
+        return pa.table(columns)
 
     def combine(self, partials: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
-        """Partials of the same groups become one row each. Raises UserCodeError("arithmetic-overflow")."""
-        keys = [*[name for name in by if name not in self.group_names], *self.group_names]
+        """Partials with the same `by` become one row each, in the order in which they come first.
+
+        Raises UserCodeError("arithmetic-overflow").
+        """
+        keys = list(by)
         for column in self.state:
             if column.merge == "sum" and pa.types.is_int64(column.type) and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)

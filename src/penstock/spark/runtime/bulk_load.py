@@ -8,10 +8,12 @@ and need not be: sorted puts are faster, unsorted ones are right as well.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["name_of_key", "newest_values", "warm_up"]
+__all__ = ["name_of_key", "names_of_keys", "newest_values", "order_of_keys", "warm_up"]
 
 LONGEST_PLAIN_KEY = 480  # LMDB takes 511 bytes
 
@@ -32,6 +34,21 @@ def name_of_key(key: bytes) -> bytes:
     if len(key) <= LONGEST_PLAIN_KEY:
         return b"k" + key
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
+
+
+def names_of_keys(keys: pa.Array | Sequence[bytes]) -> list[bytes]:
+    """`name_of_key` of each, none of which is null."""
+    if isinstance(keys, pa.Array) and len(keys) and pc.max(pc.binary_length(keys)).as_py() <= LONGEST_PLAIN_KEY:
+        named = pc.binary_join_element_wise(pa.scalar(b"k", keys.type), keys, pa.scalar(b"", keys.type))
+        return list(named.to_numpy(zero_copy_only=False))
+    return [name_of_key(key) for key in (keys.to_pylist() if isinstance(keys, pa.Array) else keys)]
+
+
+def order_of_keys(keys: pa.Array) -> pa.Array:
+    """Rows in the order in which LMDB reads and writes fastest; none is null."""
+    if not len(keys):
+        return pa.array([], pa.int64())
+    return pa.array(np.argsort(_words(*_spans(keys))))
 
 
 def newest_values(keys: pa.Array, values: pa.Array) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
@@ -56,6 +73,7 @@ def newest_values(keys: pa.Array, values: pa.Array) -> tuple[list[tuple[bytes, b
 def warm_up() -> None:
     """Compile, or load from the cache."""
     _newest(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64))
+    _words(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 def _spans(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
@@ -89,6 +107,26 @@ def _equal(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def _word(data: NDArray[np.uint8], start: int, size: int, common: int) -> Any:
+    """Eight bytes behind the common prefix as a number."""
+    word = np.uint64(0)
+    for at in range(8):
+        word = word << np.uint64(8)
+        if common + at < size:
+            word |= np.uint64(data[start + common + at])
+    return word
+
+
+@njit(cache=True, nogil=True)
+def _words(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    words = np.empty(len(starts), np.uint64)
+    common = _common_prefix(data, starts, sizes)
+    for row in range(len(starts)):
+        words[row] = _word(data, starts[row], sizes[row], common)
+    return words
+
+
+@njit(cache=True, nogil=True)
 def _newest(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -112,11 +150,6 @@ def _newest(
         if table[slot] >= 0:
             continue
         table[slot] = row
-        word = np.uint64(0)
-        for at in range(8):
-            word = word << np.uint64(8)
-            if common + at < size:
-                word |= np.uint64(data[start + common + at])
-        words[found], kept[found] = word, row
+        words[found], kept[found] = _word(data, start, size, common), row
         found += 1
     return kept[:found], words[:found]

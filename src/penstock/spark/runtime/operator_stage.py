@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.errors import PenstockError
 from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.aggregate import AggregateFunctions
+from penstock.spark.runtime.bulk_load import order_of_keys
 from penstock.spark.runtime.plan import TaskPlan
 from penstock.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from penstock.spark.runtime.sink_stage import producer_for
@@ -24,6 +25,8 @@ from penstock.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, Pr
 __all__ = ["AggregateStep", "BareProjection", "BareResults", "open_store"]
 
 _ROW = "__penstock_row"
+ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
+WORTHWHILE = 0.5  # partials per row below which a table's rows are combined as they come
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,42 +85,30 @@ class _Aggregate:
     def __init__(self, step: AggregateStep, context: StageContext) -> None:
         self._step, self._context = step, context
         self._functions = AggregateFunctions(step.aggregate)
-        self._columns = pa.schema(
-            [
-                (TASK_COLUMN, pa.int32()),
-                *zip(self._functions.group_names, self._functions.group_types, strict=True),
-            ]
-        )
-        self._by = (TASK_COLUMN, *self._functions.group_names)
-        self._partials: list[pa.Table] = []
-        self._waiting = 0
+        self._columns = pa.schema(list(zip(self._functions.group_names, self._functions.group_types, strict=True)))
+        self._partials: dict[int, _Partials] = {}
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()
-        self._partials.append(self._functions.partial(_grouped_as(table, self._columns), by=self._by))
-        self._waiting += self._partials[-1].num_rows
-        if len(self._partials) > 1 and self._waiting > 4 * self._partials[0].num_rows + 100_000:
-            self._partials = [self._combined()]
-            self._waiting = self._partials[0].num_rows
+        for task, rows in _by_task(table):
+            partials = self._partials.setdefault(task, _Partials(self._functions))
+            partials.add(_grouped_as(rows, self._columns))
         self._context.timed("aggregate", started)
         return ()
 
     def finish(self) -> Iterable[pa.Table]:
-        started = time.perf_counter()
-        partials = self._combined() if self._partials else None
-        self._partials, self._waiting = [], 0
+        partials, self._partials = self._partials, {}
         reached = self._reached()
         for task in self._context.slot.tasks:
-            mine = None
-            if partials is not None:
-                mine = partials.filter(pc.equal(partials.column(TASK_COLUMN), pa.scalar(task.partition, pa.int32())))
-            changed = self._merge(task, mine, reached[task.partition])
+            started = time.perf_counter()
+            mine = partials.pop(task.partition, None)
+            rows = mine.combined() if mine is not None else None
+            self._context.timed("aggregate", started)
+            started = time.perf_counter()
+            changed = self._merge(task, rows, reached[task.partition])
+            self._context.timed("state", started)
             if changed is not None:
                 yield changed
-        self._context.timed("state", started)
-
-    def _combined(self) -> pa.Table:
-        return self._functions.combine(pa.concat_tables(self._partials), by=self._by)
 
     def _reached(self) -> dict[int, dict[str, int]]:
         """How far each task's input was read. No such report: the fetch stage died, and this input is a part."""
@@ -140,14 +131,15 @@ class _Aggregate:
             store.prepare(task.committed, position, [], lambda old: old, lambda: position.changelog_offset)
             merged = None
         else:
-            rows = rows.drop_columns([TASK_COLUMN])
             keys = encode_key([rows.column(name) for name in functions.group_names])
+            order = order_of_keys(keys)
+            rows, keys = rows.take(order), keys.take(order)
             merger = _Merger(functions, rows)
 
             def publish() -> int:
                 return _publish(context, aggregate, task.partition, keys, merger.encoded)
 
-            store.prepare(task.committed, position, keys.to_pylist(), merger, publish)
+            store.prepare(task.committed, position, keys, merger, publish)
             merged = merger.merged
             report.state_updates += rows.num_rows
             report.changelog_records += rows.num_rows
@@ -179,24 +171,61 @@ class _Merger:
         self.encoded: pa.Array = pa.array([], pa.binary())
 
     def __call__(self, old: list[bytes | None]) -> Sequence[bytes | None]:
-        known = [index for index, value in enumerate(old) if value is not None]
-        merged = self._rows
-        if known:
-            stored = decode_rows(
-                pa.array([old[index] for index in known], pa.binary()),
-                [column.type for column in self._functions.state],
-            )
-            at = pa.array(known, pa.int64())
-            columns = {name: merged.column(name).take(at) for name in self._functions.group_names}
-            columns |= {column.name: values for column, values in zip(self._functions.state, stored, strict=True)}
-            behind = pa.table(columns).append_column(_ROW, at).select([*merged.column_names, _ROW])
-            numbered = merged.append_column(_ROW, pa.array(np.arange(merged.num_rows, dtype=np.int64)))
-            both = pa.concat_tables([numbered, behind])
-            merged = self._functions.combine(both, by=(_ROW, *self._functions.group_names)).sort_by(_ROW)
-            merged = merged.drop_columns([_ROW])
-        self.merged = merged
-        self.encoded = encode_rows([merged.column(column.name) for column in self._functions.state])
-        return list(self.encoded.to_pylist())
+        values = pa.array(old, pa.binary())
+        self.merged = self._rows if values.null_count == len(values) else self._with(values)
+        self.encoded = encode_rows([self.merged.column(column.name) for column in self._functions.state])
+        return list(self.encoded.to_numpy(zero_copy_only=False))
+
+    def _with(self, values: pa.Array) -> pa.Table:
+        """The rows, each merged with the stored value beside it."""
+        rows, names = self._rows, [column.name for column in self._functions.state]
+        types = [column.type for column in self._functions.state]
+        stored = pa.table(decode_rows(values.drop_null(), types), names=names)
+        stored = stored.append_column(_ROW, pa.array(np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))))
+        numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+        # Every row comes first in `numbered`, so the order stays.
+        merged = self._functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,))
+        columns = {name: rows.column(name) for name in self._functions.group_names}
+        return pa.table(columns | {name: merged.column(name) for name in names})
+
+
+class _Partials:
+    """The micro-batch's rows of one task, in few tables of partials. Mutable."""
+
+    def __init__(self, functions: AggregateFunctions) -> None:
+        self._functions, self._by = functions, functions.group_names
+        self._tables: list[pa.Table] = []
+        self._waiting, self._least = 0, 0
+        self._helps = True  # whether rows of one table share groups, so that it pays to combine them at once
+
+    def add(self, rows: pa.Table) -> None:
+        table = self._functions.lifted(rows, by=self._by)
+        if self._helps:
+            table = self._functions.combine(table, by=self._by)
+            self._helps = table.num_rows <= WORTHWHILE * rows.num_rows
+        self._tables.append(table)
+        self._waiting += table.num_rows
+        if self._waiting > 4 * self._least + ENOUGH:
+            self._tables = [self.combined()]
+            self._waiting = self._least = self._tables[0].num_rows
+
+    def combined(self) -> pa.Table:
+        if len(self._tables) == 1 and self._helps:
+            return self._tables[0]
+        return self._functions.combine(pa.concat_tables(self._tables), by=self._by)
+
+
+def _by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """(task, its rows). What was fetched in this stage is of one task, what comes from Spark may be of several."""
+    tasks = table.column(TASK_COLUMN)
+    ends = pc.min_max(tasks).as_py()
+    if ends["min"] is None:
+        return
+    if ends["min"] == ends["max"]:
+        yield ends["min"], table
+        return
+    for task in pc.unique(tasks).to_pylist():
+        yield task, table.filter(pc.equal(tasks, pa.scalar(task, pa.int32())))
 
 
 def open_store(context: StageContext, aggregate: Aggregate, partition: int) -> TaskStore:
