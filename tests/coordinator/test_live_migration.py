@@ -47,13 +47,14 @@ class Mixed(ClassicContext):
             self.ask(lambda context: self.shard.consumer_group_heartbeat(request, context, now_ms=self.now_ms), 1)
         ]
 
-    def alone(self, **fields: Any) -> str:
+    def alone(self, *, user_data: bytes = b"", **fields: Any) -> str:
         """A classic member that has everything, its id."""
         member_id = self.admitted(**self.joins(**fields))
         token = self.join(member_id, **self.joins(**fields))
         self.sleep(self.configuration.initial_rebalance_delay_ms)
         generation = self.answers[token].generation_id
-        self.sync(member_id, generation, {member_id: encode_assignment(Assignment(partitions=ALL))})
+        share = encode_assignment(Assignment(partitions=ALL, user_data=user_data))
+        self.sync(member_id, generation, {member_id: share})
         return member_id
 
     @staticmethod
@@ -82,6 +83,23 @@ def test_a_group_before_its_first_generation_is_upgraded() -> None:
     assert isinstance(group.group, ConsumerGroup)
     assert sorted(group.group.members) == sorted([member_id, "a"])
     group.check_replay()
+
+
+@pytest.mark.parametrize("name", ["range", "cooperative-sticky"])
+def test_user_data_that_nobody_reads_is_not_in_the_way(name: str) -> None:
+    """As librdkafka's leaders send it."""
+    group = Mixed()
+    group.alone(user_data=b"\x00\x00\x00\x00", protocols=((name, READS[0][1]),))
+    assert group.error(group.beat("a")) == "none"
+    assert isinstance(group.group, ConsumerGroup)
+    group.check_replay()
+
+
+def test_user_data_of_somebody_s_own_assignor_is() -> None:
+    group = Mixed()
+    group.alone(user_data=b"mine", protocols=(("mine", READS[0][1]),))
+    assert group.error(group.beat("a")) == "group_id_not_found"
+    assert isinstance(group.group, ClassicGroup)
 
 
 def test_nothing_happens_when_the_disk_refuses() -> None:

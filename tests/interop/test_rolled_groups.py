@@ -25,17 +25,17 @@ JAVA = ("java", "java", "java")
 
 def test_confluent_and_ours_on_our_broker() -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
-        rolled_group(broker.bootstrap_servers, MIXED, patience_s=180)
+        rolled_group(broker.bootstrap_servers, MIXED, patience_s=60)
 
 
 @longer
 def test_java_on_our_broker(kafka_tools: None) -> None:
     with EmbeddedBroker(config=SETTINGS) as broker:
-        rolled_group(broker.bootstrap_servers, JAVA, patience_s=180)
+        rolled_group(broker.bootstrap_servers, JAVA, patience_s=60)
 
 
 @longer
 @pytest.mark.parametrize("kinds", [MIXED, JAVA])
 def test_on_kafka(kafka_tools: None, kinds: tuple[str, ...]) -> None:
     with KafkaBroker("4.3.1", SETTINGS) as kafka:
-        rolled_group(kafka.bootstrap_servers, kinds, patience_s=180)
+        rolled_group(kafka.bootstrap_servers, kinds, patience_s=60)

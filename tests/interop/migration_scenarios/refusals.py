@@ -34,14 +34,15 @@ def assignment_that_is_none(s: MixedScript) -> None:
 
 @migration_scenario()
 def assignment_of_an_assignor_of_ones_own(s: MixedScript) -> None:
-    s.enter("p", "p", protocols=s.reads("in"))
+    mine = s.reads("in", protocols=("mine",))
+    s.enter("p", "p", protocols=mine)
     s.hear("p joined", "p")
-    s.sync("p synced", "p", {"p": s.assigns({"in": ALL}, user_data=b"mine")})
+    s.sync("p synced", "p", {"p": s.assigns({"in": ALL}, user_data=b"mine")}, protocol="mine")
     s.consumer_joins("a cannot join", "a", "in")
     s.describe_members("unchanged")
-    s.ask_join("p", protocols=s.reads("in"))
+    s.ask_join("p", protocols=mine)
     s.hear("p joined again", "p")
-    s.sync("p synced again", "p", {"p": s.assigns({"in": ALL}, user_data=b"")})
+    s.sync("p synced again", "p", {"p": s.assigns({"in": ALL}, user_data=b"")}, protocol="mine")
     s.consumer_joins("a can join", "a", "in")
     s.describe("upgraded")
 

@@ -33,6 +33,7 @@ from penstock.client.consumer.waiting import Wake
 from penstock.client.membership.classic_membership import ClassicMembership
 from penstock.client.membership.consumer_membership import ConsumerMembership
 from penstock.client.membership.group_events import GroupIdentity
+from penstock.client.membership.group_member import GroupMemberState
 from penstock.client.membership.subscription import SubscribedTopics, SubscriptionPattern
 from penstock.client.network_client import NetworkClient
 from penstock.client.security import ClientSecurity
@@ -46,6 +47,8 @@ log = logging.getLogger("penstock.client")
 Topics = str | re.Pattern[str] | SubscriptionPattern | Sequence[str]
 Rows = TypeVar("Rows")
 LONGEST_WAIT_S = 1.0
+REBALANCE_LOOK_S = 0.01
+REJOINING = frozenset({GroupMemberState.JOINING, GroupMemberState.ASSIGNING, GroupMemberState.SYNCING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +178,21 @@ class ConsumerCore:
             return
         try:
             self._runner = runner  # who commits is still a member
+            self._end_rebalance(runner, timeout_s)
             self.rebalances.give_back_all()
         finally:
             runner.leave(for_good=for_good, timeout_s=timeout_s)
             self._runner = None
             runner.stop()
             self.positions.replace(())
+
+    def _end_rebalance(self, runner: GroupRunner, timeout_s: float) -> None:
+        """A cooperative member keeps its partitions while it joins, and a commit of the generation before is refused
+        then: so a join that is under way comes to its end before everything is committed and given back."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.positions) and runner.state in REJOINING and time.monotonic() < deadline:
+            time.sleep(REBALANCE_LOOK_S)
+            self.rebalances.carry_out(runner)
 
     # Polling.
 

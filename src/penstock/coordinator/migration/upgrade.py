@@ -4,8 +4,10 @@ The members stay, with what they have, as members that speak the classic protoco
 Who waits for an answer of the classic group is told to join again, and does so in the consumer group (`join_group`).
 
 Where we differ from Kafka 4.3.1, on purpose: a group that has not had a generation yet is upgraded (Kafka fails inside,
-UNKNOWN_SERVER_ERROR), with the protocol that its members would have got; and a group that cannot be upgraded does not
-notice (Kafka has told those that wait to join again by then).
+UNKNOWN_SERVER_ERROR), with the protocol that its members would have got; a group that cannot be upgraded does not
+notice (Kafka has told those that wait to join again by then); and user data in an assignment is in the way only where
+an assignor of somebody's own put it there: librdkafka's leaders send members their own subscription's user data back
+with `cooperative-sticky`, which nobody reads, and Kafka refuses every such group.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ from penstock.coordinator.result import (
 from penstock.protocol.error_codes import ErrorCode
 
 __all__ = ["upgraded"]
+
+KAFKAS_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""They put nothing into an assignment but partitions."""
 
 
 def upgraded(classic: ClassicMembership, circumstances: Circumstances) -> tuple[ConsumerGroup, CoordinatorResult]:
@@ -111,7 +116,7 @@ class _CustomAssignor(Exception):
 
 def _member(member: ClassicMember, protocol: str | None, epoch: int, image: MetadataImage) -> ConsumerGroupMember:
     assignment = decode_assignment(member.assignment)
-    if assignment.user_data:
+    if assignment.user_data and protocol not in KAFKAS_ASSIGNORS:
         raise _CustomAssignor
     subscription = decode_subscription(member.metadata(protocol))
     return ConsumerGroupMember(
