@@ -17,7 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.errors import TopologyError
@@ -127,8 +127,8 @@ class StaticSide:
             plan = analysed(self._frame)
             plan.refresh()  # files that came into a directory since
             row_bytes = 8 + sum(int(one.dataType().defaultSize()) for one in sequence(plan.output()))
-            rows = self._frame if most is None else self._frame.limit(most // row_bytes + 1)
-            found = rows._jdf.collectAsList()
+            rows = _planned_anew(session, plan)  # one DataFrame read twice has the files of the first time
+            found = (rows if most is None else rows.limit(most // row_bytes + 1))._jdf.collectAsList()
         except (PySparkException, Py4JError) as error:
             sentence = str(error).strip().splitlines()[0]
             raise refusal(
@@ -141,8 +141,7 @@ class StaticSide:
             self._check_size(len(found) * row_bytes)
         catalyst = jvm.org.apache.spark.sql.catalyst.plans.logical
         relation = catalyst.LocalRelation.fromExternalRows(plan.output(), jvm.PythonUtils.toSeq(found))
-        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, relation)
-        return DataFrame(dataset, session)
+        return _planned_anew(session, relation)
 
     def _threshold_bytes(self) -> int:
         return int(self._frame.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
@@ -158,3 +157,8 @@ class StaticSide:
                 self.where,
                 bytes=expected,
             )
+
+
+def _planned_anew(session: SparkSession, plan: Any) -> DataFrame:
+    jvm: Any = session._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

@@ -44,12 +44,12 @@ class PreparedPlan:
     def __init__(self, build: Callable[[], DataFrame], sides: Sequence[StaticSide] = ()) -> None:
         self._build, self._sides = build, tuple(sides)
         self._read = [side.hold() for side in self._sides]
-        self._look()
-
-    def _look(self) -> None:
         first = self._build()
-        analysed = first._jdf.queryExecution().analyzed()
         self._session = _fetching(first.sparkSession) if self._sides else first.sparkSession
+        self._look(first)
+
+    def _look(self, first: DataFrame) -> None:
+        analysed = first._jdf.queryExecution().analyzed()
         self._is_deterministic = bool(analysed.deterministic())
         self._may_be_kept = bool(self._sides) and not volatile_functions_of(analysed)
         self._logical = _logical(first)
@@ -58,6 +58,9 @@ class PreparedPlan:
     def dataframe(self) -> DataFrame:
         """The plan for one micro-batch."""
         self._see_sides()
+        return self._planned()
+
+    def _planned(self) -> DataFrame:
         if not self._is_deterministic and not self._sides:
             return self._build()
         logical = self._logical if self._is_deterministic else _logical(self._build())
@@ -75,16 +78,16 @@ class PreparedPlan:
     def _to_run(self) -> DataFrame:
         self._see_sides()
         if not self._may_be_kept:
-            return self.dataframe()
+            return self._planned()
         if self._kept is None:
-            self._kept = self.dataframe()
+            self._kept = self._planned()
         return self._kept
 
     def _see_sides(self) -> None:
         """Start anew when a static side was read again; its rows stand in the plan."""
         read = [side.hold() for side in self._sides]
         if read != self._read:
-            self._look()
+            self._look(self._build())
             self._read = read
 
 
