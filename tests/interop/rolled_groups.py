@@ -21,11 +21,12 @@ __all__ = ["OURS", "rolled_group"]
 
 PARTITIONS = 6
 OURS = "penstock"
-STRATEGY = "cooperative-sticky"
 Running = RunningConsumer | ForeignConsumer
 
 
-def rolled_group(servers: str, kinds: Sequence[str], *, patience_s: float = 60.0) -> None:
+def rolled_group(
+    servers: str, kinds: Sequence[str], *, strategy: str = "cooperative-sticky", patience_s: float = 60.0
+) -> None:
     """`kinds`: who the members are, OURS or a name of FOREIGN; their number divides PARTITIONS."""
     stem = uuid.uuid4().hex[:8]
     topic, group = f"rolled-{stem}", f"group-{stem}"
@@ -35,7 +36,7 @@ def rolled_group(servers: str, kinds: Sequence[str], *, patience_s: float = 60.0
         client.leaders((topic, number) for number in range(PARTITIONS))
         fetch_offsets(client, group, [(topic, 0)])  # a new broker makes its offsets topic before others come
         writer = running.enter_context(Writer(servers, topic, group))
-        members = [running.enter_context(member(kind, servers, group, topic, "classic")) for kind in kinds]
+        members = [running.enter_context(member(kind, servers, group, topic, "classic", strategy)) for kind in kinds]
         gone: list[Running] = []
 
         def covers_all() -> bool:
@@ -52,7 +53,7 @@ def rolled_group(servers: str, kinds: Sequence[str], *, patience_s: float = 60.0
             for index, kind in enumerate(kinds):
                 members[index].stop()
                 gone.append(members[index])
-                members[index] = running.enter_context(member(kind, servers, group, topic, protocol))
+                members[index] = running.enter_context(member(kind, servers, group, topic, protocol, strategy))
                 wait_until(all_share, f"member {index + 1} has come with the {protocol} protocol", patience_s)
                 is_back = protocol == "classic" and index == len(kinds) - 1
                 assert type_is("classic" if is_back else "consumer"), f"after member {index + 1}, {protocol}"
@@ -73,13 +74,13 @@ def rolled_group(servers: str, kinds: Sequence[str], *, patience_s: float = 60.0
         assert writer.falls == []
 
 
-def member(kind: str, servers: str, group: str, topic: str, protocol: str) -> Running:
+def member(kind: str, servers: str, group: str, topic: str, protocol: str, strategy: str) -> Running:
     if kind != OURS:
-        return FOREIGN[kind](servers, group, topic, protocol=protocol, strategy=STRATEGY)
+        return FOREIGN[kind](servers, group, topic, protocol=protocol, strategy=strategy)
     settings: dict[str, Any] = {"bootstrap.servers": servers, "group.protocol": protocol}
     if protocol == "classic":
         settings |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 300}
-        return RunningConsumer(topic, group_id=group, config=settings, partition_assignment_strategy=STRATEGY)
+        return RunningConsumer(topic, group_id=group, config=settings, partition_assignment_strategy=strategy)
     return RunningConsumer(topic, group_id=group, config=settings)
 
 
