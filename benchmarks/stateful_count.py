@@ -1,101 +1,217 @@
-"""A stateful count per key, topic to topic: `groupBy("key").count()` of a whole application. Prints JSON.
+"""A stateful count per key, topic to topic, beside Kafka Streams 4.3.1 and Structured Streaming: one run, one broker.
 
-    python benchmarks/stateful_count.py [--records N] [--keys N] [--partitions N] [--repartition]
+    python benchmarks/stateful_count.py [--records 4000000] [--keys 10000] [--rounds 2] [--broker kafka] [--json]
 
-The records lie in the topic before the application starts; the time runs from the first task opened to the last offset
-committed, so it holds fetch, decode (JSON), count, store, changelog, sink and commits; the first micro-batch of a
-session is slower and left out of the second rate. `--repartition` groups by a
-column that is not the record's key: every row then goes through an internal topic.
+Ours is `groupBy("key").count().to_topic(..)`, which reads JSON; Kafka Streams counts by the record's key, two threads,
+default settings, and reads no JSON; Structured Streaming (4.0.0, its JVM connector, RocksDB) counts by the record's
+key as well, with the trigger availableNow. The records lie in the topic before anybody starts, and turns are taken. Our
+time runs from the first moment that all tasks are open to the last offset committed: fetch, decode, count, store,
+changelog, sink, commits. Kafka Streams' runs from its state RUNNING to the last record *processed*, which leaves out
+its last commit; Structured Streaming's is the sum of its micro-batches. What was counted is read back and must add up.
+
+Sessions and JVMs are warm for ours and Structured Streaming, whose process stays; a Kafka Streams instance is a new
+process each time. `--repartition`: ours groups by a column that is not the record's key, so that every row goes through
+an internal topic. The broker runs on the same cores, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
-from spark_source import cluster
+import json_topic as topics
+from spark_source import MASTER, cluster
 
+HERE = Path(__file__).parent
 TOPIC = "counted"
+GUARANTEES = ("at_least_once", "exactly_once_v2")
+STREAMING = "structured_streaming"
 
 
-def load(bootstrap: str, options: Any) -> None:
-    """Records `{"key": "k000123", "n": 7}` with the key as the record's key."""
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.producer import Producer
+class Turns:
+    """Who runs, one after the other; each turn has a group, a state directory and a sink of its own. Mutable."""
 
-    random = np.random.default_rng(1)
-    with NetworkClient(bootstrap) as client:
-        Admin(client).create_topics({TOPIC: options.partitions})
-        producer = Producer(client)
-        for start in range(0, options.records, 50_000):
-            numbers = random.integers(0, options.keys, min(50_000, options.records - start))
-            keys = pa.array([f"k{number:06}" for number in numbers])
-            values = pa.array([f'{{"key": "k{number:06}", "n": {number}, "pad": "{"x" * 60}"}}' for number in numbers])
-            now = int(time.time() * 1000)
-            producer.send(TOPIC, None, keys.cast(pa.binary()), values.cast(pa.binary()), timestamps_ms=now)
-        producer.flush()
+    def __init__(self, bootstrap: str, options: argparse.Namespace, stack: ExitStack) -> None:
+        self._bootstrap, self._options, self._number = bootstrap, options, 0
+        self._brokers = topics.descendants(os.getpid()) - {os.getpid()}
+        self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+        self._peer: Any = None
+        if not options.without_structured_streaming:
+            from peers.spark_400 import SparkPeer
+
+            given = ["--bootstrap-server", bootstrap, "--master", MASTER]
+            self._peer = stack.enter_context(SparkPeer("spark_streaming.py", given))
+
+    def run(self, way: str, guarantee: str) -> dict[str, Any]:
+        self._number += 1
+        sink = f"counts-{self._number}"
+        self._create(sink)
+        turn = {"ours": self._ours, "kafka_streams": self._kafka_streams, STREAMING: self._streaming}[way]
+        result = turn(guarantee, sink)
+        result["records_per_second"] = round(self._options.records / result["seconds"])
+        newest = topics.newest_by_key(self._bootstrap, sink).column("value")
+        counted = (topics.big_endian_counts if way == "kafka_streams" else topics.json_counts)(newest)
+        if counted != self._options.records:
+            raise SystemExit(f"{way} ({guarantee}) counted {counted:,} of {self._options.records:,} records")
+        return result
+
+    def _create(self, topic: str) -> None:
+        from penstock.client.admin import Admin
+        from penstock.client.network_client import NetworkClient
+
+        with NetworkClient(self._bootstrap) as client:
+            Admin(client).create_topics({topic: self._options.partitions})
+
+    def _cpu(self) -> tuple[float, float]:
+        """CPU seconds so far: of the brokers, of everything else that stems from here."""
+        return topics.cpu_seconds(self._brokers), topics.cpu_seconds(topics.descendants(os.getpid()) - self._brokers)
+
+    def _ours(self, guarantee: str, sink: str) -> dict[str, Any]:
+        from penstock.spark.streams_app import StreamsApp
+
+        options = self._options
+        app = StreamsApp(
+            f"stateful-count-{self._number}",
+            bootstrap_servers=self._bootstrap,
+            state_dir=Path(self._directory) / sink,
+            processing_guarantee=guarantee,  # type: ignore[arg-type]
+            config=dict(pair.split("=", 1) for pair in options.setting),
+        )
+        rows = app.stream(TOPIC, schema="key string, n bigint", key=None if options.repartition else "key")
+        rows.groupBy("key").count().to_topic(sink)
+        with app.start() as running:
+            running.wait_until("running", timeout=120)
+            started, cpu = time.perf_counter(), self._cpu()
+            running.wait_until("caught-up", timeout=600)
+            seconds = time.perf_counter() - started
+            spent = [after - before for before, after in zip(cpu, self._cpu(), strict=True)]
+            progress = running.recentProgress
+        return {
+            "seconds": round(seconds, 2),
+            "broker_cpu": round(spent[0], 2),
+            "cpu": round(spent[1], 2),
+            "batches": [(row["numInputRows"], row["durationMs"]["triggerExecution"]) for row in progress],
+            "slowest_slot_ms": _summed(progress),
+        }
+
+    def _kafka_streams(self, guarantee: str, sink: str) -> dict[str, Any]:
+        from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
+
+        classes, jars = compiled(HERE / "peers" / "stateful_count"), kafka_jars(TOOLS_VERSION)
+        given = [self._bootstrap, f"kafka-streams-count-{self._number}", TOPIC, sink, str(self._options.records)]
+        given += [str(Path(self._directory) / sink), "num.stream.threads=2", f"processing.guarantee={guarantee}"]
+        command = [java(), "-cp", f"{classes}:{jars}/*", "KafkaStreamsCount", *given, *self._options.peer_setting]
+        broker = self._cpu()[0]
+        out = subprocess.run(command, capture_output=True, text=True, check=False)
+        if out.returncode != 0:
+            raise SystemExit(f"Kafka Streams ended with {out.returncode}:\n{(out.stdout + out.stderr)[-3000:]}")
+        told = json.loads(out.stdout.splitlines()[-1])
+        return {
+            "seconds": told["processed_ms"] / 1000,
+            "until_closed": told["closed_ms"] / 1000,
+            "broker_cpu": round(self._cpu()[0] - broker, 2),
+            "cpu": told["cpu_ms"] / 1000,
+        }
+
+    def _streaming(self, _guarantee: str, sink: str) -> dict[str, Any]:
+        pids, broker = topics.descendants(self._peer.pid), self._cpu()[0]
+        before = topics.cpu_seconds(pids)
+        told = self._peer.ask({"way": "count", "topic": TOPIC, "sink": sink})
+        spent = topics.cpu_seconds(topics.descendants(self._peer.pid)) - before
+        return {
+            "seconds": told["seconds"],
+            "wall": round(told["wall"], 2),
+            "broker_cpu": round(self._cpu()[0] - broker, 2),
+            "cpu": round(spent, 2),
+        }
+
+
+def _summed(progress: list[dict[str, Any]]) -> dict[str, int]:
+    stages: dict[str, int] = {}
+    for row in progress:
+        for name, milliseconds in row["durationMs"].items():
+            stages[name] = stages.get(name, 0) + milliseconds
+    return stages
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Turns of everybody; the medians, and how many times faster ours is than each peer under the same guarantee."""
+    peers = [] if options.without_kafka_streams else ["kafka_streams"]
+    turns_of = [(way, guarantee) for guarantee in options.guarantee for way in ("ours", *peers)]
+    if not options.without_structured_streaming:
+        turns_of.append((STREAMING, "at_least_once"))  # its Kafka sink knows nothing else
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {turn: [] for turn in turns_of}
+    with ExitStack() as stack:
+        bootstrap = stack.enter_context(cluster(options.bootstrap_server, options.broker))
+        turns = Turns(bootstrap, options, stack)
+        print(f"loading {options.records:,} records …", file=sys.stderr)
+        topics.load(bootstrap, TOPIC, records=options.records, keys=options.keys, partitions=options.partitions)
+        for turn in range(options.rounds):
+            for way, guarantee in turns_of:
+                result = turns.run(way, guarantee)
+                found[way, guarantee].append(result)
+                print(f"round {turn + 1}: {way} {guarantee} {json.dumps(result)}", file=sys.stderr)
+    rates = {turn: statistics.median(r["records_per_second"] for r in results) for turn, results in found.items()}
+    ratios = {
+        f"{way} {guarantee}": round(rates["ours", guarantee] / rate, 2)
+        for (way, guarantee), rate in rates.items()
+        if way != "ours" and ("ours", guarantee) in rates
+    }
+    return {
+        "benchmark": "stateful_count",
+        **vars(options),
+        "load": [round(x, 1) for x in os.getloadavg()],
+        "records_per_second": {" ".join(turn): round(rate) for turn, rate in rates.items()},
+        "ours_times": ratios,
+        "turns": {" ".join(turn): results for turn, results in found.items()},
+    }
+
+
+def table(facts: dict[str, Any]) -> str:
+    lines = [
+        f"Stateful count per key, topic to topic: {facts['records']:,} records, {facts['keys']:,} keys",
+        f"{facts['partitions']} partitions, medians of {facts['rounds']} turns, load average {facts['load'][0]}",
+        "",
+        f"{'':<40}{'records/s':>12}{'CPU s':>9}{'broker':>9}{'ours ×':>9}",
+    ]
+    for name, rate in facts["records_per_second"].items():
+        of = facts["turns"][name]
+        cpu, broker = (statistics.median(turn[what] for turn in of) for what in ("cpu", "broker_cpu"))
+        ratio = facts["ours_times"].get(name, "")
+        lines.append(f"{name:<40}{rate:>12,}{cpu:>9.1f}{broker:>9.1f}{ratio:>9}")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--batch-records", type=int, default=40_000, help="per task")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repartition", action="store_true")
-    parser.add_argument("--guarantee", choices=("exactly_once_v2", "at_least_once"), default="exactly_once_v2")
+    parser.add_argument("--guarantee", choices=GUARANTEES, action="append")
+    parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
+    parser.add_argument("--peer-setting", action="append", default=[], help="of Kafka Streams, name=value")
+    parser.add_argument("--without-kafka-streams", action="store_true")
+    parser.add_argument("--without-structured-streaming", action="store_true")
+    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
     parser.add_argument("--bootstrap-server")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with cluster(options.bootstrap_server) as bootstrap:
-        load(bootstrap, options)
-        result = run(bootstrap, options)
-    json.dump(vars(options) | result, sys.stdout, indent=2)
-    print()
-
-
-def run(bootstrap: str, options: Any) -> dict[str, Any]:
-    """Count everything once; rates and where the time of a micro-batch went."""
-    from penstock.spark.streams_app import StreamsApp
-
-    app = StreamsApp(
-        "stateful-count",
-        bootstrap_servers=bootstrap,
-        state_dir=tempfile.mkdtemp(prefix="penstock-bench-"),
-        processing_guarantee=options.guarantee,
-        config={"penstock.batch.max.records": options.batch_records},
-    )
-    rows = app.stream(TOPIC, schema="key string, n bigint", key=None if options.repartition else "key")
-    rows.groupBy("key").count().to_topic("counts", partitions=options.partitions)
-    with app.start() as running:
-        running.wait_until("running", timeout=120)
-        started = time.perf_counter()
-        running.wait_until("caught-up", timeout=600)
-        spent = time.perf_counter() - started
-        progress = running.recentProgress
-    warm = progress[1:]
-    stages: dict[str, int] = {}
-    for row in warm:
-        for name, milliseconds in row["durationMs"].items():
-            stages[name] = stages.get(name, 0) + milliseconds
-    return {
-        "seconds": round(spent, 2),
-        "records_per_second": round(options.records / spent),
-        "micro_batches": len(progress),
-        "records_per_second_after_the_first": round(
-            1000 * sum(r["numInputRows"] for r in warm) / max(1, sum(r["durationMs"]["triggerExecution"] for r in warm))
-        ),
-        "slowest_slot_ms": stages,
-    }
+    options.guarantee = options.guarantee or list(GUARANTEES)
+    facts = measure(options)
+    print(json.dumps(facts, indent=2) if options.json else table(facts))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["PeerUnavailable", "SparkConnector"]
+__all__ = ["PeerUnavailable", "SparkConnector", "SparkPeer"]
 
 VERSION = "4.0.0"
 JARS = (
@@ -88,24 +88,19 @@ def _run(command: Sequence[str], directory: str | None = None) -> None:
         raise PeerUnavailable(f"{' '.join(command)} failed:\n{(out.stdout + out.stderr)[-2000:]}")
 
 
-class SparkConnector:
-    """The running peer; `read()` is one timed batch read. Mutable: started by entering, ended by leaving it."""
+class SparkPeer:
+    """One of the peer's scripts at work: a JSON line is a question, its reply one too. Mutable: entered, then left."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        ranges: Mapping[int, tuple[int, int]],
-        *,
-        master: str,
-    ) -> None:
+    def __init__(self, script: str, arguments: Sequence[str]) -> None:
         prepare()
         self._log = BUILD / f"spark-{VERSION}.log"
-        self._command = [
-            str(ENVIRONMENT / "bin" / "python"), str(HERE / "spark_connector.py"),
-            "--bootstrap-server", bootstrap, "--topic", topic, "--ranges", json.dumps(ranges), "--master", master,
-            "--jars", ",".join(str(JAR_DIRECTORY / f"{artifact}-{version}.jar") for _, artifact, version in JARS),
-        ]  # fmt: skip
+        jars = ",".join(str(JAR_DIRECTORY / f"{artifact}-{version}.jar") for _, artifact, version in JARS)
+        python = str(ENVIRONMENT / "bin" / "python")
+        self._command = [python, str(HERE / script), *arguments, "--jars", jars]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def __enter__(self) -> Self:
         # Settings of our own Spark must not reach the other one.
@@ -142,12 +137,12 @@ class SparkConnector:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def read(self, options: Mapping[str, str]) -> dict[str, Any]:
-        """`seconds`, `records` and `bytes` of one read of all ranges with `options`. Raises PeerUnavailable."""
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The script's answer. Raises PeerUnavailable."""
         if self._process.stdin is not None:
             # A peer that has ended says why in its reply.
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(dict(options)) + "\n")
+                self._process.stdin.write(json.dumps(dict(question)) + "\n")
         return self._reply()
 
     def _reply(self) -> dict[str, Any]:
@@ -157,3 +152,15 @@ class SparkConnector:
             raise PeerUnavailable(f"Spark {VERSION} with its connector ended (all of it in {self._log}):\n{said}")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+
+class SparkConnector(SparkPeer):
+    """`read()` is one timed batch read through the connector."""
+
+    def __init__(self, bootstrap: str, topic: str, ranges: Mapping[int, tuple[int, int]], *, master: str) -> None:
+        given = ["--bootstrap-server", bootstrap, "--topic", topic, "--ranges", json.dumps(ranges), "--master", master]
+        super().__init__("spark_connector.py", given)
+
+    def read(self, options: Mapping[str, str]) -> dict[str, Any]:
+        """`seconds`, `records` and `bytes` of one read of all ranges with `options`. Raises PeerUnavailable."""
+        return self.ask(options)

@@ -38,7 +38,11 @@ PRELOADED = (
     "penstock.spark.runtime.restore_stage",
 )
 # Compiled code that a worker would otherwise load in the middle of its first micro-batch, a quarter of a second of it.
-WARMED = ("penstock.protocol.arrow_batches", "penstock.spark.formats.json_columns")
+WARMED = (
+    "penstock.protocol.arrow_batches",
+    "penstock.spark.formats.json_columns",
+    "penstock.spark.runtime.bulk_load",
+)
 
 
 def preload() -> None:
