@@ -20,9 +20,9 @@ from penstock.coordinator.consumer.subscriptions import Subscriptions
 from penstock.coordinator.consumer.topic_regexes import PAUSE_MS, TopicRegexResolution, check_regex
 from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 
-__all__ = ["RegexChange", "regex_change", "regexes_go_on", "resolution_due"]
+__all__ = ["LEAST_REFRESH_INTERVAL_MS", "RegexChange", "regex_change", "regexes_go_on", "resolution_due"]
 
-_LEAST_REFRESH_INTERVAL_MS = 10_000
+LEAST_REFRESH_INTERVAL_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def resolution_due(
         return None
     now_ms = circumstances.now_ms
     last_ms = max((value.timestamp for value in known.resolved.values()), default=None)
-    if last_ms is not None and last_ms <= now_ms <= last_ms + _LEAST_REFRESH_INTERVAL_MS:
+    if last_ms is not None and last_ms <= now_ms <= last_ms + LEAST_REFRESH_INTERVAL_MS:
         return None
     seen_version = soft.regexes_seen_version
     is_due = (
