@@ -27,6 +27,7 @@ GROUP = "chaos"
 PROGRAM = Path(__file__).with_name("chaos_app.py")
 STOP_WITHIN_S = 180.0
 RESTART_AFTER_S = 0.5
+NO_BROKER_S = 15.0  # a start looks for a broker for 5 s, and says so when it finds time to
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "penstock.client.guardian": "guardian",
@@ -99,6 +100,7 @@ class World:
         self._seen: dict[tuple[int, str], ProcessEntry] = {}
         self._looked = 0.0
         self.broker_is_up = True
+        self._broker_was_away = -NO_BROKER_S  # when that was last seen
         self.longest_rest = 0.0  # seconds without a commit of anybody
         self._progress = (0, self.began)
         self._journal = (directory / "journal.log").open("a", buffering=1)
@@ -145,6 +147,8 @@ class World:
         self._due = [(when, work) for when, work in self._due if when > now]
         for work in ready:
             work()
+        if not self.broker_is_up:
+            self._broker_was_away = now
         for instance in self.instances:
             self._look_after(instance)
         if now - self._looked > 1:
@@ -165,14 +169,24 @@ class World:
             return
         assert instance.application.process is not None
         code = instance.application.process.returncode
+        said = [line for line in instance.application.log.read_text(errors="replace").splitlines() if line]
+        if not instance.may_end and self._found_no_broker(instance, said):
+            instance.may_end = "no broker at its start"
         instance.ends.append(f"{instance.may_end or 'by itself'}: {code}")
         if not instance.may_end:
-            said = [line for line in instance.application.log.read_text(errors="replace").splitlines() if line]
             self.fail(f"{instance.name} ended by itself with {code}: {' | '.join(said[-3:])}")
         elif instance.may_end == "SIGTERM" and code not in (0, -signal.SIGTERM):
             self.fail(f"{instance.name} ended with {code} after SIGTERM")
         instance.restarts = True
         self.later(RESTART_AFTER_S, lambda: self._restart(instance))
+
+    def _found_no_broker(self, instance: Instance, said: list[str]) -> bool:
+        """A start without a broker is an error that a supervisor answers with another start. Only before it joined."""
+        assert instance.application.process is not None
+        has_run = instance.application.status.get("pid") == instance.application.pid
+        was_away = time.monotonic() - self._broker_was_away < NO_BROKER_S
+        code = instance.application.process.returncode
+        return code == 1 and was_away and not has_run and "CannotConnect" in (said or [""])[-1]
 
     def _restart(self, instance: Instance) -> None:
         instance.restarts, instance.may_end, instance.stop_by = False, "", 0.0

@@ -1,10 +1,12 @@
 """`stop()` returns soon, whatever is under way: a restore, a broker that is away."""
 
 import threading
+import time
 
 import lmdb
 import pytest
 
+from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.local_state import LocalState
 
 pytestmark = pytest.mark.spark
@@ -22,6 +24,8 @@ def stops(app):
 def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, spark, flights, tmp_path):
     if by == "a stage":
         monkeypatch.setattr(LocalState, "start", lambda _state: None)
+    join = SubtopologyRunner.join  # another subtopology's micro-batch takes its time: the restore breaks off meanwhile
+    monkeypatch.setattr(SubtopologyRunner, "join", lambda runner, timeout: time.sleep(1) or join(runner, timeout))
     flights.send(broker, range(300))
     with flights.count_by_origin(make_app(instance="a")).start() as first:
         first.wait_until("caught-up", timeout=60)

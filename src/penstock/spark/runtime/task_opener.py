@@ -91,9 +91,9 @@ class TaskOpener:
             try:
                 self._opened(request, self._patiently(request))
             except Exception as error:
-                if self._closing.is_set():
+                if self._closing.is_set() or not self._wanted(request):  # told to stop, or the tasks went elsewhere
                     log.debug("%s: opening was given up: %s", self._name, error)
-                    return
+                    continue
                 if isinstance(error, PenstockError):
                     self._failed(error)
                     continue
