@@ -98,9 +98,11 @@ def chaos(
         if not world.failures:
             for found in judge(broker, sent):
                 world.fail(found)
+            world.note("judged, and recomputed by Spark" + (": right" if not world.failures else ""))
         if proves_state and not world.failures:
             for found in _state_is_right(broker, directory, sent):
                 world.fail(found)
+            world.note("more was counted on top of the stores, and of the changelogs alone")
     except AssertionError as error:
         world.fail(str(error))
     finally:
