@@ -107,11 +107,20 @@ def test_what_reads_nothing_is_fetched_all_the_same(spark, flights, airports):
         flights.join(spark.createDataFrame([], airports.schema), "origin"),
         flights.join(airports, "origin").where("city = 'Atlantis'"),
         flights.join(spark.sql("select 'EWR' as origin where false"), "origin", "left_semi"),
+        flights.join(airports, "origin").where(F.lit(False)),
+        flights.where(F.lit(False)),
+        flights.withColumn("u", F.expr("uuid()")).where("1 = 0 or null"),
     ]
     for stream in nothing:
-        plan = PreparedPlan(lambda stream=stream: through_tasks(spark, stream), [stream._arms[0].calls[0].args[0]])
+        sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
+        plan = PreparedPlan(lambda stream=stream: through_tasks(spark, stream), sides)
         assert plan.collect() == []
         assert "MapInArrow" in operators(plan._to_run())[0]
+    until_when = flights.where(F.current_date() < F.lit("2100-01-01"))
+    plan = PreparedPlan(lambda: through_tasks(spark, until_when))
+    assert plan._keeps_fetching, "one day it is false"
+    assert len(plan.collect()) == len(ROWS)
+    assert not PreparedPlan(lambda: through_tasks(spark, flights.where("n > 1")))._keeps_fetching
 
 
 def test_a_plan_is_kept_unless_it_tells_the_time(spark, flights, airports):

@@ -4,9 +4,10 @@ Planned anew, because one DataFrame that is collected again repeats `current_tim
 ever. Kept, when it joins static sides and holds no such function: the broadcasts are then built once for each reading
 of a side, not once for each micro-batch.
 
-A plan with a join is planned in a copy of the session with two settings of its own. Spark leaves out what joins with
-nothing (an empty table, or a filter that leaves none of its rows), and with it the stage that fetches: no task would
-ever move on.
+A plan whose rows may all be dropped before they are read is planned in a copy of the session with settings of its own:
+one with a join, one with a filter that Spark knows to be false, or will know one day (`current_date() < ..`). Spark
+leaves out what joins with nothing (an empty table, or a filter that leaves none of its rows) and what passes no
+filter, and with it the stage that fetches: no task would ever move on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.plan_reader import volatile_functions_of
+from penstock.spark.plan_reader import class_of, walk
 from penstock.spark.static_side import StaticSide
 from penstock.spark.topology.nodes import CompiledSubtopology
 
@@ -24,7 +25,8 @@ __all__ = ["PreparedPlan", "static_sides"]
 
 _KEEPS_FETCHING = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation,"
+    "org.apache.spark.sql.catalyst.optimizer.PruneFilters",
 }
 
 
@@ -45,13 +47,14 @@ class PreparedPlan:
         self._build, self._sides = build, tuple(sides)
         self._read = [side.hold() for side in self._sides]
         first = self._build()
-        self._session = _fetching(first.sparkSession) if self._sides else first.sparkSession
+        self._keeps_fetching = bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
+        self._session = _fetching(first.sparkSession) if self._keeps_fetching else first.sparkSession
         self._look(first)
 
     def _look(self, first: DataFrame) -> None:
         analysed = first._jdf.queryExecution().analyzed()
         self._is_deterministic = bool(analysed.deterministic())
-        self._may_be_kept = bool(self._sides) and not volatile_functions_of(analysed)
+        self._may_be_kept = bool(self._sides) and self._is_deterministic and not _tells_the_time(first)
         self._logical = _logical(first)
         self._kept: DataFrame | None = None
 
@@ -61,7 +64,7 @@ class PreparedPlan:
         return self._planned()
 
     def _planned(self) -> DataFrame:
-        if not self._is_deterministic and not self._sides:
+        if not self._is_deterministic and not self._keeps_fetching:
             return self._build()
         logical = self._logical if self._is_deterministic else _logical(self._build())
         jvm: Any = self._session.sparkContext._jvm
@@ -93,6 +96,23 @@ class PreparedPlan:
 
 def _logical(dataframe: DataFrame) -> Any:
     return dataframe._jdf.queryExecution().logical()
+
+
+def _tells_the_time(dataframe: DataFrame) -> bool:
+    """Whether `current_timestamp()`, `current_date()` or the like stand in it."""
+    jvm: Any = dataframe.sparkSession._jvm
+    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(dataframe._jdf.queryExecution().analyzed().containsPattern(current))
+
+
+def _loses_a_stage(dataframe: DataFrame) -> bool:
+    """Whether Spark would leave out a Python stage, because no row can come through."""
+    execution = dataframe._jdf.queryExecution()
+    before, after = (
+        sum(class_of(node) == "MapInArrow" for node in walk(plan))
+        for plan in (execution.analyzed(), execution.optimizedPlan())
+    )
+    return after < before
 
 
 def _fetching(session: SparkSession) -> SparkSession:
