@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.application import configure_by_file, load_application
+from penstock.cli.exit_code import end_with
 from penstock.errors import CannotConnect, PenstockError
 
 __all__ = ["command"]
@@ -63,9 +63,9 @@ def command(
         traceback.print_exc()
         kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
         _tell(report, {"error": error.render(), "code": error.code, "kind": kind})
-        sys.exit(1)
+        end_with(1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        end_with(130)
     except Exception as error:  # noqa: BLE001 - reported to the parent, which shows it
         traceback.print_exc()
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -79,7 +79,7 @@ def command(
                 "missing": missing,
             },
         )
-        sys.exit(1)
+        end_with(1)
 
 
 def _tell(report: Path, document: dict[str, object]) -> None:

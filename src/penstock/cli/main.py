@@ -15,6 +15,7 @@ import click
 
 from penstock import __version__
 from penstock.cli.command_table import CommandTable, ReaderGone
+from penstock.cli.exit_code import end_with
 from penstock.cli.terminal import print_error, talk
 from penstock.errors import CannotConnect, PenstockError
 
@@ -47,7 +48,7 @@ def penstock(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """What the installed `penstock` calls."""
-    sys.exit(run(sys.argv[1:]))
+    end_with(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
