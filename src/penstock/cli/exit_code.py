@@ -15,5 +15,5 @@ def end_with(code: int) -> NoReturn:
     from a string, though somebody caught it (`dataclass` and `namedtuple` make their methods that way, so an interrupt
     in the middle of an import is enough). Executing another string makes it forget that.
     """
-    exec("")  # noqa: S102
+    exec("")
     sys.exit(code)
