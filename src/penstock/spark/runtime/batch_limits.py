@@ -5,7 +5,9 @@ target makes the next ones smaller in proportion; one that was full and quick ma
 Subtopologies share the cores of an instance: how long a batch takes is also how long another one waits for a core.
 
 What a batch costs whatever is in it (planning, scheduling, commits) is told apart, or a slow machine would make batches
-ever smaller and get no further: work is given at least as much time as that. Records and bytes shrink and grow in the
+ever smaller and get no further: work is given at least as much time as that. Part of it hides in the stages (stores,
+round trips, waiting for a core that others use too); it shows when batches of different sizes take about as long, and
+then counts as overhead as well. Records and bytes shrink and grow in the
 same proportion: a partition of large records is bounded by bytes, and takes no records away from the others. No limit
 is below one record, and one of bytes ends a fetch behind its first records, never before: a large record does not
 starve its partition.
@@ -23,6 +25,9 @@ TELLING = 4.0  # a batch whose work took a quarter of what it may tells what a r
 FULL = 0.9  # a batch that took so much of its limit says what a larger one would take
 STEADY = 0.2  # nearness to the target at which nothing changes
 REMEMBERED = 0.7  # of the overhead told by earlier batches
+UNLIKE = 2.0  # sizes that differ so much tell what a record costs and what a batch costs
+FORGOTTEN = 8  # batches of one size after which an earlier one is no measure any more
+MOST_HIDDEN = 0.6  # of the time in stages that is believed to have nothing to do with records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,9 @@ class BatchLimits:
         self._bytes_end_fetches = bytes_end_fetches
         self._record_bytes = 0.0
         self._overhead_ms: float | None = None
+        self._hidden_ms = 0.0  # of the time in stages, what a batch costs without records
+        self._earlier: tuple[float, float] | None = None  # share taken and time in stages of a batch before
+        self._alike = 0  # batches since then that were about as large
         self._share = min(1.0, FIRST_RECORDS / most_records)
 
     @property
@@ -86,14 +94,15 @@ class BatchLimits:
             return
         if batch.largest_records:
             self._record_bytes = batch.largest_bytes / batch.largest_records
-        known = self._overhead_ms if self._overhead_ms is not None else batch.overhead_ms
-        self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * batch.overhead_ms
-        work_ms = max(1.0, batch.spent_ms - batch.overhead_ms)
-        ratio = self._work_ms / work_ms
         taken = self._taken(batch)
+        overhead_ms = batch.overhead_ms + self._hidden(taken, batch.spent_ms - batch.overhead_ms)
+        known = self._overhead_ms if self._overhead_ms is not None else overhead_ms
+        self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * overhead_ms
+        work_ms = max(1.0, batch.spent_ms - overhead_ms)
+        ratio = self._work_ms / work_ms
         is_full = taken >= FULL * self._share
         fitting = taken * ratio
-        if self.is_too_late(batch.spent_ms) and work_ms > batch.overhead_ms:  # else fewer records would change nothing
+        if self.is_too_late(batch.spent_ms) and work_ms > overhead_ms:  # else fewer records would change nothing
             fitting = min(fitting, taken * self._deadline_ms / 2 / batch.spent_ms)
             self._share = min(self._share, fitting)
         elif not is_full and ratio < TELLING:
@@ -101,6 +110,19 @@ class BatchLimits:
         elif is_full and abs(ratio - 1) > STEADY:
             self._share = min(1.0, self._share * min(ratio, LARGEST_STEP))
         self._share = max(self._share, 1 / self._most_records)
+
+    def _hidden(self, taken: float, stages_ms: float) -> float:
+        """The part of the time in stages that this batch would have taken without records."""
+        share, ms = self._earlier or (taken, stages_ms)
+        if max(taken, share) >= UNLIKE * min(taken, share) > 0:
+            slope = max(0.0, (stages_ms - ms) / (taken - share))
+            found = max(0.0, min(stages_ms, ms) - slope * min(taken, share))
+            self._hidden_ms = (self._hidden_ms + found) / 2
+            self._earlier = (taken, stages_ms)
+        elif self._earlier is None or self._alike >= FORGOTTEN:
+            self._earlier = (taken, stages_ms)
+        self._alike = 0 if self._earlier == (taken, stages_ms) else self._alike + 1
+        return min(self._hidden_ms, MOST_HIDDEN * stages_ms)
 
     @property
     def _work_ms(self) -> float:
