@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from tests.coordinator.classic_context import ClassicContext
 
+from penstock.assignors.assignor import Subscription
+from penstock.assignors.consumer_protocol import encode_subscription
 from penstock.coordinator.classic.consumer_protocol import subscribed_topics
 from penstock.coordinator.classic.group_state import ENTERED_FROM, ClassicGroupState
 from penstock.coordinator.classic.member import ClassicMember
@@ -225,3 +227,24 @@ def test_the_table() -> None:
     for state, before in ENTERED_FROM.items():
         assert before, state
         assert state is ClassicGroupState.DEAD or ClassicGroupState.DEAD not in before
+
+
+@pytest.mark.parametrize(("topics", "rebalances"), [(("in",), False), (("in", "logs"), True)])
+def test_a_static_consumer_that_comes_back_for_other_topics_begins_a_rebalance(
+    topics: tuple[str, ...], rebalances: bool
+) -> None:
+    """What it owned, which its subscription says too, is no reason for one."""
+    c = ClassicContext(initial_rebalance_delay_ms=0)
+    one, other = (
+        {"protocols": (("range", encode_subscription(said)),), "protocol_type": "consumer", "instance": "i"}
+        for said in (Subscription(topics=("in",), owned_partitions=(("in", 0),)), Subscription(topics=topics))
+    )
+    token = c.join(**one)
+    c.sleep(0)
+    first = c.answers[token]
+    c.sync(first.member_id, first.generation_id, {first.member_id: b"all"})
+    assert c.state == "Stable"
+    again = c.join(**other)
+    c.sleep(0)
+    assert c.answers[again].generation_id == first.generation_id + rebalances
+    assert (c.state == "Stable") is not rebalances

@@ -108,6 +108,22 @@ def test_a_cooperative_member_gives_back_topics_that_it_reads_no_more() -> None:
     assert event == Rebalance(number=2, revoked=BOTH, assigned=None)
 
 
+def test_a_subscription_that_changes_while_the_join_is_out_is_told_by_another_join() -> None:
+    member = script()
+    member.next_sent()
+    member.member.subscribe(SubscribedTopics(names=("delays",)), member.now_ms)
+    member.answer(joined())
+    member.sent()
+    (event,) = member.answer(synced(encode_assignment(Assignment())))
+    member.acknowledge(event)
+    member.member.poll(member.now_ms)
+    (event,) = member.member.take_events()
+    member.acknowledge(event)
+    request = member.next_sent()
+    assert isinstance(request, m.join_group_request.JoinGroupRequest)
+    assert decode_subscription(request.protocols[0].metadata).topics == ("delays",)
+
+
 def lead(strategy: Any = "range", members: Mapping[str, bytes] | None = None) -> GroupScript:
     made = script(strategy)
     (offered, *_) = made.next_sent().protocols

@@ -73,6 +73,7 @@ class ClassicMembership(GroupMember):
         self._reason = ""
         self._rejoin = False
         self._joined: Joined | None = None
+        self._joined_topics: tuple[str, ...] = ()
         self._group_topics: frozenset[str] = frozenset()
         self._counts: Mapping[str, int] | None = None
         self._assignments: Mapping[str, bytes] = {}
@@ -223,6 +224,7 @@ class ClassicMembership(GroupMember):
         return self._asked("heartbeat", heartbeat_request(self._group_id, self.identity), now_ms)
 
     def _join_request(self) -> object:
+        self._joined_topics = self._resolved.names
         return join_request(
             self._group_id,
             self.identity,
@@ -264,6 +266,8 @@ class ClassicMembership(GroupMember):
             self._rejoin = False
             self._retry_ms = now_ms
             self._assignments = {}
+            if self._joined_topics != self._resolved.names:
+                self._wants_rejoin("the subscription changed")  # while the join was out
             if self._protocol_name not in self._assignors:
                 self._refused(ErrorCode.inconsistent_group_protocol)
             elif reply.leader == reply.member_id and reply.members:

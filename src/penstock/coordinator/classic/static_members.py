@@ -1,7 +1,8 @@
 """A static member comes back without its member id (KIP-345): it takes the place of the one with its instance id.
 
 In a stable group whose selected protocol stays the same there is no rebalance: the new id is written, the assignment
-stays. The leader is told so from version 9 on (`skip_assignment`); before, it is told the old leader's id, so that it
+stays. But when a consumer comes back for other topics there is one (in Kafka nobody reads them until the next). The
+leader is told of no rebalance from version 9 on (`skip_assignment`); before, it is told the old leader's id, so that it
 takes itself for a follower and asks for its assignment. Who waited in the old member's name is fenced.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.coordinator.classic import replies
+from penstock.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from penstock.coordinator.classic.group_state import ClassicGroupState
 from penstock.coordinator.classic.member import ClassicMember
 from penstock.coordinator.classic.rebalance import prepare_or_complete
@@ -41,7 +43,11 @@ def replace_static_member(turn: ClassicTurn, sender: ClassicMember, context: Req
         join_token=context.token,
     )
     group.put(member)
-    if group.state is not ClassicGroupState.STABLE or group.selected_protocol() != group.protocol:
+    if (
+        group.state is not ClassicGroupState.STABLE
+        or group.selected_protocol() != group.protocol
+        or (group.protocol_type == CONSUMER_PROTOCOL_TYPE and _reads_others(old, sender, group.protocol))
+    ):
         prepare_or_complete(turn, f"static member {sender.instance_id} comes back as {member.member_id}; {reason}")
         return
     group.put(replace(member, join_token=None))
@@ -51,3 +57,9 @@ def replace_static_member(turn: ClassicTurn, sender: ClassicMember, context: Req
         turn.reply(context.token, replies.joined(group, member.member_id, skip_assignment=is_leader))
     else:
         turn.reply(context.token, replies.joined(group, member.member_id, leader=leader_before))
+
+
+def _reads_others(old: ClassicMember, new: ClassicMember, protocol: str | None) -> bool:
+    """Of a group of consumers: bytes that differ need not mean other topics (they hold what the member owned)."""
+    topics = [subscribed_topics(each.metadata(protocol)) for each in (old, new)]
+    return None not in topics and topics[0] != topics[1]
