@@ -6,8 +6,8 @@ import time
 import lmdb
 import pytest
 
-from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.local_state import LocalState
+from penstock.spark.runtime.task_opener import TaskOpener
 
 pytestmark = pytest.mark.spark
 
@@ -20,12 +20,34 @@ def stops(app):
     return not stopping.is_alive()
 
 
+def wait_for_the_opener(monkeypatch):
+    """Another subtopology's micro-batch takes its time, and the restore breaks off before the opener is closed."""
+    broke_off, open_tasks, close = threading.Event(), TaskOpener._open, TaskOpener.close
+
+    def opens(opener, request):
+        try:
+            return open_tasks(opener, request)
+        except Exception:
+            broke_off.set()
+            raise
+
+    def closes(opener):
+        if opener._restore is not None and broke_off.armed:
+            assert broke_off.wait(30)
+            time.sleep(0.2)  # until its thread has told of it
+        close(opener)
+
+    broke_off.armed = False
+    monkeypatch.setattr(TaskOpener, "_open", opens)
+    monkeypatch.setattr(TaskOpener, "close", closes)
+    return broke_off
+
+
 @pytest.mark.parametrize("by", ["the replica process", "a stage"])
 def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, spark, flights, tmp_path):
     if by == "a stage":
         monkeypatch.setattr(LocalState, "start", lambda _state: None)
-    join = SubtopologyRunner.join  # another subtopology's micro-batch takes its time: the restore breaks off meanwhile
-    monkeypatch.setattr(SubtopologyRunner, "join", lambda runner, timeout: time.sleep(1) or join(runner, timeout))
+    broke_off = wait_for_the_opener(monkeypatch)
     flights.send(broker, range(300))
     with flights.count_by_origin(make_app(instance="a")).start() as first:
         first.wait_until("caught-up", timeout=60)
@@ -41,7 +63,10 @@ def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, s
             app._wait(lambda: {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(group)}, None, "restoring")
         else:
             app._wait(lambda: app._runtime.state.replicas.is_asked, None, "restoring")
+        broke_off.armed = True
         assert stops(app)
+        broke_off.armed = False
+    assert broke_off.is_set()
     assert app.exception() is None
     flights.send(broker, range(300, 420))
     running(flights.count_by_origin(make_app(instance="b"))).wait_until("caught-up", timeout=60)
