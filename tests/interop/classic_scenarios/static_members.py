@@ -34,9 +34,13 @@ def restarts_without_rebalance(s: ClassicScript) -> None:
     s.heartbeat("and nobody has to join", "b2", instance="two")
     s.join("the follower comes back with an older version", "b3", instance="two", version=5)
     s.describe_members("the same generation")
-    s.join("the follower reads more now", "b4", instance="two", protocols={"range": subscription("in", "more")})
-    s.sync("which is no reason to rebalance", "b4", instance="two")
-    s.describe_members("other metadata")
+
+
+@classic_scenario()
+def a_static_member_reads_more(s: ClassicScript) -> None:
+    s.join("a joins at once", "a", instance="one", protocols={"range": subscription("in")})
+    s.sync("a syncs", "a", {"a": b"all"}, instance="one")
+    s.join("a comes back and reads more", "a2", instance="one", protocols={"range": subscription("in", "more")})
 
 
 @classic_scenario()
