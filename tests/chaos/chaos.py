@@ -122,7 +122,7 @@ def settle(world: World) -> int:
     sent = world.feed.stop()
     world.note(f"{sent} flights were sent; now everything is to come to rest")
     with Admin(world.broker.bootstrap_servers) as admin:
-        world.wait_for(lambda: all(i.runs and i.application.open_tasks for i in world.instances), "everybody at work")
+        world.wait_for(lambda: all(i.is_at_work for i in world.instances), "everybody at work")
         world.wait_for(lambda: caught_up(admin, GROUP), "caught up")
     for instance in world.instances:
         code = instance.application.stop(180) if instance.runs else None

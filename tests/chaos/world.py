@@ -77,6 +77,12 @@ class Instance:
     def runs(self) -> bool:
         return self.application.process is not None and self.application.process.poll() is None
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether this life of it, not the one before, has tasks open."""
+        status = self.application.status if self.runs else {}
+        return status.get("pid") == self.application.pid and self.application.open_tasks > 0 if status else False
+
     def family(self) -> dict[str, list[ProcessEntry]]:
         return roles_of(descendants(self.application.pid)) if self.runs else {}
 
@@ -227,7 +233,7 @@ class World:
 
     def await_tasks(self) -> bool:
         """Every instance has tasks, and has opened them."""
-        return self.wait_for(lambda: all(i.application.open_tasks for i in self.instances), "tasks for everybody")
+        return self.wait_for(lambda: all(i.is_at_work for i in self.instances), "tasks for everybody")
 
     def await_work(self, offsets: int, within_s: float = 600.0) -> bool:
         """The group commits so many offsets more."""

@@ -198,8 +198,16 @@ def _tasks(slots: Iterable[SlotPlan]) -> frozenset[int]:
 
 
 def _trouble(errors: list[PenstockError]) -> PenstockError | None:
-    """What to bear or to raise: a refusal that only concerned this transaction is worth a new one."""
+    """What to bear or to raise: a refusal that only concerned this transaction is worth a new one.
+
+    So is UNKNOWN_SERVER_ERROR: Apache Kafka 4.3.1 answers EndTxn with it where it is just about to end an overdue
+    transaction by itself (an IllegalStateException in its log), and offsets have told by now what holds. A coordinator
+    that has nothing else to say is not borne for ever: the slots get no new identities from it.
+    """
     for error in errors:
-        if error.facts.get("transaction") == "abortable" and error.code != "not-authorized":
+        passes = (
+            error.facts.get("transaction") == "abortable" or error.facts.get("kafka_name") == "UNKNOWN_SERVER_ERROR"
+        )
+        if passes and error.code != "not-authorized":
             error.facts["retriable"] = True
     return errors[0] if errors else None
