@@ -142,6 +142,18 @@ def test_topics_are_looked_at_behind_the_answer() -> None:
     assert (answer.member_epoch, len(answer.assignment.topic_partitions)) == (2, 2)
 
 
+def test_who_takes_a_static_members_place_does_not_read_what_that_one_did() -> None:
+    w = world({"logs-a": 1, "in": 1})
+    w.beat("a", 0, owned=set(), timeout_ms=5_000, subscribed_topic_regex="logs-.*", instance_id="one")
+    w.sleep(0)
+    w.beat("a", -2, instance_id="one")
+    answer = join(w, "b", "in", instance_id="one")
+    assert [each.topic_id for each in answer.assignment.topic_partitions] == [w.topics["in"].topic_id]
+    group = w.group()
+    assert group is not None
+    assert not group.subscriptions.regexes
+
+
 def test_topics_that_may_not_be_described_are_not_there() -> None:
     w = world({"logs-a": 1, "logs-b": 2})
     by_regex(w, ".*", may_describe=lambda name: name != "logs-a")

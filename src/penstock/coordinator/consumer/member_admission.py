@@ -112,11 +112,14 @@ def update_member(
 ) -> ConsumerGroupMember:
     """Null means unchanged; client id and host are always those of the request. The same object if nothing differs.
 
-    A member that spoke the classic protocol no longer does.
+    A member that spoke the classic protocol no longer does. A join says all of what is read: who takes a static
+    member's place does not read what that one did.
     """
     known = member.metadata
     timeout_ms = to_ms(request.rebalance_timeout)
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    if request.member_epoch == JOIN_EPOCH:
+        names, regex = names or (), regex or ""
     metadata = ConsumerGroupMemberMetadataValue(
         instance_id=known.instance_id if request.instance_id is None else request.instance_id,
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
