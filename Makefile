@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Spark's and Maven's own caches stay where they are; ours live below the repository.
 # Several workers: most of these tests wait for sessions, processes and timeouts. A module stays in one (its fixtures).
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 HEAVY := .pytest_cache/heavy
