@@ -166,17 +166,17 @@ class GroupOptions:
         """What `--describe` shows."""
         return "members" if self.members else "state" if self.state is not None else "offsets"
 
-    def check_action(self, goes_with: Mapping[str, tuple[str, ...]], given: Mapping[str, bool]) -> None:
-        """That what was given goes with the action: the options all tools have, and a tool's own. Raises
-        click.UsageError.
+    def check_action(self, own: Mapping[str, tuple[bool, tuple[str, ...]]]) -> None:
+        """That what was given goes with the action. `own`: a tool's own options, whether they were given, and with
+        which actions they go. Raises click.UsageError.
         """
         views = {"--members": self.members, "--offsets": self.offsets, "--verbose": self.verbose}
         reset = {"--dry-run": self.dry_run, "--execute": self.execute, "--export": self.export, **self.scenarios()}
         self._only_with(views, ("--describe",))
         self._only_with({"--state": self.state is not None}, ("--list", "--describe"))
         self._only_with(reset, ("--reset-offsets",))
-        for name, present in given.items():
-            self._only_with({name: present}, goes_with[name])
+        for name, (given, actions) in own.items():
+            self._only_with({name: given}, actions)
         if self.action == "--describe":
             self._check_describe()
 

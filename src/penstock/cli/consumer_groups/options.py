@@ -16,11 +16,6 @@ TYPES = ("classic", "consumer")
 
 
 _ALONE = {action: f"{action} takes neither --group nor --all-groups." for action in ("--list", "--validate-regex")}
-_GOES_WITH = {
-    "--type": ("--list",),
-    "--topic": ("--delete-offsets", "--reset-offsets"),
-    "--all-topics": ("--reset-offsets",),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +33,13 @@ class ConsumerGroupOptions(GroupOptions):
     def check(self) -> None:
         """Raises click.UsageError for what does not go together."""
         self.check_groups(_ALONE)
-        given = {"--type": self.type_ is not None, "--topic": bool(self.topics), "--all-topics": self.all_topics}
-        self.check_action(_GOES_WITH, given)
+        self.check_action(
+            {
+                "--type": (self.type_ is not None, ("--list",)),
+                "--topic": (bool(self.topics), ("--delete-offsets", "--reset-offsets")),
+                "--all-topics": (self.all_topics, ("--reset-offsets",)),
+            }
+        )
         if self.action == "--delete-offsets" and (self.all_groups or len(self.groups) != 1 or not self.topics):
             raise click.UsageError("--delete-offsets needs one --group and --topic TOPIC[:0,1,…].")
         if self.action == "--reset-offsets":

@@ -14,11 +14,6 @@ STATES = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
 
 
 _ALONE = {"--list": "--list lists all streams groups; it takes neither --group nor --all-groups."}
-_GOES_WITH = {
-    "--input-topic or --all-input-topics": ("--delete-offsets", "--reset-offsets"),
-    "--delete-all-internal-topics": ("--delete", "--reset-offsets"),
-    "--delete-internal-topic": ("--reset-offsets",),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +28,14 @@ class StreamsGroupOptions(GroupOptions):
     def check(self) -> None:
         """Raises click.UsageError for what does not go together."""
         self.check_groups(_ALONE)
-        given = {
-            "--input-topic or --all-input-topics": bool(self.input_topics) or self.all_input_topics,
-            "--delete-all-internal-topics": self.delete_all_internal_topics,
-            "--delete-internal-topic": bool(self.delete_internal_topics),
-        }
-        self.check_action(_GOES_WITH, given)
+        sources = bool(self.input_topics) or self.all_input_topics
+        self.check_action(
+            {
+                "--input-topic or --all-input-topics": (sources, ("--delete-offsets", "--reset-offsets")),
+                "--delete-all-internal-topics": (self.delete_all_internal_topics, ("--delete", "--reset-offsets")),
+                "--delete-internal-topic": (bool(self.delete_internal_topics), ("--reset-offsets",)),
+            }
+        )
         if self.action == "--delete-offsets":
             self._check_delete_offsets()
         elif self.action == "--reset-offsets":

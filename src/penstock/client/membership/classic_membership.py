@@ -63,7 +63,6 @@ class ClassicMembership(GroupMember):
     ) -> None:
         super().__init__(group_id, chance=chance, instance_id=instance_id)
         self._assignors = GroupAssignors(group_id, assignors, rack_id=rack_id, notice=self._notice)
-        self._cooperative = self._assignors.are_cooperative
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
@@ -247,14 +246,18 @@ class ClassicMembership(GroupMember):
         """Gives back what must be given back before the join."""
         self._rejoin = False
         topics = frozenset(self._resolved.names)
-        revoked = tuple(each for each in self._owned if each[0] not in topics) if self._cooperative else self._owned
+        revoked = (
+            tuple(each for each in self._owned if each[0] not in topics)
+            if self._assignors.are_cooperative
+            else self._owned
+        )
         self._retry_ms = now_ms
-        if self._cooperative and not revoked:
+        if self._assignors.are_cooperative and not revoked:
             self._enter(_S.JOINING)
             return
         self._owned = tuple(each for each in self._owned if each not in set(revoked))
         self._enter(_S.PREPARING)
-        self._tell(revoked=revoked, assigned=None, all_revoked=not self._cooperative)
+        self._tell(revoked=revoked, assigned=None, all_revoked=not self._assignors.are_cooperative)
 
     def _on_join(self, reply: Joined, now_ms: int) -> None:
         code = reply.error_code
@@ -345,7 +348,7 @@ class ClassicMembership(GroupMember):
         self._owned = given
         self._enter(_S.RECONCILING)
         self._tell(revoked=revoked, assigned=added)
-        if revoked and self._cooperative:
+        if revoked and self._assignors.are_cooperative:
             self._wants_rejoin("gave partitions back that others are to get")
 
     def _on_heartbeat(self, code: ErrorCode, now_ms: int) -> None:
