@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from penstock.protocol.arrow_decoding_kernels import copy_slices
 from penstock.spark.formats import json_kernels as kernels
 from penstock.spark.formats.arrow_types import arrow_type
-from penstock.spark.formats.json_encoding import encode_json
+from penstock.spark.formats.json_encoding import encode_json, read_only
 
 __all__ = ["JsonColumns", "warm_up"]
 
@@ -52,10 +52,10 @@ class JsonColumns:
         self._types = [arrow_type(field.dataType) for field in schema.fields]
         self._index = {field.name: index for index, field in enumerate(schema.fields)}
         names = [field.name.encode() for field in schema.fields]
-        self._names = _read_only(np.frombuffer(b"".join(names), np.uint8))
-        self._name_offsets = _read_only(np.cumsum([0, *map(len, names)]).astype(np.int64))
-        self._kinds = _read_only(np.array([_KINDS[type(field.dataType)] for field in schema.fields], np.int64))
-        self._limits = _read_only(np.array([_LIMITS.get(type(f.dataType), 0) for f in schema.fields], np.int64))
+        self._names = read_only(np.frombuffer(b"".join(names), np.uint8))
+        self._name_offsets = read_only(np.cumsum([0, *map(len, names)]).astype(np.int64))
+        self._kinds = read_only(np.array([_KINDS[type(field.dataType)] for field in schema.fields], np.int64))
+        self._limits = read_only(np.array([_LIMITS.get(type(f.dataType), 0) for f in schema.fields], np.int64))
         self._utc = zone_name == "UTC"
 
     @staticmethod
@@ -107,13 +107,13 @@ def _bytes_of(values: pa.Array) -> tuple[Any, Any]:
         values = values.cast(pa.binary())
     _, ends, body = values.buffers()
     if ends is None or not len(values):
-        return _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(len(values) + 1, np.int32))
+        return read_only(np.zeros(0, np.uint8)), read_only(np.zeros(len(values) + 1, np.int32))
     offsets = np.frombuffer(ends, np.int32, len(values) + 1, values.offset * 4)
     if values.null_count:
         # What stands behind a null is not looked at: such rows are read from nowhere.
         return _bytes_of(values.fill_null(b""))
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(0, np.uint8)
-    return _read_only(data), _read_only(offsets)
+    return read_only(data), read_only(offsets)
 
 
 def _is_text(values: pa.Array) -> bool:
@@ -156,9 +156,3 @@ def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Arr
 def _validity(there: Any) -> pa.Buffer | None:
     valid = there != kernels.ABSENT
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _read_only(array: Any) -> Any:
-    view = array.view()
-    view.setflags(write=False)
-    return view

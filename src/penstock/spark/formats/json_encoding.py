@@ -68,30 +68,31 @@ class _Part:
 
 
 def _part(column: pa.Array, name: str, *, exact_time: bool) -> _Part:
-    label = _read_only(np.frombuffer(("," + quoted(name) + ":").encode(), np.uint8))
+    label = read_only(np.frombuffer(("," + quoted(name) + ":").encode(), np.uint8))
     there = np.ones(len(column), np.bool_)
     if column.null_count:
         there = column.is_valid().to_numpy(zero_copy_only=False)
     kind = column.type
     if pa.types.is_signed_integer(kind):
         values = column.cast(pa.int64()).fill_null(0).to_numpy()
-        return _Part(label, _read_only(values), _read_only(there))
+        return _Part(label, read_only(values), read_only(there))
     if pa.types.is_string(kind):
         offsets, data = _bytes_of(column)
         if kernels.is_plain_text(data, int(offsets[0]), int(offsets[-1])):
-            return _Part(label, offsets, _read_only(there), data, quoted=True)
+            return _Part(label, offsets, read_only(there), data, quoted=True)
     exact = exact_time and pa.types.is_timestamp(kind)
     offsets, data = _bytes_of(_exact_timestamps(column) if exact else text_of(column))
-    return _Part(label, offsets, _read_only(there), data)
+    return _Part(label, offsets, read_only(there), data)
 
 
 def _bytes_of(texts: pa.Array) -> tuple[Any, Any]:
     _, ends, body = texts.buffers()
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
-    return _read_only(np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)), _read_only(data)
+    return read_only(np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)), read_only(data)
 
 
-def _read_only(array: Any) -> Any:
+def read_only(array: Any) -> Any:
+    """A view that compiled loops take whether its memory is Arrow's, which cannot be written, or NumPy's."""
     view = array.view()
     view.setflags(write=False)
     return view
