@@ -22,7 +22,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +30,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
-from spark_source import MASTER, cluster
+from application_turns import ApplicationTurns, add_options
+from spark_source import cluster
 
 HERE = Path(__file__).parent
 TOPIC = "counted"
@@ -39,19 +39,11 @@ GUARANTEES = ("at_least_once", "exactly_once_v2")
 STREAMING = "structured_streaming"
 
 
-class Turns:
-    """Who runs, one after the other; each turn has a group, a state directory and a sink of its own. Mutable."""
+class Turns(ApplicationTurns):
+    """Each checks what it wrote. Mutable."""
 
     def __init__(self, bootstrap: str, options: argparse.Namespace, stack: ExitStack) -> None:
-        self._bootstrap, self._options, self._number = bootstrap, options, 0
-        self._brokers = topics.descendants(os.getpid()) - {os.getpid()}
-        self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-        self._peer: Any = None
-        if not options.without_structured_streaming:
-            from peers.spark_400 import SparkPeer
-
-            given = ["--bootstrap-server", bootstrap, "--master", MASTER]
-            self._peer = stack.enter_context(SparkPeer("spark_streaming.py", given))
+        super().__init__(bootstrap, options, stack, with_spark=not options.without_structured_streaming)
 
     def run(self, way: str, guarantee: str) -> dict[str, Any]:
         self._number += 1
@@ -195,19 +187,13 @@ def table(facts: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=4_000_000)
+    add_options(parser, records=4_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
-    parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repartition", action="store_true")
     parser.add_argument("--guarantee", choices=GUARANTEES, action="append")
-    parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
     parser.add_argument("--peer-setting", action="append", default=[], help="of Kafka Streams, name=value")
     parser.add_argument("--without-kafka-streams", action="store_true")
     parser.add_argument("--without-structured-streaming", action="store_true")
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
-    parser.add_argument("--bootstrap-server")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.guarantee = options.guarantee or list(GUARANTEES)
     facts = measure(options)

@@ -22,7 +22,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -32,7 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
-from spark_source import MASTER, cluster
+from application_turns import ApplicationTurns, add_options
+from spark_source import cluster
 
 HERE = Path(__file__).parent
 TOPIC = "copied"
@@ -75,19 +75,11 @@ QUERIES: dict[str, Callable[[Any, str], None]] = {
 }
 
 
-class Turns:
-    """Mutable: counts turns, each of which has a group, a state directory and a sink of its own."""
+class Turns(ApplicationTurns):
+    """Each checks what it wrote. Mutable."""
 
     def __init__(self, bootstrap: str, options: argparse.Namespace, stack: ExitStack) -> None:
-        self._bootstrap, self._options, self._number = bootstrap, options, 0
-        self._brokers = topics.descendants(os.getpid()) - {os.getpid()}
-        self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-        self._peer: Any = None
-        if not options.without_connector:
-            from peers.spark_400 import SparkPeer
-
-            given = ["--bootstrap-server", bootstrap, "--master", MASTER]
-            self._peer = stack.enter_context(SparkPeer("spark_streaming.py", given))
+        super().__init__(bootstrap, options, stack, with_spark=not options.without_connector)
 
     def run(self, side: str, way: str) -> dict[str, Any]:
         from penstock.client.admin import Admin
@@ -194,16 +186,10 @@ def table(facts: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=2)
+    add_options(parser, records=2_000_000)
     parser.add_argument("--way", choices=tuple(QUERIES), action="append")
     parser.add_argument("--guarantee", choices=("at_least_once", "exactly_once_v2"), default="at_least_once")
-    parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
     parser.add_argument("--without-connector", action="store_true")
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
-    parser.add_argument("--bootstrap-server")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.way = options.way or list(QUERIES)
     facts = measure(options)
