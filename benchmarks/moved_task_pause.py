@@ -6,8 +6,14 @@ by side in one run: our members on our broker, our members on Apache Kafka, Kafk
 the same Kafka, and on our broker. Instances of one kind live in one process, warmed up. All brokers have their
 defaults (heartbeat interval 5 s, assignment interval 1 s, session 45 s).
 
-Also told: the longest time without a record of tasks that stayed, beside the longest of a quiet second before; records
-processed twice; records left out. Prints a table, or JSON with --json.
+With `--state-mb` the members are whole applications that count records per key, with so much state: a Spark application
+of ours (exactly once, the default) on our broker, and Kafka Streams (at least once, the default; RocksDB) on Apache
+Kafka. Both read the same topic: a record for each key of the state, all of which are counted before the first phase,
+then the same steady feed. Ours counts as done with a record when its micro-batch is *committed*, Kafka Streams when it
+has *processed* it.
+
+Also told: the longest time without a record of tasks that stayed, beside the longest in the rest before the move (1.5
+to 6.5 s); records processed twice; records left out. Prints a table, or JSON with --json.
 """
 
 from __future__ import annotations
@@ -44,7 +50,8 @@ from penstock.protocol.record_batches import encode_batch
 PARTITIONS = 8
 FEED_EVERY_S = 0.02
 PATIENCE_S = 180
-QUIET_S = 1.0
+KEYS_PER_MB = 10_000  # of 90 bytes, with a count
+PREFILL_ROWS = 5_000
 JAVA_PEER = Path(__file__).parent / "peers" / "moved_task_pause" / "KafkaStreamsInstances.java"
 BUILD = Path(__file__).parent.parent / ".build" / "peers" / "moved_task_pause"
 KAFKA_DEFAULTS = {
@@ -58,23 +65,28 @@ KAFKA_DEFAULTS = {
 # What child processes do.
 
 
+def prefilled(megabytes: int) -> int:
+    """Records of each partition that make so much state."""
+    return megabytes * KEYS_PER_MB // PARTITIONS
+
+
 def prefill(bootstrap: str, topic: str, megabytes: int) -> None:
-    """Records with keys of their own, of 100 bytes each: so many megabytes of state."""
-    stamp = int(time.time() * 1000)
-    with NetworkClient(bootstrap, client_id="prefill") as client:
-        queue = ProduceQueue(client, enable_idempotence=False)
-        for start in range(0, megabytes * 10_000, 500 * PARTITIONS):
+    """Records with keys of their own: so many megabytes of state, spread evenly."""
+    import pyarrow as pa
+
+    from penstock.client.producer import Producer
+
+    each = prefilled(megabytes)
+    with NetworkClient(bootstrap, client_id="prefill") as client, Producer(client) as producer:
+        for start in range(0, each, PREFILL_ROWS):
             for partition in range(PARTITIONS):
-                keys = [f"{start + n * PARTITIONS + partition:090d}" for n in range(500)]
-                records = [
-                    PlainRecord(key=key.encode(), value=json.dumps({"k": key}).encode(), timestamp_ms=stamp)
-                    for key in keys
-                ]
-                queue.add(topic, partition, encode_batch(records))
-            queue.flush()
+                numbers = range(start, min(start + PREFILL_ROWS, each))
+                keys = [b"%02d%088d" % (partition, number) for number in numbers]
+                values = [b'{"k": "%s"}' % key for key in keys]
+                producer.send(topic, partition, pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
 
-def feed(bootstrap: str, topic: str, kind: str = "ours") -> None:
+def feed(bootstrap: str, topic: str) -> None:
     """A record for each partition every 20 ms, until standard input ends."""
     import select
 
@@ -88,7 +100,7 @@ def feed(bootstrap: str, topic: str, kind: str = "ours") -> None:
             stamp = int(time.time() * 1000)
             for partition in range(PARTITIONS):
                 key = f"feed-{partition}".encode()
-                value = b'{"k": "%s"}' % key if kind == "spark" else b"x" * 100
+                value = b'{"k": "%s", "x": "%080d"}' % (key, due)
                 queue.add(topic, partition, encode_batch([PlainRecord(key=key, value=value, timestamp_ms=stamp)]))
             queue.flush()
 
@@ -122,6 +134,7 @@ class Event:
     """A third instance came or left; times on the monotonic clock."""
 
     kind: str
+    rested_ns: int  # since when all were at rest before
     began_ns: int
     settled_ns: int
 
@@ -140,7 +153,9 @@ class Setup:
 
     def __post_init__(self) -> None:
         self.topic = f"pause-{self.kind}"
+        self.sink = f"{self.topic}-counts"
         self.group = f"group-{self.kind}"
+        self.first = prefilled(self.state_mb)  # records before it are there to make the state, and not noted
         self.file = self.directory / f"{self.name.replace(' ', '-')}.log"
         self._read = 0
         self._rest = ""
@@ -150,6 +165,7 @@ class Setup:
         self.admin = stack.enter_context(Admin(self.bootstrap))
         self.admin.create_topics({self.topic: PARTITIONS}, replication_factor=1, exist_ok=True)
         if self.state_mb:
+            self.admin.create_topics({self.sink: PARTITIONS}, replication_factor=1, exist_ok=True)
             prefill(self.bootstrap, self.topic, self.state_mb)
         self.process = subprocess.Popen(
             self._command(),
@@ -162,7 +178,7 @@ class Setup:
         assert self.process.stdout is not None
         while self.process.stdout.readline().strip() != "ready":
             assert self.process.poll() is None, f"{self.name} did not start; see {self.directory}"
-        script = [sys.executable, __file__, "--feed", self.bootstrap, self.topic, self.kind]
+        script = [sys.executable, __file__, "--feed", self.bootstrap, self.topic]
         stack.callback(_end, subprocess.Popen(script, stdin=subprocess.PIPE))
 
     def _command(self) -> list[str]:
@@ -170,8 +186,8 @@ class Setup:
             return [sys.executable, __file__, "--host", self.bootstrap, self.group, self.topic, str(self.file)]
         if self.kind == "spark":
             script = str(Path(__file__).with_name("spark_instances.py"))
-            state = str(self.directory / "spark-state")
-            return [sys.executable, script, self.bootstrap, self.group, self.topic, str(self.file), state]
+            where = [self.bootstrap, self.group, self.topic, str(self.file), str(self.directory / "spark-state")]
+            return [sys.executable, script, *where, str(self.first)]
         return [
             java(),
             "-Xmx512m",
@@ -183,6 +199,8 @@ class Setup:
             self.topic,
             str(self.file),
             str(self.directory / f"{self.file.stem}-state"),
+            self.sink if self.state_mb else "-",
+            str(self.first),
         ]
 
     def tell(self, command: str) -> None:
@@ -233,8 +251,10 @@ def wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def happen(setups: list[Setup], kind: str, command: str, counts: list[int]) -> None:
-    """The same event in all groups at the same moment; waits until all have come to rest."""
+def happen(setups: list[Setup], kind: str, command: str, counts: list[int], rest_s: float) -> None:
+    """After a rest the same event in all groups at the same moment; waits until all have come to rest."""
+    rested_ns = time.monotonic_ns()
+    time.sleep(rest_s)
     began_ns = time.monotonic_ns()
     for setup in setups:
         setup.tell(command)
@@ -244,7 +264,7 @@ def happen(setups: list[Setup], kind: str, command: str, counts: list[int]) -> N
         time.sleep(0.05)
         for setup in list(waiting):
             if setup.shares(counts):
-                setup.events.append(Event(kind, began_ns, time.monotonic_ns()))
+                setup.events.append(Event(kind, rested_ns, began_ns, time.monotonic_ns()))
                 waiting.remove(setup)
         if time.monotonic() > until:
             raise TimeoutError(f"{[(setup.name, setup.owners) for setup in waiting]} after {command}")
@@ -259,10 +279,8 @@ def measure(setups: list[Setup], phases: int, seed: int) -> None:
     for setup in setups:
         wait(lambda setup=setup: setup.shares([4, 4]), f"{setup.name} settles: {setup.owners}")  # type: ignore[misc]
     for phase in range(phases):
-        time.sleep(chance.uniform(1.5, 6.5))
-        happen(setups, "scale-out", f"start c{phase}", [2, 3, 3])
-        time.sleep(chance.uniform(1.5, 6.5))
-        happen(setups, "leave", f"stop c{phase}", [4, 4])
+        happen(setups, "scale-out", f"start c{phase}", [2, 3, 3], chance.uniform(1.5, 6.5))
+        happen(setups, "leave", f"stop c{phase}", [4, 4], chance.uniform(1.5, 6.5))
         print(f"phase {phase + 1} of {phases}", file=sys.stderr)
     time.sleep(0.5)
     for setup in setups:
@@ -303,8 +321,8 @@ def figures(setup: Setup) -> dict[str, Any]:
                     moved.append(max(changes))
                 else:
                     stayed.append(max(gap for gap, _ in seen) / 1e9)
-                before = list(gaps(entries, event.began_ns - int(QUIET_S * 1e9), event.began_ns))
-                quiet.append(max(gap for gap, _ in before) / 1e9)
+                before = [gap for gap, _ in gaps(entries, event.rested_ns, event.began_ns)]
+                quiet.append(max(before) / 1e9)
         told[kind] = {
             "moves": len(moved),
             "median": round(statistics.median(moved), 3),
@@ -317,7 +335,7 @@ def figures(setup: Setup) -> dict[str, Any]:
         }
     told["twice"] = sum(len(entries) - len({offset for _, _, offset in entries}) for entries in partitions.values())
     told["left_out"] = sum(
-        max(offset for _, _, offset in entries) + 1 - len({offset for _, _, offset in entries})
+        max(offset for _, _, offset in entries) + 1 - setup.first - len({offset for _, _, offset in entries})
         for entries in partitions.values()
     )
     return told
@@ -325,7 +343,8 @@ def figures(setup: Setup) -> dict[str, Any]:
 
 def table(results: list[dict[str, Any]], phases: int) -> str:
     lines = [f"Pause of a moved task in seconds: median (fastest to slowest), {phases} random phases", ""]
-    lines.append(f"{'':<28}{'scale-out':<24}{'graceful leave':<24}{'longest gap of tasks that stay (quiet)':<42}twice")
+    heads = f"{'scale-out':<24}{'graceful leave':<24}{'longest gap of tasks that stay (quiet)':<42}{'twice':<8}left out"
+    lines.append(f"{'':<28}{heads}")
     for told in results:
         cells = [
             f"{told[kind]['median']:.2f} ({told[kind]['fastest']:.2f} to {told[kind]['slowest']:.2f})"
@@ -334,7 +353,8 @@ def table(results: list[dict[str, Any]], phases: int) -> str:
         stayed = " / ".join(
             f"{told[kind]['stayed_median']:.2f} ({told[kind]['quiet_median']:.2f})" for kind in ("scale-out", "leave")
         )
-        lines.append(f"{told['setup']:<28}{cells[0]:<24}{cells[1]:<24}{stayed:<42}{told['twice']}")
+        cells.append(f"{stayed:<42}{told['twice']:<8}{told['left_out']}")
+        lines.append(f"{told['setup']:<28}{cells[0]:<24}{cells[1]:<24}{cells[2]}")
     return "\n".join(lines)
 
 
@@ -362,22 +382,23 @@ def our_broker(stack: ExitStack, directory: Path) -> str:
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moved-task-pause-")))
+        directory = options.directory or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="moved-task-pause-"))
+        )
+        directory.mkdir(parents=True, exist_ok=True)
         ours = our_broker(stack, directory)
         setups = [Setup("ours on our broker", ours, "ours", directory)]
         if options.state_mb:
-            name = f"Spark, {options.state_mb} MB of state"
-            setups = [Setup(name, ours, "spark", directory, state_mb=options.state_mb)]
-        if not options.without_kafka and not options.state_mb:
+            setups = [Setup("Spark on our broker", ours, "spark", directory, state_mb=options.state_mb)]
+        if not options.without_kafka:
             BUILD.mkdir(parents=True, exist_ok=True)
             jars = kafka_jars(TOOLS_VERSION)
             subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(BUILD), str(JAVA_PEER)], check=True)
             kafka = stack.enter_context(KafkaBroker(TOOLS_VERSION, KAFKA_DEFAULTS)).bootstrap_servers
-            setups += [
-                Setup("ours on Kafka", kafka, "ours", directory),
-                Setup("Kafka Streams on Kafka", kafka, "kafka-streams", directory),
-                Setup("Kafka Streams on our broker", ours, "kafka-streams", directory),
-            ]
+            setups.append(Setup("Kafka Streams on Kafka", kafka, "kafka-streams", directory, state_mb=options.state_mb))
+            if not options.state_mb:
+                setups.append(Setup("ours on Kafka", kafka, "ours", directory))
+                setups.append(Setup("Kafka Streams on our broker", ours, "kafka-streams", directory))
         for setup in setups:
             setup.begin(stack)
         measure(setups, options.phases, options.seed)
@@ -392,8 +413,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", type=int, default=20, help="how often the third instance comes and goes")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments")
-    parser.add_argument("--state-mb", type=int, default=0, help="a stateful Spark application with so much state")
-    parser.add_argument("--without-kafka", action="store_true", help="our members on our broker only")
+    parser.add_argument("--state-mb", type=int, default=0, help="whole applications with so much state")
+    parser.add_argument("--without-kafka", action="store_true", help="ours on our broker only")
+    parser.add_argument("--directory", type=Path, help="for logs and data, which stay there")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     results = run(options)

@@ -1,13 +1,15 @@
 """Instances of one stateful Spark application in one process and one session, for `moved_task_pause --state-mb`.
 
-Commands on standard input: "start NAME", "stop NAME"; each committed record is a line of the file: name, partition,
-offset, monotonic nanoseconds. What counts is the commit of its micro-batch, looked at every 3 ms.
+Commands on standard input: "start NAME", "stop NAME"; each committed record from offset FIRST on is a line of the file:
+name, partition, offset, monotonic nanoseconds. What counts is the commit of its micro-batch, looked at every 3 ms.
+What the applications log goes to standard error, with times on the same clock.
 
-    python benchmarks/spark_instances.py BOOTSTRAP GROUP TOPIC FILE DIRECTORY
+    python benchmarks/spark_instances.py BOOTSTRAP GROUP TOPIC FILE DIRECTORY FIRST
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -20,9 +22,9 @@ LOOK_S = 0.003
 class Noting(threading.Thread):
     """Writes a line for each record behind the last one that was noted of its partition."""
 
-    def __init__(self, out: Any) -> None:
+    def __init__(self, out: Any, first: int) -> None:
         super().__init__(daemon=True)
-        self._out = out
+        self._out, self._first = out, first
         self.running: dict[str, Any] = {}
         self._noted: dict[int, int] = {}
 
@@ -33,19 +35,30 @@ class Noting(threading.Thread):
                 for runner in app._runtime.runners.values():
                     for task in runner.tasks():
                         [position] = list(task.positions.values())
-                        first = self._noted.get(task.partition, position)
+                        first = self._noted.get(task.partition, self._first)
                         for offset in range(first, position):
                             self._out.write(f"{name} {task.partition} {offset} {now_ns}\n")
                         self._noted[task.partition] = max(first, position)
             time.sleep(LOOK_S)
 
 
-def main(bootstrap: str, group: str, topic: str, file: str, directory: str) -> None:
+class _Monotonic(logging.Formatter):
+    """Lines begin with monotonic seconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{time.monotonic():.3f} {record.threadName} {super().format(record)}"
+
+
+def main(bootstrap: str, group: str, topic: str, file: str, directory: str, first: str) -> None:
     from pyspark.sql import functions as F
 
     from penstock.spark.spark_session import session
     from penstock.spark.streams_app import StreamsApp
 
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Monotonic())
+    logging.getLogger("penstock").addHandler(handler)
+    logging.getLogger("penstock").setLevel(logging.INFO)
     spark = session("moved-task-pause", master="local[2]")
 
     def started(name: str) -> Any:
@@ -55,7 +68,7 @@ def main(bootstrap: str, group: str, topic: str, file: str, directory: str) -> N
         return app.start()
 
     with Path(file).open("w", buffering=1) as out:
-        noting = Noting(out)
+        noting = Noting(out, int(first))
         noting.start()
         print("ready", flush=True)
         for line in sys.stdin:

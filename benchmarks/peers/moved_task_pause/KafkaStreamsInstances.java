@@ -12,6 +12,9 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
@@ -21,9 +24,15 @@ import org.apache.kafka.streams.processor.api.Record;
  * Commands on standard input: "start NAME", "stop NAME". Each processed record is a line of the file:
  * name, partition, offset, monotonic nanoseconds (System.nanoTime is the clock that Python's monotonic_ns reads).
  *
- * Arguments: bootstrap servers, application id, topic, file, state directory, then Kafka Streams settings as name=value.
+ * With a sink the application counts records per key (a store of RocksDB with its changelog, the defaults) and writes
+ * the counts there; a record is noted after it was counted, and only if it lies behind the topic's first records, which
+ * are there to make the state.
+ *
+ * Arguments: bootstrap servers, application id, topic, file, state directory, sink ("-": none), first offset to note,
+ * then Kafka Streams settings as name=value.
  */
 public final class KafkaStreamsInstances {
+    private static final int SETTINGS = 7;
     private static BufferedWriter out;
 
     public static void main(String[] arguments) throws Exception {
@@ -34,7 +43,7 @@ public final class KafkaStreamsInstances {
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             String[] words = line.split(" ");
             if (words[0].equals("start")) {
-                KafkaStreams streams = new KafkaStreams(topology(words[1], arguments[2]), settings(words[1], arguments));
+                KafkaStreams streams = new KafkaStreams(topology(words[1], arguments), settings(words[1], arguments));
                 running.put(words[1], streams);
                 streams.start();
             } else {
@@ -49,9 +58,18 @@ public final class KafkaStreamsInstances {
         }
     }
 
-    private static org.apache.kafka.streams.Topology topology(String name, String topic) {
+    private static org.apache.kafka.streams.Topology topology(String name, String[] arguments) {
         StreamsBuilder builder = new StreamsBuilder();
-        builder.stream(topic, Consumed.with(Serdes.ByteArray(), Serdes.ByteArray())).process(() -> new Noting(name));
+        KStream<byte[], byte[]> records =
+            builder.stream(arguments[2], Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()));
+        if (!arguments[5].equals("-")) {
+            records.groupByKey(Grouped.with(Serdes.ByteArray(), Serdes.ByteArray()))
+                .count()
+                .toStream()
+                .to(arguments[5], Produced.with(Serdes.ByteArray(), Serdes.Long()));
+        }
+        long first = Long.parseLong(arguments[6]);
+        records.process(() -> new Noting(name, first)); // children of a node are called in the order they were added
         return builder.build();
     }
 
@@ -62,7 +80,7 @@ public final class KafkaStreamsInstances {
         settings.put(StreamsConfig.CLIENT_ID_CONFIG, name);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[4] + "/" + name);
         settings.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, "streams");
-        for (int index = 5; index < arguments.length; index++) {
+        for (int index = SETTINGS; index < arguments.length; index++) {
             String[] pair = arguments[index].split("=", 2);
             settings.put(pair[0], pair[1]);
         }
@@ -71,10 +89,12 @@ public final class KafkaStreamsInstances {
 
     private static final class Noting implements Processor<byte[], byte[], Void, Void> {
         private final String name;
+        private final long first;
         private ProcessorContext<Void, Void> context;
 
-        Noting(String name) {
+        Noting(String name, long first) {
             this.name = name;
+            this.first = first;
         }
 
         @Override
@@ -85,7 +105,7 @@ public final class KafkaStreamsInstances {
         @Override
         public void process(Record<byte[], byte[]> record) {
             long now = System.nanoTime();
-            context.recordMetadata().ifPresent(where -> write(
+            context.recordMetadata().filter(where -> where.offset() >= first).ifPresent(where -> write(
                 name + " " + where.partition() + " " + where.offset() + " " + now + "\n"));
         }
     }
