@@ -230,9 +230,10 @@ def figures(kills: list[Kill], session_s: float) -> list[dict[str, Any]]:
 
 
 def table(told: list[dict[str, Any]], options: argparse.Namespace) -> str:
-    setting = f"{options.instances} instances, {options.state_mb} MB of state, {options.standby} standbys"
+    setting = f"{options.instances} instances, {options.state_mb} MB of state, {options.standby} standbys, "
+    setting += f"session {options.session_s:g} s"
     lines = [
-        f"Seconds without a commit of the task that stood still the longest; {setting}, session {options.session_s:g} s",
+        f"Seconds without a commit of the task that stood still the longest; {setting}",
         "",
         f"{'killed':<12}{'times':<8}{'median (fastest to slowest)':<30}{'goal':<8}{'left the group':<16}at rest",
     ]
