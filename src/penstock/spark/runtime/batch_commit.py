@@ -197,17 +197,19 @@ def _tasks(slots: Iterable[SlotPlan]) -> frozenset[int]:
     return frozenset(task.partition for slot in slots for task in slot.tasks)
 
 
+_ENDED_BY_THE_COORDINATOR = frozenset({"UNKNOWN_SERVER_ERROR", "INVALID_TXN_STATE"})
+
+
 def _trouble(errors: list[PenstockError]) -> PenstockError | None:
     """What to bear or to raise: a refusal that only concerned this transaction is worth a new one.
 
-    So is UNKNOWN_SERVER_ERROR: Apache Kafka 4.3.1 answers EndTxn with it where it is just about to end an overdue
-    transaction by itself (an IllegalStateException in its log), and offsets have told by now what holds. A coordinator
-    that has nothing else to say is not borne for ever: the slots get no new identities from it.
+    So are two of EndTxn's where the coordinator ends an overdue transaction by itself: UNKNOWN_SERVER_ERROR while it is
+    about to (Apache Kafka 4.3.1, an IllegalStateException in its log), INVALID_TXN_STATE behind it (the epoch is one
+    further then, as after a commit whose answer was lost, but what is there is an abort). Offsets have told by now what
+    holds. A coordinator that has nothing else to say is not borne for ever: the slots get no new identities from it.
     """
     for error in errors:
-        passes = (
-            error.facts.get("transaction") == "abortable" or error.facts.get("kafka_name") == "UNKNOWN_SERVER_ERROR"
-        )
-        if passes and error.code != "not-authorized":
+        is_over = error.facts.get("api") == "EndTxn" and error.facts.get("kafka_name") in _ENDED_BY_THE_COORDINATOR
+        if (error.facts.get("transaction") == "abortable" or is_over) and error.code != "not-authorized":
             error.facts["retriable"] = True
     return errors[0] if errors else None
