@@ -12,7 +12,7 @@ __all__ = ["FailureKind", "kind_of", "reason_of", "user_error"]
 FailureKind = Literal["worker-lost", "cancelled", "sql"]
 _LOST = re.compile(
     r"Python worker exited unexpectedly|Python worker \S*crash|EOFException|Connection reset|Broken pipe|ClosedChannel"
-    r"|ExecutorLostFailure|SocketException"
+    r"|ExecutorLostFailure|SocketException|IOException: Stream closed|PythonWorkerFactory"  # the daemon is gone
 )
 _CANCELLED = re.compile(r"cancelled|canceled|TaskKilled|killed by job group", re.IGNORECASE)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\][^\n]*")

@@ -1,0 +1,37 @@
+"""What a failed Spark job says about the records: texts that Spark gave, cut to the lines that decide."""
+
+import pytest
+
+from penstock.spark.runtime.spark_errors import kind_of
+
+DAEMON_IS_GONE = """An error occurred while calling o1247.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 25.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 25.0 (TID 75) (localhost executor driver): java.io.IOException: Stream closed
+\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(ProcessBuilder.java:445)
+\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:128)
+\tat org.apache.spark.api.python.PythonWorkerFactory.$anonfun$stopWorker$2(PythonWorkerFactory.scala:527)
+\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:637)"""
+WORKER_DIED = """An error occurred while calling o1243.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 23.0 failed 1 times, most recent \
+failure: Lost task 0.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."""
+CANCELLED = "org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group penstock-flights-by-origin"
+BAD_CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "BIGINT" because it is malformed.
+\tat org.apache.spark.api.python.BasePythonRunner$WriterIterator.next(PythonRunner.scala:500)"""
+USERS_UDF = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "app.py", line 3, in f
+OSError: Broken pipe"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (DAEMON_IS_GONE, "worker-lost"),
+        (WORKER_DIED, "worker-lost"),
+        (CANCELLED, "cancelled"),
+        (BAD_CAST, "sql"),
+        (USERS_UDF, "sql"),
+    ],
+    ids=["daemon", "worker", "cancelled", "cast", "udf"],
+)
+def test_what_says_nothing_about_the_records(text: str, kind: str) -> None:
+    assert kind_of(Exception(text)) == kind
