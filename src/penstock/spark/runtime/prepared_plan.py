@@ -1,8 +1,9 @@
-"""A Spark plan that is run for every micro-batch: planned anew each time, or kept where that is right and saves work.
+"""A Spark plan that is run for every micro-batch: kept as an RDD where that is right, planned anew where it is not.
 
-Planned anew, because one DataFrame that is collected again repeats `current_timestamp()`, `uuid()` and `rand()` for
-ever. Kept, when it joins static sides and holds no such function: the broadcasts are then built once for each reading
-of a side, not once for each micro-batch.
+Kept, because planning, the text of the plan for the UI and the look into every closure cost several times what the job
+itself costs; a micro-batch then is one Spark job and nothing of Spark SQL, and the broadcasts of a join are built once
+for each reading of a side. `DataFrame.rdd` carries the session's settings to the tasks. Planned anew, when it tells the
+time or draws lots: what Spark has planned repeats `current_timestamp()`, `uuid()` and `rand()` for ever.
 
 A plan whose rows may all be dropped before they are read is planned in a copy of the session with settings of its own:
 one with a join, one with a filter that Spark knows to be false, or will know one day (`current_date() < ..`). Spark
@@ -39,8 +40,8 @@ def static_sides(subtopology: CompiledSubtopology) -> tuple[StaticSide, ...]:
 class PreparedPlan:
     """A plan that can be run again and again.
 
-    The analyser gives `uuid()` and `rand()` their seeds, so what it has seen is frozen: a plan with such functions is
-    built anew (70 ms), any other starts from its logical plan (30 ms), where time functions are still open.
+    The analyser gives `uuid()` and `rand()` their seeds, so a plan with such functions is built anew (70 ms). One that
+    tells the time starts from its logical plan (30 ms), where it is still open. Any other is planned once.
     """
 
     def __init__(self, build: Callable[[], DataFrame], sides: Sequence[StaticSide] = ()) -> None:
@@ -54,7 +55,7 @@ class PreparedPlan:
     def _look(self, first: DataFrame) -> None:
         analysed = first._jdf.queryExecution().analyzed()
         self._is_deterministic = bool(analysed.deterministic())
-        self._may_be_kept = bool(self._sides) and self._is_deterministic and not _tells_the_time(first)
+        self._may_be_kept = self._is_deterministic and not _tells_the_time(first)
         self._logical = _logical(first)
         self._kept: DataFrame | None = None
 
@@ -72,7 +73,8 @@ class PreparedPlan:
         return DataFrame(dataset, self._session)
 
     def collect(self) -> list[Any]:
-        return list(self._to_run().collect())
+        frame = self._to_run()
+        return list(frame.rdd.collect() if self._may_be_kept else frame.collect())
 
     def run(self) -> None:
         """Run it for its errors only."""
