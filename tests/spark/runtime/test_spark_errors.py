@@ -15,7 +15,7 @@ WORKER_DIED = """An error occurred while calling o1243.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 23.0 failed 1 times, most recent \
 failure: Lost task 0.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."""
 CANCELLED = "org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group penstock-flights-by-origin"
-BAD_CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "BIGINT" because it is malformed.
+BAD_CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "BIGINT": it is malformed.
 \tat org.apache.spark.api.python.BasePythonRunner$WriterIterator.next(PythonRunner.scala:500)"""
 USERS_UDF = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "app.py", line 3, in f
