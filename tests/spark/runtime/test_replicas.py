@@ -105,7 +105,7 @@ def content(broker, directory, partition=0):
 
 
 def brought_near(replicas, partitions=(0,)):
-    return replicas.bring_near("counts", {partition: {"in-0": 7} for partition in partitions}, lambda: False)
+    return replicas.bring_near("counts", {partition: {"in-0": 7} for partition in partitions}, lambda: False).records
 
 
 def test_aborted_and_open_transactions_are_no_state(broker, replicas, tmp_path):

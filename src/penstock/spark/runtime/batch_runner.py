@@ -27,6 +27,7 @@ from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
+from penstock.spark.runtime.replicas import Brought
 from penstock.spark.runtime.spark_errors import user_error
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.table_sinks import TableSinks
@@ -308,9 +309,9 @@ class SubtopologyRunner:
     def _add_restored(self, records: int) -> None:
         self.progress.restored += records
 
-    def _bring_near(self, tasks: Mapping[int, Mapping[str, int]]) -> int:
+    def _bring_near(self, tasks: Mapping[int, Mapping[str, int]], batch: BatchKey) -> Brought:
         self._runtime.forget_topic_ids(self.subtopology)
-        return self._runtime.state.bring_near(self.name, tasks, lambda: self._stopping)
+        return self._runtime.state.bring_near(self.name, tasks, lambda: self._stopping, batch)
 
     def _restore(
         self, batch: BatchKey, assignment: AssignmentSnapshot, slots: tuple[SlotPlan, ...]

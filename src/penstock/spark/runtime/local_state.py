@@ -7,7 +7,8 @@ call `bring_near`. Rules:
   that a runner has, or is opening: the two would take the store from each other.
 - A stateful task that moves away is worked on until its new owner has its state (`handover`).
 - Changelog positions of all stores here go into heartbeats, at once where somebody waits for them. What lies in the
-  state directory at the start goes with the join, so that an application that returns gets its tasks back.
+  state directory at the start goes with the join, so that an application that returns gets its tasks back; what tasks
+  that went away left here is told at once, so that they come back here when their new owner goes.
 - Stores of tasks that went away are deleted after `state.cleanup.delay.ms`.
 """
 
@@ -24,7 +25,8 @@ from penstock.client.membership.assignment import AssignmentSnapshot, Tasks, uni
 from penstock.client.membership.target_watch import TargetAssignment
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.handover import Handover
-from penstock.spark.runtime.replicas import ReplicaProgress, Replicas, StoreOfTask
+from penstock.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask
+from penstock.spark.runtime.store_records import BatchKey
 from penstock.spark.runtime.worker_process import schema_hash
 from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
@@ -78,6 +80,7 @@ class LocalState:
         self._kept_back: frozenset[Task] = frozenset()
         self._dormant: dict[Task, int] = {}
         self._current: frozenset[Task] = frozenset()
+        self._ran: set[Task] = set()
         self._reported_at = self._cleaned_at = 0.0
         self._told_at = 0.0
         self._disk = (-DISK_S, 0)
@@ -221,11 +224,17 @@ class LocalState:
         active = _listed(self._snapshot.active) if self._snapshot is not None else set()
         return self._running() | opening | active
 
-    def bring_near(self, subtopology: str, tasks: Mapping[int, Mapping[str, int]], gives_up: Callable[[], bool]) -> int:
-        """See `Replicas.bring_near`; 0 where no replica process runs."""
+    def bring_near(
+        self,
+        subtopology: str,
+        tasks: Mapping[int, Mapping[str, int]],
+        gives_up: Callable[[], bool],
+        place_as: BatchKey,
+    ) -> Brought:
+        """See `Replicas.bring_near`; nothing where no replica process runs."""
         if self.replicas is None or subtopology not in self._stores or not tasks:
-            return 0
-        return self.replicas.bring_near(subtopology, tasks, gives_up)
+            return Brought()
+        return self.replicas.bring_near(subtopology, tasks, gives_up, place_as)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -235,16 +244,30 @@ class LocalState:
         snapshot = self._snapshot
         awaited = self._to_come(snapshot) if snapshot is not None else set()
         news = bool(awaited & (current - self._current)) or bool(awaited & (set(copies) - set(self._dormant)))
+        in_use = self._in_use()
+        left = self._left_behind(in_use)
+        self._dormant |= left
+        news = news or bool(left)
         now = time.monotonic()
         if not news and now - self._reported_at < REPORT_S:
             return
         self._reported_at, self._current = now, current
-        in_use = self._in_use()
         self._dormant = {task: at for task, at in self._dormant.items() if task not in in_use}
         self._dormant |= {task: copy.position for task, copy in copies.items() if task not in in_use}
         if self._dormant:
             ends = {task: copy.end for task, copy in copies.items() if task in self._dormant}
             link.report_offsets(self._dormant, ends, at_once=news)
+
+    def _left_behind(self, in_use: set[Task]) -> dict[Task, int]:
+        """Where the stores of tasks stand that have just gone away. Asked for here, heard of one of the next times."""
+        if self.replicas is None:
+            return {}
+        running = self._running()
+        gone = self._ran - running - in_use
+        self._ran = running
+        if gone:
+            self.replicas.look(gone)
+        return {task: at for task, at in self.replicas.looked().items() if task not in in_use}
 
     # -- tasks that went away -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ running tasks. It knows no group and decides nothing: what to follow it is told,
 while the store belongs to its replay (`TaskStore.load`).
 
 Lines of JSON. To it: the settings; then `find` (where stores on disk stand), `follow` (all tasks to follow, replacing
-the last), `open` (bring these tasks near their end, then let go of their files), `close`. From it: `progress`,
+the last), `open` (bring these tasks near their end, make them the active task's where a batch is named, then let go of
+their files), `close`. From it: `progress`,
 `opened`, `found`, `note`. It ends with its driver.
 """
 
@@ -22,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from penstock.spark.runtime import bulk_load
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.replay import Replay, TopicPartition, committed_position, replay_all
 from penstock.spark.runtime.replicas import StoreOfTask
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore, position_on_disk
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 from penstock.spark.runtime.store_files import path_of_store
 
 __all__ = ["ReplicaProcess", "main"]
@@ -58,6 +59,7 @@ class Copy:
     """One task's stores at work. Mutable."""
 
     replays: list[Replay] = field(default_factory=list)
+    identities: list[StoreIdentity] = field(default_factory=list)  # as the stores were opened
     records: int = 0
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -164,25 +166,78 @@ class ReplicaProcess:
         tasks: dict[Task, Mapping[str, int]] = {
             (command["subtopology"], task["partition"]): task["committed"] for task in command["tasks"]
         }
+        batch = BatchKey(**command["batch"]) if command["batch"] else None
+        near = NEAR_RECORDS if batch is None else 0
         replayed = -sum(self._copies[task].records for task in tasks if task in self._copies)
         before = replayed
+        placed: list[tuple[int, int, int]] = []
         try:
+            self._see_topics(tasks)
             late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
             for round_ in range(MOST_ROUNDS if late else 0):
                 self._begin(late)
                 self._look(late)
                 replayed = before + sum(self._copies[task].records for task in late)
                 remaining = sum(self._copies[task].remaining for task in late)
-                if remaining == 0 or (round_ and remaining <= NEAR_RECORDS):
+                if remaining == 0 or (round_ and remaining <= near):
                     break
                 self._replay(late, urgent=True)
+            if batch is not None:
+                placed = self._place(tasks, batch)
         except PenstockError as error:  # the stage that opens the task meets the same, and says it
             log.warning("%s", error)
         finally:
             self._drop(list(tasks))
             self._followed -= set(tasks)
-        self._said({"say": "opened", "number": command["number"], "records": replayed})
+        self._said({"say": "opened", "number": command["number"], "records": replayed, "placed": placed})
         return True
+
+    def _place(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
+        """Make the stores stand for these input offsets, as the stage that opens tasks does; (partition, keys, bytes).
+
+        Left to that stage: whatever is not at the very end of its changelog (READ_UNCOMMITTED), or of another topic.
+        """
+        wheres = [(d.changelog_topic, partition) for name, partition in tasks for d in self._stores[name]]
+        first = self._offsets(wheres, "earliest", "read_uncommitted")
+        ends = self._offsets(wheres, "latest", "read_uncommitted")
+        placed: list[tuple[int, int, int]] = []
+        for task, committed in tasks.items():
+            described = self._stores[task[0]]
+            logs = [(first[each.changelog_topic, task[1]], ends[each.changelog_topic, task[1]]) for each in described]
+            with ExitStack() as own:
+                stores = self._finished(task, logs, own)
+                for each, store, (_, end) in zip(described, stores, logs, strict=True) if stores else ():
+                    mine = self._inputs(task, each, committed)
+                    store.place(StorePosition(batch=batch, input_offsets=mine, changelog_offset=end))
+                if stores:
+                    sizes = [(store.count(), store.size_bytes()) for store in stores]
+                    placed.append((task[1], sum(keys for keys, _ in sizes), sum(size for _, size in sizes)))
+        return placed
+
+    def _finished(self, task: Task, logs: list[tuple[int, int]], own: ExitStack) -> list[TaskStore]:
+        """The stores of a task that has nothing left to replay; none of any other. `own` closes what is opened here."""
+        described, copy = self._stores[task[0]], self._copies.get(task)
+        if copy is not None:
+            ends = [end for _, end in logs]
+            is_same = copy.identities == [self._identity(each) for each in described]
+            return [r.store for r in copy.replays] if is_same and [r.position for r in copy.replays] == ends else []
+        stores = []
+        for each, (first, end) in zip(described, logs, strict=True):
+            stores.append(self._opened(task, each))
+            own.callback(stores[-1].close)
+            at = stores[-1].position()
+            if at is None or at.restoring or not first <= at.changelog_offset <= end:
+                return []
+        return stores
+
+    def _see_topics(self, tasks: Iterable[Task]) -> None:
+        """A changelog that was deleted and created anew has another id."""
+        topics = {described.changelog_topic for name, _ in tasks for described in self._stores[name]}
+        self._client.known_topics(topics, refresh=True, timeout_ms=TOPIC_WAIT_MS)
+
+    def _inputs(self, task: Task, described: StoreOfTask, committed: Mapping[str, int]) -> dict[str, int]:
+        names = [name_of(topic, task[1]) for topic in described.source_topics]
+        return {name: committed[name] for name in names if name in committed}
 
     def _stands(self, task: Task, committed: Mapping[str, int]) -> bool:
         """Whether the stores of a task that nobody followed are at these input offsets as they are."""
@@ -191,10 +246,9 @@ class ReplicaProcess:
         for described in self._stores[task[0]]:
             if not self._path(task, described).exists():
                 return False
-            names = [name_of(topic, task[1]) for topic in described.source_topics]
             store = self._opened(task, described)
             try:
-                mine = {name: committed[name] for name in names if name in committed}
+                mine = self._inputs(task, described, committed)
                 if not committed_position(store, mine, trust_prepared=not self._exactly_once):
                     return False
             except StateError as error:
@@ -236,6 +290,7 @@ class ReplicaProcess:
                 where = (described.changelog_topic, task[1])
                 self._writers += 1
                 writer = BatchKey(incarnation=self._incarnation, batch_id=self._writers)
+                copy.identities.append(self._identity(described))
                 store = self._opened(task, described)
                 start = store.begin_replay(writer, first[where], ends[where])
                 copy.replays.append(Replay(store=store, changelog=where, writer=writer, position=start))

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["ReplicaProgress", "Replicas", "StoreOfTask"]
+from penstock.spark.runtime.store_records import BatchKey
+
+__all__ = ["Brought", "PlacedTask", "ReplicaProgress", "Replicas", "StoreOfTask"]
 
 log = logging.getLogger("penstock.spark")
 
@@ -54,6 +56,22 @@ class ReplicaProgress:
         return self.records / self.seconds if self.seconds > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedTask:
+    """A task whose stores are ready for its first micro-batch; sums over its stores."""
+
+    keys: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What came of bringing tasks near: records replayed, and the tasks that need nothing more, by partition."""
+
+    records: int = 0
+    placed: Mapping[int, PlacedTask] = field(default_factory=dict)
+
+
 class Replicas:
     """Mutable; its methods may be called from any thread."""
 
@@ -63,10 +81,11 @@ class Replicas:
         self._lock = threading.Condition()
         self._followed: frozenset[Task] = frozenset()
         self._progress: dict[Task, ReplicaProgress] = {}
-        self._opened: dict[int, int] = {}
+        self._opened: dict[int, Brought] = {}
         self._numbers = 0
         self._waiting = 0
         self._finds: list[dict[Task, int]] = []
+        self._on_disk: dict[Task, int] = {}
         self._generation = 0
         self._closed = False
         self.restored_records = 0
@@ -97,23 +116,31 @@ class Replicas:
             self._followed = wanted
             self._tell_followed()
 
-    def bring_near(self, subtopology: str, tasks: Mapping[int, Mapping[str, int]], gives_up: Callable[[], bool]) -> int:
+    def bring_near(
+        self,
+        subtopology: str,
+        tasks: Mapping[int, Mapping[str, int]],
+        gives_up: Callable[[], bool],
+        place_as: BatchKey | None = None,
+    ) -> Brought:
         """Wait until the stores of these tasks are near the end of their changelogs and nobody writes to them.
 
         `tasks`: partition → {"topic-partition": committed input offset}. A store that stands there is left as it is.
-        Returns the number of replayed records; 0 also when the process died or `gives_up` said so.
+        `place_as`: those that reach the very end are made the active task's at once, as of this batch; who opens the
+        task has nothing left to do then. Nothing was brought when the process died or `gives_up` said so.
         """
         with self._lock:
             self._numbers += 1
             number, generation = self._numbers, self._generation
             self._followed -= {(subtopology, partition) for partition in tasks}
             listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
-            self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed})
+            batch = asdict(place_as) if place_as is not None else None
+            self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed, "batch": batch})
             self._waiting += 1
             try:
                 while number not in self._opened:
                     if self._closed or generation != self._generation or gives_up():
-                        return 0
+                        return Brought()
                     self._lock.wait(0.1)
                 return self._opened.pop(number)
             finally:
@@ -135,6 +162,17 @@ class Replicas:
                     return {}
                 self._lock.wait(left)
             return self._finds[-1]
+
+    def look(self, tasks: Iterable[Task]) -> None:
+        """As `find`, without waiting: the answer is among what `looked` gives one day."""
+        with self._lock:
+            self._tell({"do": "find", "tasks": [list(task) for task in sorted(tasks)]})
+
+    def looked(self) -> dict[Task, int]:
+        """Offsets on disk that were heard of since the last call."""
+        with self._lock:
+            found, self._on_disk = self._on_disk, {}
+            return found
 
     def close(self) -> None:
         """End the process."""
@@ -191,10 +229,13 @@ class Replicas:
                 case "progress":
                     self._take_progress(message["tasks"])
                 case "opened":
-                    self._opened[message["number"]] = message["records"]
+                    placed = {p: PlacedTask(keys=keys, bytes=size) for p, keys, size in message["placed"]}
+                    self._opened[message["number"]] = Brought(records=message["records"], placed=placed)
                     self._lock.notify_all()
                 case "found":
-                    self._finds.append({(name, partition): offset for name, partition, offset in message["offsets"]})
+                    found = {(name, partition): offset for name, partition, offset in message["offsets"]}
+                    self._finds.append(found)
+                    self._on_disk |= found
                     self._lock.notify_all()
                 case "note":
                     self.rebuilt += 1

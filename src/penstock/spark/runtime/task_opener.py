@@ -22,6 +22,7 @@ from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
+from penstock.spark.runtime.replicas import Brought
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.tasks import RunningTask, TopicPartition
 
@@ -55,7 +56,7 @@ class TaskOpener:
         next_batch: Callable[[], BatchKey],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
         restored: Callable[[int], None],
-        bring_near: Callable[[Mapping[int, Mapping[str, int]]], int] | None,
+        bring_near: Callable[[Mapping[int, Mapping[str, int]], BatchKey], Brought] | None,
         settle: Callable[[list[RunningTask], Mapping[TopicPartition, CommittedOffset]], None] | None,
         opened: Callable[[OpenRequest, list[RunningTask]], None],
         wanted: Callable[[OpenRequest], bool],
@@ -127,8 +128,31 @@ class TaskOpener:
         return tasks
 
     def _restore_stores(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
-        assert self._restore is not None
+        """The replica process does it, where there is one; what it leaves undone is a Spark job."""
+        started = time.monotonic()
         batch = self._next_batch()
+        brought = Brought()
+        if self._bring_near is not None:
+            committed = {
+                task.partition: {name_of(*where): at for where, at in task.positions.items()} for task in tasks
+            }
+            brought = self._bring_near(committed, batch)
+        brought_s = time.monotonic() - started
+        for task in tasks:
+            done = brought.placed.get(task.partition)
+            if done is not None:
+                task.committed, task.state_keys, task.state_bytes = batch, done.keys, done.bytes
+        left = [task for task in tasks if task.partition not in brought.placed]
+        replayed = brought.records + (self._restore_in_spark(request, left, batch) if left else 0)
+        self._restored(replayed)
+        log.info(
+            "%s: opened %s, %d changes replayed in %.2f s, %.2f s of it ahead of Spark",
+            *(self._name, [task.partition for task in tasks], replayed, time.monotonic() - started, brought_s),
+        )
+
+    def _restore_in_spark(self, request: OpenRequest, tasks: list[RunningTask], batch: BatchKey) -> int:
+        """Records replayed."""
+        assert self._restore is not None
         rows: dict[int, list[TaskPlan]] = {}
         for task in tasks:
             ranges = tuple(
@@ -137,27 +161,17 @@ class TaskOpener:
             )
             rows.setdefault(task.partition % self._slots, []).append(TaskPlan(partition=task.partition, ranges=ranges))
         plans = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
-        started = time.monotonic()
-        ahead = 0
-        if self._bring_near is not None:
-            ahead = self._bring_near(
-                {task.partition: {name_of(*where): at for where, at in task.positions.items()} for task in tasks}
-            )
         told = self._restore(batch, request.assignment, plans)
         placed = told[0].batch if told else batch  # a restore that failed once was another attempt
         reports = merged(told)
-        replayed = ahead + sum(report.changelog_records for report in reports.values())
-        self._restored(replayed)
         for report in reports.values():
             for note in report.notes:
                 log.warning("%s: %s", self._name, note)
-        log.info(
-            "%s: opened %s, %d changes replayed in %.2f s", self._name, [*reports], replayed, time.monotonic() - started
-        )
         for task in tasks:
             task.committed = placed
             task.state_keys = reports[task.partition].state_keys
             task.state_bytes = reports[task.partition].state_bytes
+        return sum(report.changelog_records for report in reports.values())
 
     def _starts(
         self, inputs: list[TopicPartition]
