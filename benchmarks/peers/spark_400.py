@@ -20,10 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["PeerUnavailable", "SparkConnector", "SparkPeer"]
+__all__ = ["BUILD", "Jar", "PeerUnavailable", "SparkConnector", "SparkPeer", "fetch_jars"]
 
 VERSION = "4.0.0"
-JARS = (
+Jar = tuple[str, str, str]  # group, artifact, version
+JARS: tuple[Jar, ...] = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.0"),
@@ -51,29 +52,37 @@ def prepare() -> None:
             pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet"]
             _run([*pip, "--require-hashes", "-r", str(HERE / "requirements.txt")])
             _INSTALLED.touch()
-        if not JAR_DIRECTORY.is_dir():
-            print(f"fetching the connector's jars into {JAR_DIRECTORY} (once) …", file=sys.stderr)
-            _fetch_jars()
+    fetch_jars(JARS, JAR_DIRECTORY)
 
 
-def _fetch_jars() -> None:
+def fetch_jars(jars: Sequence[Jar], target: Path) -> None:
+    """Exactly these, once. Raises PeerUnavailable."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            print(f"fetching the connector's jars into {target} (once) …", file=sys.stderr)
+            _fetch(jars, target)
+
+
+def _fetch(wanted: Sequence[Jar], target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise PeerUnavailable("Spark's connector is fetched with Maven, and there is no mvn in PATH.")
     with tempfile.TemporaryDirectory(prefix="penstock-peer-", dir=BUILD) as scratch:
-        (Path(scratch) / "pom.xml").write_text(_pom())
+        (Path(scratch) / "pom.xml").write_text(_pom(wanted))
         jars = Path(scratch) / "jars"
         _run([maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], directory=scratch)
-        jars.rename(JAR_DIRECTORY)
+        jars.rename(target)
 
 
-def _pom() -> str:
+def _pom(wanted: Sequence[Jar]) -> str:
     """The jars by name and nothing that they would pull in: Spark brings the rest."""
     nothing_else = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
         f"{nothing_else}</dependency>"
-        for group, artifact, version in JARS
+        for group, artifact, version in wanted
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -92,11 +101,14 @@ class SparkPeer:
     """One of the peer's scripts at work: a JSON line is a question, its reply one too. Mutable: entered, then left."""
 
     def __init__(self, script: str, arguments: Sequence[str]) -> None:
+        python, jars, self._log = self.installed()
+        self._command = [python, str(HERE / script), *arguments, "--jars", ",".join(map(str, jars))]
+
+    def installed(self) -> tuple[str, list[Path], Path]:
+        """The Python with its PySpark, the connector's jars, and where the log goes. Raises PeerUnavailable."""
         prepare()
-        self._log = BUILD / f"spark-{VERSION}.log"
-        jars = ",".join(str(JAR_DIRECTORY / f"{artifact}-{version}.jar") for _, artifact, version in JARS)
-        python = str(ENVIRONMENT / "bin" / "python")
-        self._command = [python, str(HERE / script), *arguments, "--jars", jars]
+        jars = [JAR_DIRECTORY / f"{artifact}-{version}.jar" for _, artifact, version in JARS]
+        return str(ENVIRONMENT / "bin" / "python"), jars, BUILD / f"spark-{VERSION}.log"
 
     @property
     def pid(self) -> int:
@@ -149,7 +161,7 @@ class SparkPeer:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
             said = self._log.read_text(errors="replace")[-3000:]
-            raise PeerUnavailable(f"Spark {VERSION} with its connector ended (all of it in {self._log}):\n{said}")
+            raise PeerUnavailable(f"Spark with its connector ended (all of it in {self._log}):\n{said}")
         reply: dict[str, Any] = json.loads(line)
         return reply
 
