@@ -1,7 +1,7 @@
 """Instances of one stateful Spark application in one process and one session, for `moved_task_pause --state-mb`.
 
 Commands on standard input: "start NAME", "stop NAME"; each committed record from offset FIRST on is a line of the file:
-name, partition, offset, monotonic nanoseconds. What counts is the commit of its micro-batch, looked at every 3 ms.
+name, partition, offset, monotonic nanoseconds. What counts is the commit of its micro-batch.
 What the applications log goes to standard error, with times on the same clock.
 
     python benchmarks/spark_instances.py BOOTSTRAP GROUP TOPIC FILE DIRECTORY FIRST
@@ -16,30 +16,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-LOOK_S = 0.003
+from penstock.spark.runtime.tasks import RunningTask
+
+INSTANCES = 3
+SLOTS = 2
 
 
-class Noting(threading.Thread):
-    """Writes a line for each record behind the last one that was noted of its partition."""
+def note_commits(out: Any, first: int) -> None:
+    """From now on each commit of a task is written, at the moment the task takes it; the name is the member's id."""
+    taken, lock = RunningTask.take, threading.Lock()
 
-    def __init__(self, out: Any, first: int) -> None:
-        super().__init__(daemon=True)
-        self._out, self._first = out, first
-        self.running: dict[str, Any] = {}
-        self._noted: dict[int, int] = {}
+    def take(self: Any, report: Any, batch: Any) -> None:
+        [before] = self.positions.values()
+        taken(self, report, batch)
+        [after] = self.positions.values()
+        now_ns = time.monotonic_ns()
+        lines = (
+            f"{self.assignment.member_id} {self.partition} {offset} {now_ns}\n"
+            for offset in range(max(first, before), after)
+        )
+        with lock:
+            out.write("".join(lines))
 
-    def run(self) -> None:
-        while True:
-            now_ns = time.monotonic_ns()
-            for name, app in list(self.running.items()):
-                for runner in app._runtime.runners.values():
-                    for task in runner.tasks():
-                        [position] = list(task.positions.values())
-                        first = self._noted.get(task.partition, self._first)
-                        for offset in range(first, position):
-                            self._out.write(f"{name} {task.partition} {offset} {now_ns}\n")
-                        self._noted[task.partition] = max(first, position)
-            time.sleep(LOOK_S)
+    RunningTask.take = take  # type: ignore[method-assign]
 
 
 class _Monotonic(logging.Formatter):
@@ -59,27 +58,30 @@ def main(bootstrap: str, group: str, topic: str, file: str, directory: str, firs
     handler.setFormatter(_Monotonic())
     logging.getLogger("penstock").addHandler(handler)
     logging.getLogger("penstock").setLevel(logging.INFO)
-    spark = session("moved-task-pause", master="local[2]")
+    # Each instance has two slots, as it would have alone with a session: they do not wait for each other's.
+    spark = session("moved-task-pause", master=f"local[{SLOTS * INSTANCES}]")
+    settings = {"penstock.max.slots": SLOTS}
 
     def started(name: str) -> Any:
-        app = StreamsApp(group, spark=spark, bootstrap_servers=bootstrap, state_dir=Path(directory) / name)
+        where = Path(directory) / name
+        app = StreamsApp(group, spark=spark, bootstrap_servers=bootstrap, state_dir=where, config=settings)
         rows = app.stream(topic, schema="k string", key="k")
         rows.groupBy("k").agg(F.count("*").alias("n")).to_topic(f"{topic}-counts", partitions=2)
         return app.start()
 
     with Path(file).open("w", buffering=1) as out:
-        noting = Noting(out, int(first))
-        noting.start()
+        note_commits(out, int(first))
+        running: dict[str, Any] = {}
         print("ready", flush=True)
         for line in sys.stdin:
             word, name = line.split()
             if word == "start":
-                noting.running[name] = started(name)
+                running[name] = started(name)
             else:
-                noting.running[name].stop()
-                del noting.running[name]
+                running[name].stop()
+                del running[name]
             print("done " + line.strip(), flush=True)
-        for app in list(noting.running.values()):
+        for app in list(running.values()):
             app.stop()
     spark.stop()
 
