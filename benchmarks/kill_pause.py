@@ -64,15 +64,15 @@ PATIENCE_S = 300.0
 class Watcher(threading.Thread):
     """Notes when the committed offset of a partition grows."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
-        self._bootstrap = bootstrap
+        self._servers = servers
         self._over = threading.Event()
         self.commits: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
         self.offsets: dict[int, int] = {}
 
     def run(self) -> None:
-        with Admin(self._bootstrap) as admin:
+        with Admin(self._servers) as admin:
             while not self._over.wait(LOOK_S):
                 with contextlib.suppress(PenstockError):
                     found = admin.committed_offsets(GROUP)

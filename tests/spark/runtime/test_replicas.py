@@ -184,6 +184,34 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
 
 
+def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_path):
+    writer = Writer(broker, "w")
+    writer.commit(0, a="1", b="2")
+    for number in (1, 2):  # nothing here, then a store that stands there
+        batch = BatchKey(incarnation="run", batch_id=number)
+        brought = replicas.bring_near("counts", {0: {"in-0": 7, "other-0": 3}}, lambda: False, batch)
+        assert (brought.records, brought.placed[0].keys) == (2 if number == 1 else 0, 2)
+        stands = StorePosition(batch=batch, input_offsets={"in-0": 7}, changelog_offset=3)
+        assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
+    replicas.look([("counts", 0), ("counts", 1)])
+    assert until(replicas.looked, "looked") == {("counts", 0): 3}
+
+
+def test_what_waits_for_a_transaction_is_left_to_the_stage_that_can_wait(broker, replicas, tmp_path):
+    writer, other = Writer(broker, "w"), Writer(broker, "other")
+    writer.commit(a="1")
+    other.begin(a="77")
+    batch = BatchKey(incarnation="run", batch_id=1)
+    brought = replicas.bring_near("counts", {0: {"in-0": 7}, 1: {"in-1": 7}}, lambda: False, batch)
+    assert set(brought.placed) == {1}
+    values, position = content(broker, tmp_path)
+    assert values == {"a": "1"}
+    assert position.restoring
+    other.end()
+    assert set(replicas.bring_near("counts", {0: {"in-0": 7}}, lambda: False, batch).placed) == {0}
+    assert content(broker, tmp_path)[1].batch == batch
+
+
 def test_a_killed_process_is_replaced_and_goes_on(broker, replicas, tmp_path):
     writer = Writer(broker, "w")
     writer.commit(a="1")

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from penstock.client.fetcher import FetchedBatch, Fetcher
 from penstock.client.network_client import NetworkClient
-from penstock.spark.runtime.store import BatchKey, TaskStore
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
 
-__all__ = ["Replay", "committed_position", "replay_all"]
+__all__ = ["Copy", "Replay", "committed_position", "replay_all"]
 
 PIECE_BYTES = 48 * 1024 * 1024  # of keys and values, gathered before they are written
 FETCH_BYTES = 16 * 1024 * 1024
@@ -75,6 +75,31 @@ class Replay:
         self._fetched.clear()
         self._waiting_bytes = 0
         self._next = -1
+
+
+@dataclass(slots=True)
+class Copy:
+    """One task's stores at work. Mutable."""
+
+    replays: list[Replay] = field(default_factory=list)
+    identities: list[StoreIdentity] = field(default_factory=list)  # as the stores were opened
+    records: int = 0
+    bytes: int = 0
+    began: float = field(default_factory=time.monotonic)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """Cumulative, as heartbeats carry it."""
+        return sum(replay.position for replay in self.replays)
+
+    @property
+    def end(self) -> int:
+        return sum(self.ends.get(replay.changelog, replay.position) for replay in self.replays)
+
+    @property
+    def remaining(self) -> int:
+        return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
 
 
 def replay_all(

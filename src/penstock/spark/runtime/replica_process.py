@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from penstock.errors import BrokerError, PenstockError, StateError
 from penstock.protocol import arrow_batches
 from penstock.spark.runtime import bulk_load
 from penstock.spark.runtime.fetch_stage import name_of
-from penstock.spark.runtime.replay import Replay, TopicPartition, committed_position, replay_all
+from penstock.spark.runtime.replay import Copy, Replay, TopicPartition, committed_position, replay_all
 from penstock.spark.runtime.replicas import StoreOfTask
 from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 from penstock.spark.runtime.store_files import path_of_store
@@ -52,31 +51,6 @@ TOPIC_WAIT_MS = 1_000
 MOST_ROUNDS = 8  # of catching up with a changelog that grows meanwhile
 
 Task = tuple[str, int]
-
-
-@dataclass(slots=True)
-class Copy:
-    """One task's stores at work. Mutable."""
-
-    replays: list[Replay] = field(default_factory=list)
-    identities: list[StoreIdentity] = field(default_factory=list)  # as the stores were opened
-    records: int = 0
-    bytes: int = 0
-    began: float = field(default_factory=time.monotonic)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-
-    @property
-    def position(self) -> int:
-        """Cumulative, as heartbeats carry it."""
-        return sum(replay.position for replay in self.replays)
-
-    @property
-    def end(self) -> int:
-        return sum(self.ends.get(replay.changelog, replay.position) for replay in self.replays)
-
-    @property
-    def remaining(self) -> int:
-        return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
 
 
 class ReplicaProcess:
