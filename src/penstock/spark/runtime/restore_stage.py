@@ -5,8 +5,8 @@ it is; what it had prepared beyond is undone. Any other is a cache that fell beh
 where it stands to the end that the log has now. The end is asked for READ_UNCOMMITTED and compared with the fetch
 *position*: markers and aborted batches never arrive as records.
 
-Where a replica process runs beside the driver (`replicas.py`) it has done the long part before; here is the tail, and
-the decision that the store is the active task's now. Elsewhere all of it happens here.
+Where a replica process runs beside the driver (`replicas.py`) it does the same, and this stage runs for what it left
+undone: a changelog that ends in an open transaction, a process that died. Elsewhere all of it happens here.
 """
 
 from __future__ import annotations
