@@ -10,7 +10,7 @@
 Load generator and reader are processes of their own (`steady_flow.py`): JSON of about 100 bytes, 100,000 keys, 8
 partitions; each record carries the nanosecond at which it was due. A turn starts one application, lets records flow
 for `--warm` seconds, then counts those that are due in the next `--seconds`. A row of a count tells the newest `sent`
-of its key: where two records of a key meet in one micro-batch (or one cache of Kafka Streams), the older one is not seen;
+of its key: where two records of a key meet in one micro-batch (or one cache of Kafka Streams), the older is not seen;
 `seen` says how many rows came per record (1.0: all; below: older records that waited longer are missing from the
 figures, so they flatter; after a restart or a repetition it may exceed 1). `behind` is how long after the window its
 last row came: an application that cannot keep up has it above its latency.
@@ -90,7 +90,7 @@ class Turns(ApplicationTurns):
         options = self._options
         with (
             FlowProcess("send", self._bootstrap, source, rate=options.rate, keys=options.keys) as sender,
-            FlowProcess("read", self._bootstrap, sink) as reader,
+            FlowProcess("read", self._bootstrap, sink, rate=options.rate) as reader,
         ):
             start_ns = time.time_ns() + 100_000_000
             from_ns = start_ns + int(options.warm * 1e9)

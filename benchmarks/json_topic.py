@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +19,72 @@ __all__ = [
     "big_endian_counts",
     "cpu_seconds",
     "descendants",
+    "fill",
     "json_counts",
     "load",
     "newest_by_key",
     "offsets_behind",
+    "one_for_each",
+    "rows_of",
     "whole",
 ]
 
 TICKS = os.sysconf("SC_CLK_TCK")
-CHUNK = 100_000
+CHUNK, PAD = 100_000, "x" * 60
 
 
 def load(bootstrap: str, topic: str, *, records: int, keys: int, partitions: int) -> int:
-    """Make the topic and fill it; how many records have an even `n`. Rows are taken from a column of all distinct."""
+    """Make the topic and fill it; how many records have an even `n`."""
     from penstock.client.admin import Admin
+    from penstock.client.network_client import NetworkClient
+
+    with NetworkClient(bootstrap) as client:
+        Admin(client).create_topics({topic: partitions})
+    return fill(bootstrap, topic, records=records, keys=keys)
+
+
+def fill(bootstrap: str, topic: str, *, records: int, keys: int) -> int:
+    """Write to a topic that is there; how many records have an even `n`."""
     from penstock.client.network_client import NetworkClient
     from penstock.client.producer import Producer
 
     random = np.random.default_rng(1)
-    texts = [f"k{number:07}" for number in range(keys)]
-    values = pa.array([f'{{"key": "{text}", "n": {n}, "pad": "{"x" * 60}"}}' for n, text in enumerate(texts)])
-    values, names = values.cast(pa.binary()), pa.array(texts).cast(pa.binary())
     with NetworkClient(bootstrap) as client:
-        Admin(client).create_topics({topic: partitions})
         producer, even = Producer(client), 0
         for start in range(0, records, CHUNK):
             drawn = random.integers(0, keys, min(CHUNK, records - start))
             even += int(np.count_nonzero(drawn % 2 == 0))
-            rows = pa.array(drawn)
-            producer.send(topic, None, names.take(rows), values.take(rows), timestamps_ms=int(time.time() * 1000))
+            names, values = rows_of(drawn)
+            producer.send(topic, None, names, values, timestamps_ms=int(time.time() * 1000))
         producer.flush()
     return even
+
+
+def rows_of(numbers: Any) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of the records with these `n`."""
+    texts = pa.array(numbers).cast(pa.string())
+    names = pc.binary_join_element_wise("k", pc.utf8_lpad(texts, 7, "0"), "")
+    parts = ('{"key": "', names, '", "n": ', texts, f', "pad": "{PAD}"}}', "")
+    return names.cast(pa.binary()), pc.binary_join_element_wise(*parts).cast(pa.binary())
+
+
+def one_for_each(bootstrap: str, topic: str) -> Callable[[], None]:
+    """A function that writes one record to every partition, with a key that belongs there, in one request."""
+    from penstock.client.network_client import NetworkClient
+    from penstock.client.producer import Producer
+    from penstock.protocol.arrow_batches import murmur2_partitions
+
+    client = NetworkClient(bootstrap)
+    producer, partitions = Producer(client), len(client.known_topics([topic]).topics[topic].partitions)
+    numbers = np.arange(partitions * 50)
+    _, first = np.unique(murmur2_partitions(rows_of(numbers)[0], partitions), return_index=True)
+    names, values = rows_of(numbers[first])
+
+    def write() -> None:
+        producer.send(topic, None, names, values)
+        producer.flush()
+
+    return write
 
 
 def offsets_behind(bootstrap: str, topic: str) -> dict[tuple[str, int], int]:

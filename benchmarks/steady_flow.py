@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 __all__ = ["FlowProcess"]
 
 TICK_S, PAD = 0.005, "x" * 12
-SETTLED_S, PATIENCE_S = 2.0, 30.0
+SETTLED_S, PATIENCE_S = 5.0, 45.0
 SENT = r'"sent": ?(?P<sent>\d+)'
 PERCENTILES = (50, 99, 100)
 
@@ -115,7 +115,7 @@ def _wait_until(at_ns: int) -> None:
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
-    """Ends when no row of the window has come for two seconds after it, or after half a minute."""
+    """Ends when a row has come for every record of the window, or none for five seconds, or after 45 seconds."""
     from penstock import Consumer
     from penstock.protocol.arrow_batches import warm_up
 
@@ -128,7 +128,10 @@ def read(options: argparse.Namespace) -> dict[str, Any]:
         from_ns, until_ns = told()
         spent = time.process_time()
         last = until = until_ns / 1e9
-        while time.time() < min(max(until, last) + SETTLED_S, until + PATIENCE_S):
+        wanted, rows = options.rate * (until_ns - from_ns) // 1_000_000_000, 0
+        while time.time() < until or (rows < wanted and time.time() < until + PATIENCE_S):
+            if rows and time.time() > max(until, last) + SETTLED_S:
+                break
             batch = consumer.poll(0.2)
             taken = time.time_ns()
             if batch.num_rows:
@@ -137,13 +140,14 @@ def read(options: argparse.Namespace) -> dict[str, Any]:
                 sent = sent[(sent >= from_ns) & (sent < until_ns)]
                 if len(sent):
                     found.append((taken - sent) / 1e6)
+                    rows += len(sent)
                     last = taken / 1e9
     if not found:
         return {"rows": 0}
     ages = np.concatenate(found)
     p50, p99, longest = (round(float(each), 1) for each in np.percentile(ages, PERCENTILES))
     return {
-        "rows": len(ages),
+        "rows": rows,
         "p50": p50,
         "p99": p99,
         "max": longest,

@@ -40,6 +40,7 @@ ROLES = {  # what stands in a command line, and who that is; the first that fits
     "penstock.spark.runtime.replica_process": "replicas",
     "penstock.spark.runtime.daemon": "workers",
     "soak_app": "driver",
+    "measured_application": "driver",  # benchmarks ask as well
 }
 LIMITS = {
     **{f"{role}_mb": (0.08, 12.0) for role in ("broker", "guardian", "replicas", "workers", "driver")},
