@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-COLUMN, LABEL, VALUE, GAP = 480, 196, 74, 14
+COLUMN, LABEL, VALUE, GAP = 480, 150, 78, 14
 BAR, HEAD, BETWEEN = 17, 44, 18
 INK, MARK = "#24292f", "#8c959f"
 COLOURS = {
@@ -63,7 +63,7 @@ def of_count(facts: dict[str, Any]) -> list[Panel]:
     bars = []
     for name, rate in facts["records_per_second"].items():
         side, guarantee = name.split(" ")
-        bars.append(Bar(label=f"{GUARANTEES[guarantee]}", side=side, value=rate))
+        bars.append(Bar(label=GUARANTEES[guarantee], side=side, value=rate))
     note = f"records/s, {facts['records']:,} records, {facts['partitions']} partitions"
     return [Panel(title=f"Count per key, {facts['keys']:,} keys", note=note, bars=bars)]
 
@@ -74,7 +74,8 @@ def of_copy(facts: dict[str, Any]) -> list[Panel]:
         for way, found in facts["results"].items()
         for side, rate in found["records_per_second"].items()
     ]
-    note = f"records/s, {facts['records']:,} records, {facts['partitions']} partitions, at least once"
+    how = GUARANTEES[facts["guarantee"]]
+    note = f"records/s, {facts['records']:,} records, {facts['partitions']} partitions, {how}"
     return [Panel(title="Topic to topic without state", note=note, bars=bars)]
 
 
