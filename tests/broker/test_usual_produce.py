@@ -175,3 +175,28 @@ def test_pipelined_requests_are_answered_in_order(connect: Connect, broker: Embe
         frame = client.read_frame()
         assert struct.unpack_from(">i", frame) == (number,)
     assert len(broker.records("t")) == 30
+
+
+def test_answers_that_go_out_together_keep_their_order(connect: Connect, broker: EmbeddedBroker) -> None:
+    """Usual requests, other APIs and a request that ends the connection, all in one read."""
+    broker.create_topics({"t": 1})
+    client = connect(broker)
+    known = ids(client)
+    data = encode_batch([PlainRecord(value=b"x", timestamp_ms=NOW_MS)])
+    metadata = m.metadata_request.MetadataRequest(
+        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    frames, wanted = [], []
+    for number in range(40):
+        acks = -1 if number % 7 else 0
+        if number % 11 == 10:
+            frames.append(encode_request(ApiKey.METADATA, 13, number, "c", metadata))
+        else:
+            frames.append(encode_request(ApiKey.PRODUCE, 13, number, "c", request([("t", 0, data)], known, acks)))
+        if acks or number % 11 == 10:
+            wanted.append(number)
+    client.socket.sendall(b"".join(frames) + b"\0\0\0\x08\x7f\xff" + bytes(6))
+    answered = [struct.unpack_from(">i", client.read_frame())[0] for _ in wanted]
+    assert answered == wanted
+    assert client.is_closed_by_peer()
+    assert len(broker.records("t")) == 37

@@ -26,6 +26,8 @@ __all__ = ["ClientSocket"]
 
 logger = logging.getLogger("penstock.broker")
 
+_MOST_GATHERED = 8
+
 CloseReason = Literal[
     "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
     "not-authenticated", "not-read",
@@ -45,6 +47,7 @@ class ClientSocket(asyncio.Protocol):
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._transport: asyncio.Transport | None = None
         self._files: FileSending | PieceSending | None = None
+        self._gathered: list[bytes] = []
         self._held_bytes = 0
         self._unsent_bytes = 0
         self._writable = True
@@ -100,8 +103,21 @@ class ClientSocket(asyncio.Protocol):
         change, self._unsent_bytes = size - self._unsent_bytes, size
         return self._server.limits.unsent(change)
 
+    def _gather(self, answer: bytes) -> None:
+        """To be written together with those that follow in this turn of the event loop: one system call, and one
+        waking of the client, for some. `_hand_over` ends it, at the latest before anything else is written."""
+        self._gathered.append(answer)
+        if len(self._gathered) >= _MOST_GATHERED:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            answers, self._gathered = self._gathered, []
+            self.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
     def close(self) -> None:
         """After the answers that are already written."""
+        self._hand_over()
         if self._files is not None and self._files.under_way:
             self._leaving = True  # see `_files_sent`
         elif self._transport is not None:
@@ -112,6 +128,7 @@ class ClientSocket(asyncio.Protocol):
             self._transport.abort()
 
     def write(self, data: bytes) -> None:
+        self._hand_over()
         if self._transport is not None:
             self._transport.write(data)
 

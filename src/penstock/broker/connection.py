@@ -1,9 +1,10 @@
 """One client connection: bytes → frames → handler → answers in the order of the requests.
 
 Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport.
-Answers that may be repeated (`steady_answers`) go out before anything is decoded, all of one read in one write. A
-parked request (a long poll) blocks only its own connection. What cannot be understood closes this connection with one
-line in the log, and touches no other. The socket below it all is `client_socket`.
+Answers that may be repeated (`steady_answers`) go out before anything is decoded, all of one read in one write; those
+of usual Produce requests that came in one read go out a few in a write. A parked request (a long poll) blocks only its
+own connection. What cannot be understood closes this connection with one line in the log, and touches no other. The
+socket below it all is `client_socket`.
 """
 
 from __future__ import annotations
@@ -199,6 +200,7 @@ class ClientConnection(ClientSocket):
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
         while self._waiting and self.ready and self._transport is not None:
             self._answer(*self._waiting.popleft())
+        self._hand_over()
         wanted = not self._waiting and self._muted is None
         if wanted != self._reading:
             self._read_on(wanted=wanted)
@@ -224,17 +226,21 @@ class ClientConnection(ClientSocket):
         return data[position:]
 
     def _answer(self, arrived: float, frame: bytes) -> None:
+        usual = frame.startswith(_PRODUCE)
+        if not usual:
+            self._hand_over()
         if self._authentication is not None and self._authentication.take(frame):
             return
-        if self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+        if self._steady_answers and not usual and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
         self._began = time.monotonic()
         self._queued_seconds = self._began - arrived
         self._parked_at = 0.0
         try:
-            if frame.startswith(_PRODUCE) and self._take_usual(frame):
+            if usual and self._take_usual(frame):
                 return
+            self._hand_over()
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
             if handler is None:
@@ -285,10 +291,12 @@ class ClientConnection(ClientSocket):
             faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
         self._call = None
         if isinstance(outcome, bytes):
-            if outcome is not NO_ANSWER and self._transport is not None:
-                self._transport.write(outcome)
+            if outcome is not NO_ANSWER:
+                self._gather(outcome)
                 self._told(header, None)
-        elif isinstance(outcome, Awaitable):
+            return True
+        self._hand_over()
+        if isinstance(outcome, Awaitable):
             self._park(header, outcome)
         else:
             self._reply(header, outcome)

@@ -44,7 +44,7 @@ def _segment_for(log: LogState, size: int, headers: list[BatchHeader]) -> LogSeg
     if active.should_roll(
         log.config,
         incoming_bytes=size,
-        max_timestamp_ms=max(header.max_timestamp for header in headers),
+        max_timestamp_ms=max([header.max_timestamp for header in headers]),
         last_offset=headers[-1].last_offset,
     ):
         return log.roll()

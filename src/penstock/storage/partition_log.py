@@ -9,9 +9,8 @@ One thread appends, reads, cuts and deletes; `flush` may come from another, so f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_batches
@@ -27,7 +26,7 @@ from penstock.storage.log_shortening import apply_retention, delete_records_befo
 from penstock.storage.log_state import LogState
 from penstock.storage.log_transactions import aborted_transactions
 from penstock.storage.producer_state import ProducerState
-from penstock.storage.usual_batch import takes_usual, usual_batch, with_offset
+from penstock.storage.usual_batch import head, takes_usual, usual_batch
 
 if TYPE_CHECKING:
     from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """Offsets of an append, or of the earlier one that it repeats. `log_append_time_ms` is -1 under CreateTime."""
 
     base_offset: int
@@ -241,11 +239,13 @@ class PartitionLog:
         if not state.health.is_good or not takes_usual(state.config):
             return None
         now_ms = state.clock_ms()
-        found = usual_batch(frame, start, end, state.config, now_ms)
+        found = usual_batch(
+            frame, start, end, state.config, now_ms, base_offset=state.log_end_offset, leader_epoch=leader_epoch
+        )
         if found is None or not state.producers.surely_next(found[0]):
             return None
-        header, data = with_offset(*found, state.log_end_offset, leader_epoch)
-        return self._written(data, [header], leader_epoch, now_ms, None, flush_now=False)
+        header, checked = found
+        return self._written(head(header) + checked, [header], leader_epoch, now_ms, None, flush_now=False)
 
     def _written(
         self,

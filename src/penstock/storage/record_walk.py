@@ -60,21 +60,18 @@ def _alike(section: bytes, start: int, stride: int, key: int, value: int, index:
         wanted = _FIRST_OF_TWO[index : index + most], _SECOND_OF_TWO[index : index + most]
     else:
         return 0
-    most = len(wanted[0])
-
-    def column(at: int) -> bytes:
-        return section[at + stride : at + stride + most * stride : stride]
-
+    whole = most = min(len(wanted[0]), (len(section) - start) // stride - 1)
+    end = start + stride + whole * stride  # behind the last of them: a column is every `stride`th byte up to there
     for at, expected in enumerate(wanted, offset):
-        if column(at)[:most] != expected[:most]:
-            most = _in_common(column(at), expected[:most])
+        if (found := section[at + stride : end : stride]) != expected:
+            most = min(most, _in_common(found, expected))
     same = [*range(key_length, value_length - max(key, 0)), *range(value_length, headers - max(value, 0)), headers]
     for at in same:
-        found = column(at)
-        most = len(found) - len(found.lstrip(section[at : at + 1]))
+        if unlike := section[at + stride : end : stride].lstrip(section[at : at + 1]):
+            most = min(most, whole - len(unlike))
     for at in range(timestamp, offset):
-        found = column(at)
-        most = len(found) - len(found.lstrip(_LOW if at == offset - 1 else _HIGH))
+        if unlike := section[at + stride : end : stride].lstrip(_LOW if at == offset - 1 else _HIGH):
+            most = min(most, whole - len(unlike))
     return most
 
 

@@ -16,7 +16,7 @@ from penstock.storage.log_config import NO_LIMIT, LogConfig
 from penstock.storage.record_validation import FEW_RECORDS
 from penstock.storage.record_walk import check_records, record_at
 
-__all__ = ["looks_usual", "takes_usual", "usual_batch", "with_offset"]
+__all__ = ["head", "looks_usual", "takes_usual", "usual_batch"]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNCHECKED = struct.Struct(">qiibI")  # what lies before the CRC's range, CRC included
@@ -44,9 +44,15 @@ def looks_usual(frame: bytes, start: int, end: int) -> bool:
     return bool(base_offset == 0 and magic == _MAGIC and attributes == 0 and length + _LOG_OVERHEAD == end - start)
 
 
-def usual_batch(frame: bytes, start: int, end: int, config: LogConfig, now_ms: int) -> tuple[BatchHeader, bytes] | None:
-    """The header of the batch in `frame[start:end]`, which `looks_usual`, and what lies behind its CRC."""
-    header = BatchHeader._make((*_HEADER.unpack_from(frame, start), 0))
+def usual_batch(
+    frame: bytes, start: int, end: int, config: LogConfig, now_ms: int, *, base_offset: int, leader_epoch: int
+) -> tuple[BatchHeader, bytes] | None:
+    """The batch in `frame[start:end]`, which `looks_usual`, as it is written: its header, and the rest behind the CRC.
+
+    `head` writes what lies before: the broker's part of the header is not what the CRC covers.
+    """
+    _, length, _, *fields = _HEADER.unpack_from(frame, start)
+    header = BatchHeader._make((base_offset, length, leader_epoch, *fields, 0))
     count = header.records_count
     size = end - start
     if count <= 0 or header.last_offset_delta != count - 1 or header.producer_id >= 0 > header.base_sequence:
@@ -68,10 +74,9 @@ def usual_batch(frame: bytes, start: int, end: int, config: LogConfig, now_ms: i
     return header, checked
 
 
-def with_offset(header: BatchHeader, checked: bytes, base_offset: int, leader_epoch: int) -> tuple[BatchHeader, bytes]:
-    """The batch as it is written: the broker's part of the header lies before what the CRC covers."""
-    data = _UNCHECKED.pack(base_offset, header.batch_length, leader_epoch, _MAGIC, header.crc) + checked
-    return BatchHeader._make((base_offset, header.batch_length, leader_epoch, *header[3:])), data
+def head(header: BatchHeader) -> bytes:
+    """The bytes up to the CRC, which is the last of them."""
+    return _UNCHECKED.pack(header.base_offset, header.batch_length, header.leader_epoch, _MAGIC, header.crc)
 
 
 def _largest_timestamp(checked: bytes, count: int, base_timestamp: int) -> int:
