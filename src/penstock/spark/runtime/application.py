@@ -52,6 +52,8 @@ __all__ = ["ApplicationRuntime"]
 log = logging.getLogger("penstock.spark")
 STATUS_INTERVAL = 0.25
 STOP_PATIENCE = 2.0
+EVENT_WAIT = 0.05
+GIVING_BACK_WAIT = 0.01  # a task that was given back stands still until it is acknowledged
 
 
 class ApplicationRuntime:
@@ -317,7 +319,8 @@ class ApplicationRuntime:
         acknowledged: AssignmentSnapshot | None = None
         try:
             while not self._stop.is_set():
-                for event in self._link.events(0.05):
+                told = self.snapshot is None or self.snapshot is acknowledged
+                for event in self._link.events(EVENT_WAIT if told else GIVING_BACK_WAIT):
                     self._hear(event)
                 snapshot = self.snapshot
                 if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):

@@ -88,6 +88,7 @@ class TaskOpener:
         self._thread.join(CLOSE_WAIT)
 
     def _loop(self) -> None:
+        self._meet_the_coordinator()
         while (request := self._requests.get()) is not None and not self._closing.is_set():
             try:
                 self._opened(request, self._patiently(request))
@@ -100,6 +101,13 @@ class TaskOpener:
                     continue
                 log.exception("opening tasks of %s failed", self._name)
                 self._failed(PenstockError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
+
+    def _meet_the_coordinator(self) -> None:
+        """Connections are made before the first tasks come: they stand still meanwhile."""
+        try:
+            fetch_committed(self._client, self._group_id, None, timeout_ms=STABLE_WAIT_MS)
+        except PenstockError as error:
+            log.debug("%s: the coordinator was not met ahead: %s", self._name, error)
 
     def _patiently(self, request: OpenRequest) -> list[RunningTask]:
         while self._wanted(request):
