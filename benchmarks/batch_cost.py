@@ -7,12 +7,12 @@ their defaults), one number of tasks and one guarantee after the other, a fresh 
 
   idle      no records for `--idle` seconds: CPU of all its processes (driver, JVM, Python workers, guardian, replicas)
             in per cent of one core, and micro-batches, of which there should be none (no data, no Spark job)
-  batch     one record for every task, four times a second: milliseconds from plan to commit (p50, p99); of these what
-            the stages needed (each by its slowest slot), the commit, and what is neither (planning, Spark); CPU
-            milliseconds of a micro-batch by process, what it costs to be idle taken off
+  memory    megabytes by process, shared pages in parts (Pss): after warm-up, and after `--records` records
+  batch     then one record for every task, four times a second: milliseconds from plan to commit (p50, p99); of these
+            what the stages needed (each by its slowest slot), what lies beyond them (planning, Spark, the commit) and
+            the commit alone; CPU milliseconds of a micro-batch by process, what it costs to be idle taken off
   logs      in those micro-batches, read back from the logs: transactions (a marker in the group's partition of
             `__consumer_offsets` each) and control markers in the sink, the changelog and there
-  memory    megabytes by process, shared pages in parts (Pss): after warm-up, and after `--records` records
 
 Beside it the same count in Kafka Streams 4.3.1 (`peers/application_latency`, two threads, its defaults): idle, memory.
 Goals: idle at most 3 % of a core; a micro-batch over 16 tasks at most 60 ms beyond its work.
@@ -44,7 +44,7 @@ GUARANTEES = ("at_least_once", "exactly_once_v2")
 OFFSETS = "__consumer_offsets"
 HEADS = (("idle", 9), ("batch ms: p50", 15), ("p99", 6), ("stages", 8), ("commit", 8), ("beyond", 8), ("CPU ms", 8),
          ("txns", 6), ("MB warm", 9), ("loaded", 8))  # fmt: skip
-EVERY_S, CALM_S, WARM_BATCHES, READY_S = 0.25, 3.0, 20, 120
+EVERY_S, CALM_S, WARM_RECORDS, WARM_BATCHES, READY_S = 0.25, 3.0, 50_000, 20, 120
 
 
 def create(bootstrap: str, *names: str, partitions: int) -> None:
@@ -63,18 +63,21 @@ def ours(bootstrap: str, tasks: int, guarantee: str, options: argparse.Namespace
     with MeasuredApplication(bootstrap, directory / name) as app:
         settings = dict(pair.split("=", 1) for pair in options.setting)
         app.ask("start", name=name, topic=source, sink=sink, guarantee=guarantee, settings=settings)
-        steadily(write, WARM_BATCHES)
+        topics.fill(bootstrap, source, records=WARM_RECORDS, keys=10_000)
         app.ask("settle")
         time.sleep(CALM_S)
         app.ask("batches")
         idle = idle_cost(app.pids, options.idle)
         idle["batches"] = len(app.ask("batches")["batches"])
         memory = {"warm": memory_by_role(app.pids())}
-        found = batches(app, write, options, bootstrap, name, sink, idle)
         topics.fill(bootstrap, source, records=options.records, keys=10_000)
         app.ask("settle")
         time.sleep(CALM_S)
         memory["loaded"] = memory_by_role(app.pids())
+        steadily(write, WARM_BATCHES)
+        app.ask("settle")
+        app.ask("batches")
+        found = batches(app, write, options, bootstrap, name, sink, idle)
         app.ask("stop")
     return {"tasks": tasks, "guarantee": guarantee, "side": "ours", "idle": idle, **found, "memory_mb": memory}
 
@@ -161,14 +164,13 @@ def kafka_streams(bootstrap: str, tasks: int, guarantee: str, options: argparse.
     classes, jars = compiled(HERE / "peers" / "application_latency"), kafka_jars(TOOLS_VERSION)
     command = [java(), "-cp", f"{classes}:{jars}/*", "KafkaStreamsFlow", "count", bootstrap, name, source, sink]
     command += [str(at / name), "num.stream.threads=2", f"processing.guarantee={guarantee}", *options.peer_setting]
-    write = topics.one_for_each(bootstrap, source)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         if b"running" not in process.stdout.readline():
             raise SystemExit(f"Kafka Streams ended with {process.wait()}")
-        steadily(write, WARM_BATCHES)
-        time.sleep(CALM_S)
+        topics.fill(bootstrap, source, records=WARM_RECORDS, keys=10_000)
+        time.sleep(2 * CALM_S)
         idle = idle_cost(lambda: {process.pid}, options.idle)
         memory = {"warm": {"sum": pss_mb(process.pid)}}
         process.communicate(timeout=READY_S)
