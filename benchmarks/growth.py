@@ -6,7 +6,7 @@
 settings at their defaults); records as `json_topic` writes them, about 100 bytes.
 
   tasks      1, 4, 16, 64, 256: milliseconds and CPU milliseconds of a micro-batch in which every task gets one record
-             (`--batches` of them, the next one sent when the last is committed); then records/s of `--records`
+             (`--batches` of them, four a second where they are quick enough); then records/s of `--records`
   keys       10³ to 10⁷, 8 tasks: records/s, CPU seconds per million records, keys that were met, bytes of state
   instances  1, 2, 4 of one group on the same two cores, 8 tasks: records/s of all together, from the first record sent
              to the last one committed; on two cores more instances cannot be faster, this shows what they cost
@@ -34,6 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
+from batch_cost import steadily
 from measured_application import MeasuredApplication, parts_of, stage_ms
 from spark_source import cluster
 
@@ -76,14 +77,12 @@ class Points:
         asked = self._fresh(tasks)
         write = topics.one_for_each(self._bootstrap, asked["topic"])
         app.ask("start", **asked)
-        for _ in range(WARM_BATCHES):
-            write()
-            app.ask("settle")
+        steadily(write, WARM_BATCHES)
+        app.ask("settle")
         app.ask("batches")
         cpu, broker = self._cpu(app.pids())
-        for _ in range(self._options.batches):
-            write()
-            app.ask("settle")
+        steadily(write, self._options.batches)
+        app.ask("settle")
         spent, served = (after - before for before, after in zip((cpu, broker), self._cpu(app.pids()), strict=True))
         rows = app.ask("batches")["batches"]
         app.ask("stop")
@@ -125,13 +124,12 @@ class Points:
                 stack.enter_context(MeasuredApplication(self._bootstrap, self._directory / f"{asked['name']}-{number}"))
                 for number in range(instances)
             ]
+            for app in apps:
+                app.tell("start", **asked, shared=True)
+            for app in apps:
+                app.answer()
+            self._shared_out(apps)
             for records in (WARM_RECORDS, self._options.records):
-                if records == WARM_RECORDS:
-                    for app in apps:
-                        app.tell("start", **asked, shared=True)
-                    for app in apps:
-                        app.answer()
-                    self._shared_out(apps)
                 pids = {pid for app in apps for pid in app.pids()}
                 (cpu, broker), began = self._cpu(pids), time.perf_counter()
                 topics.fill(self._bootstrap, asked["topic"], records=records, keys=KEYS)
