@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.client.fetcher import FetchedBatch, Fetcher
 from penstock.client.network_client import NetworkClient
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
 
 __all__ = ["Copy", "Replay", "committed_position", "replay_all"]
 
@@ -44,6 +44,16 @@ class Replay:
     def fetched_to(self) -> int:
         """The position of what was fetched."""
         return max(self._next, self.position)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was fetched and is not written."""
+        return self._next > self.position
+
+    @property
+    def stands(self) -> StorePosition:
+        """What the store says as long as it belongs to this replay."""
+        return StorePosition(batch=self.writer, input_offsets={}, changelog_offset=self.position, restoring=True)
 
     @property
     def waiting_bytes(self) -> int:
@@ -99,7 +109,13 @@ class Copy:
 
     @property
     def remaining(self) -> int:
+        """What is still to be fetched."""
         return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
+
+    @property
+    def lacking(self) -> int:
+        """What is still to be written."""
+        return sum(max(0, self.ends.get(r.changelog, r.position) - r.position) for r in self.replays)
 
 
 def replay_all(
@@ -111,8 +127,11 @@ def replay_all(
     said: Callable[[], None] = lambda: None,
     say_every_s: float = 0.25,
 ) -> bool:
-    """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched is written."""
-    waiting = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
+    """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched and not written
+    waits in the replays for the next call.
+    """
+    behind = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
+    waiting = behind | {replay.changelog: replay for replay in replays if replay.is_waiting}
     if not waiting:
         return True
     fetcher = Fetcher(
@@ -121,11 +140,10 @@ def replay_all(
         max_bytes=FETCH_BYTES,
         max_partition_bytes=FETCH_PARTITION_BYTES,
     )
-    ranges = {where: (replay.fetched_to, ends[where]) for where, replay in waiting.items()}
+    ranges = {where: (replay.fetched_to, ends[where]) for where, replay in behind.items()}
     last_said = time.monotonic()
-    finished = True
     try:
-        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value")):
+        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value")) if ranges else ():
             replay = waiting[batch.topic, batch.partition]
             replay.take(batch)
             if batch.next_offset >= ends[replay.changelog]:
@@ -136,14 +154,16 @@ def replay_all(
                 last_said = time.monotonic()
                 said()
             if not goes_on():
-                finished = False
-                break
+                return False
         for replay in waiting.values():
+            if replay.is_waiting and not goes_on():
+                return False
             replay.write()
-    finally:
+    except BaseException:
         for replay in waiting.values():
             replay.drop()
-    return finished
+        raise
+    return True
 
 
 def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_prepared: bool) -> bool:

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,8 @@ class ReplicaProcess:
                 self._begin(late)
                 self._look(late)
                 replayed = before + sum(self._copies[task].records for task in late)
-                remaining = sum(self._copies[task].remaining for task in late)
-                if remaining == 0 or (round_ and remaining <= near):
+                lacking = sum(self._copies[task].lacking for task in late)
+                if lacking == 0 or (round_ and lacking <= near):
                     break
                 self._replay(late, urgent=True)
             if batch is not None:
@@ -178,30 +179,34 @@ class ReplicaProcess:
         for task, committed in tasks.items():
             described = self._stores[task[0]]
             logs = [(first[each.changelog_topic, task[1]], ends[each.changelog_topic, task[1]]) for each in described]
+            mine = [self._inputs(task, each, committed) for each in described]
             with ExitStack() as own:
-                stores = self._finished(task, logs, own)
-                for each, store, (_, end) in zip(described, stores, logs, strict=True) if stores else ():
-                    mine = self._inputs(task, each, committed)
-                    store.place(StorePosition(batch=batch, input_offsets=mine, changelog_offset=end))
+                stores = self._finished(task, logs, mine, own)
+                for inputs, (store, at) in zip(mine, stores, strict=True) if stores else ():
+                    store.place(replace(at, batch=batch, input_offsets=inputs, restoring=False), over=at)
                 if stores:
-                    sizes = [(store.count(), store.size_bytes()) for store in stores]
+                    sizes = [(store.count(), store.size_bytes()) for store, _ in stores]
                     placed.append((task[1], sum(keys for keys, _ in sizes), sum(size for _, size in sizes)))
         return placed
 
-    def _finished(self, task: Task, logs: list[tuple[int, int]], own: ExitStack) -> list[TaskStore]:
+    def _finished(
+        self, task: Task, logs: list[tuple[int, int]], inputs: list[dict[str, int]], own: ExitStack
+    ) -> list[tuple[TaskStore, StorePosition]]:
         """The stores of a task that has nothing left to replay; none of any other. `own` closes what is opened here."""
         described, copy = self._stores[task[0]], self._copies.get(task)
         if copy is not None:
             ends = [end for _, end in logs]
             is_same = copy.identities == [self._identity(each) for each in described]
-            return [r.store for r in copy.replays] if is_same and [r.position for r in copy.replays] == ends else []
+            is_finished = is_same and [r.position for r in copy.replays] == ends
+            return [(r.store, r.stands) for r in copy.replays] if is_finished else []
         stores = []
-        for each, (first, end) in zip(described, logs, strict=True):
-            stores.append(self._opened(task, each))
-            own.callback(stores[-1].close)
-            at = stores[-1].position()
-            if at is None or at.restoring or not first <= at.changelog_offset <= end:
+        for each, (first, end), mine in zip(described, logs, inputs, strict=True):
+            store = self._opened(task, each)
+            own.callback(store.close)
+            at = store.position()
+            if at is None or at.restoring or at.input_offsets != mine or not first <= at.changelog_offset <= end:
                 return []
+            stores.append((store, at))
         return stores
 
     def _see_topics(self, tasks: Iterable[Task]) -> None:
@@ -243,7 +248,7 @@ class ReplicaProcess:
         tasks = sorted(self._followed)
         self._begin(tasks)
         self._look(tasks)
-        behind = [task for task in tasks if task in self._copies and self._copies[task].remaining]
+        behind = [task for task in tasks if task in self._copies and self._copies[task].lacking]
         if behind:
             self._replay(behind, urgent=False)
         return bool(behind)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from penstock.spark.runtime.operator_stage import open_store
 from penstock.spark.runtime.plan import TaskPlan
 from penstock.spark.runtime.replay import Replay, committed_position, replay_all
 from penstock.spark.runtime.stages import StageContext
-from penstock.spark.runtime.store import StorePosition
 from penstock.spark.runtime.worker_process import client_for
 from penstock.spark.topology.nodes import Aggregate
 
@@ -82,9 +81,11 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
 
         replay_all(client, [replay], {where: end}, said=say)
         report.changelog_records += replay.records
+        at = replay.stands
     if store.rebuilt is not None:
         report.notes.append(f"the store {store.path} was rebuilt: {store.rebuilt}")
         store.rebuilt = None
-    store.place(StorePosition(batch=context.plan.batch, input_offsets=committed, changelog_offset=end))
+    # Where it stands in the changelog is kept: what the group told us may be old by now, and others further on.
+    store.place(replace(at, batch=context.plan.batch, input_offsets=committed, restoring=False), over=at)
     report.state_keys += store.count()
     report.state_bytes += store.size_bytes()

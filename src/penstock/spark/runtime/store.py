@@ -215,9 +215,20 @@ class TaskStore:
 
         self._write(put)
 
-    def place(self, position: StorePosition) -> None:
-        """Say what the values stand for, without changing them."""
-        self._write(lambda transaction: self._put(transaction, _POSITION, position.to_bytes()))
+    def place(self, position: StorePosition, *, over: StorePosition | None) -> None:
+        """Say what the values stand for, without changing them. `over`: where they stood when that was judged.
+
+        The changelog offset is that of `over`, unless the store was empty: a later one would claim changes that are not
+        in here. Raises StateError("store-taken") when somebody has been here since.
+        """
+
+        def put(transaction: Any) -> None:
+            stands = self._position_in(transaction, _POSITION)
+            if stands != over:
+                raise StateError("store-taken", f"the store {self.path} stands at {stands} now, not at {over}")
+            self._put(transaction, _POSITION, position.to_bytes())
+
+        self._write(put)
 
     def condemn(self, reason: str) -> None:
         """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""

@@ -1,0 +1,129 @@
+"""Opening a task's store by what the group said a while ago: others may be further on by now.
+
+Found by chaos: a restore was under way for a task that was lost meanwhile, its store stood where the group had stood,
+and was then said to hold all of a changelog to which the next owner had written. Who opened it next replayed nothing.
+"""
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
+from penstock.client.network_client import NetworkClient
+from penstock.client.producer import Producer
+from penstock.spark.runtime import worker_process
+from penstock.spark.runtime.operator_stage import open_store
+from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+from penstock.spark.runtime.replicas import Replicas
+from penstock.spark.runtime.restore_stage import RestoreStep
+from penstock.spark.runtime.side_path import SidePath
+from penstock.spark.runtime.stages import StageContext
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.topology.nodes import Aggregate
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pa = pytest.importorskip("pyarrow")
+
+CHANGELOG = "app-counts-changelog"
+COUNTS = Aggregate(
+    name="counts",
+    group_columns=(),
+    buffers=(),
+    results=(),
+    output_schema_json="",
+    changelog_topic=CHANGELOG,
+)
+
+
+@pytest.fixture
+def servers():
+    with EmbeddedBroker({}) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topics({CHANGELOG: 1}, configs={CHANGELOG: {"cleanup.policy": "compact"}})
+        yield broker.bootstrap_servers
+        worker_process.forget_client(broker.bootstrap_servers)
+
+
+class Opening:
+    """Opens task 0 in this process, as the stage in a worker does, or first in the replica process."""
+
+    def __init__(self, servers, directory, *, first_in_replicas):
+        self._servers, self._directory = servers, directory
+        with NetworkClient(servers) as client:
+            self._topic_id = str(client.known_topics([CHANGELOG], refresh=True).topics[CHANGELOG].topic_id)
+        self._replicas = None
+        if first_in_replicas:
+            store = {
+                "name": "counts",
+                "changelog_topic": CHANGELOG,
+                "schema_hash": worker_process.schema_hash(COUNTS),
+                "source_topics": ["in"],
+            }
+            self._replicas = Replicas(
+                {
+                    "bootstrap_servers": servers,
+                    "client_id": "replicas",
+                    "state_dir": str(directory),
+                    "boot_id": "b",
+                    "exactly_once": True,
+                    "stores": {"counts": [store]},
+                }
+            )
+
+    def __call__(self, number, committed):
+        """What the store holds after it was opened by this batch at these input offsets."""
+        batch = BatchKey(incarnation="run", batch_id=number)
+        placed = False
+        if self._replicas is not None:
+            placed = 0 in self._replicas.bring_near("counts", {0: {"in-0": committed}}, lambda: False, batch).placed
+        ranges = (InputRange(topic="in", partition=0, start=committed, end=committed),)
+        plan = MicroBatchPlan(
+            subtopology_id="counts",
+            batch=batch,
+            member_id="m",
+            member_epoch=1,
+            bootstrap_servers=self._servers,
+            state_dir=str(self._directory),
+            slots=(SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=ranges),)),),
+            topic_ids={CHANGELOG: self._topic_id},
+            boot_id="b",
+            exactly_once=True,
+        )
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        context = StageContext(plan=plan, slot=plan.slot(0), side_path=side_path)
+        if not placed:
+            list(RestoreStep(aggregates=((COUNTS, ("in",)),)).tables(context))
+        store = open_store(context, COUNTS, 0)
+        stands = store.position()
+        assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, {"in-0": committed}, False)
+        return dict(store.values())
+
+    def close(self):
+        if self._replicas is not None:
+            self._replicas.close()
+        for _, store in worker_process._stores.values():
+            store.close()
+        worker_process._stores.clear()
+
+
+@pytest.fixture(params=["in a worker", "in the replica process"])
+def opened(request, servers, tmp_path):
+    opening = Opening(servers, tmp_path, first_in_replicas=request.param != "in a worker")
+    yield opening
+    opening.close()
+
+
+def test_what_the_next_owner_wrote_is_not_skipped(servers, opened):
+    def write(**changes):
+        with NetworkClient(servers) as client:
+            producer = Producer(client)
+            keys = pa.array([key.encode() for key in changes], pa.binary())
+            values = pa.array([value.encode() for value in changes.values()], pa.binary())
+            producer.send(CHANGELOG, 0, keys, values, timestamps_ms=1)
+            producer.flush()
+
+    write(a="1", b="1")
+    assert opened(1, committed=7) == {b"a": b"1", b"b": b"1"}
+    write(a="2")  # another owner's, who has read on to 9
+    opened(2, committed=7)  # an opening that asked the group before that, and is late
+    assert opened(3, committed=9) == {b"a": b"2", b"b": b"1"}
+    assert opened(4, committed=9) == {b"a": b"2", b"b": b"1"}
