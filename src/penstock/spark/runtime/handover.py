@@ -28,7 +28,7 @@ log = logging.getLogger("penstock.spark")
 
 FIRST_LOOK_S = 0.05
 LONGEST_PAUSE_S = 0.25
-SIGN_S = 4.0  # a new owner that reports no copy of the task for so long does not make one
+SIGN_S = 8.0  # a new owner that reports no copy of the task for so long does not make one, however busy its machine
 OFFSETS_VERSION = 1
 
 Task = tuple[str, int]
