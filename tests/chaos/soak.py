@@ -1,9 +1,9 @@
 """50,000 micro-batches, each with next to nothing in it, while the memory of every process is watched.
 
-`python -m tests.chaos.soak --batches 50000` prints a line for every tenth of the way, and a verdict. SIGTERM, SIGINT
-and `--minutes` end it early, with a verdict on what there is. One instance of an application with
-two subtopologies and four tasks under exactly once; flights come singly, so that one micro-batch follows the other. It
-passes when every flight was counted once and, for each process,
+`python -m tests.chaos.soak --batches 50000 --partitions 2` prints a line for every tenth of the way, and a verdict.
+SIGTERM, SIGINT and `--minutes` end it early, with a verdict on what there is. One instance of an application with two
+subtopologies, each with a task per partition, under exactly once; flights come singly, so that one micro-batch follows
+the other. It passes when every flight was counted once and, for each process,
 
 - memory is flat: the median of the last quarter of the samples is at most 8 % or 12 MiB above that of the second
   quarter (the first is the warm-up), whichever is more; for the JVM that is its heap and the rest of its memory after a
@@ -31,7 +31,6 @@ from tests.spark.application.processes import BrokerProcess, Feed, caught_up, de
 
 from penstock.client.admin import Admin
 
-PARTITIONS = 2
 FLIGHTS_PER_SECOND = 250
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
@@ -133,7 +132,7 @@ def sample(application: SoakedApplication, began: float) -> dict[str, float]:
 
 
 def soak(
-    batches: int, *, minutes: float, interval_seconds: float, directory: Path, over: threading.Event
+    batches: int, *, partitions: int, minutes: float, interval_seconds: float, directory: Path, over: threading.Event
 ) -> tuple[list[dict[str, float]], list[str]]:
     """The samples, and what was wrong."""
     taken: list[dict[str, float]] = []
@@ -142,11 +141,11 @@ def soak(
         broker = stack.enter_context(BrokerProcess(directory / "data"))
         servers = broker.bootstrap_servers
         admin = stack.enter_context(Admin(servers))
-        admin.create_topics({"flights": PARTITIONS})
+        admin.create_topics({"flights": partitions})
         application = SoakedApplication(servers, directory)
         stack.callback(application.end)
         application.ask()
-        feed = stack.enter_context(Feed(servers, PARTITIONS)).run(FLIGHTS_PER_SECOND)
+        feed = stack.enter_context(Feed(servers, partitions)).run(FLIGHTS_PER_SECOND)
         began = time.monotonic()
         while not over.wait(interval_seconds) and time.monotonic() < began + minutes * 60:
             taken.append(sample(application, began))
@@ -169,6 +168,7 @@ def soak(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=50_000)
+    parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--interval-seconds", type=float, default=20)
     arguments = parser.parse_args()
@@ -179,6 +179,7 @@ def main() -> int:
     print(f"everything is in {directory}", file=sys.stderr)
     samples, failures = soak(
         arguments.batches,
+        partitions=arguments.partitions,
         minutes=arguments.minutes,
         interval_seconds=arguments.interval_seconds,
         directory=directory,
