@@ -44,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
 from application_turns import ApplicationTurns, add_options
+from peers.spark_400 import PeerUnavailable
 from spark_source import MASTER, cluster
 from steady_flow import FlowProcess
 
@@ -56,6 +57,10 @@ SPARK_WAYS = {"copy": "copy", "count": "newest", "two_hops": "newest_by_other"}
 TRIGGERS = {"structured_streaming": {"processingTime": "0 seconds"}, "real_time_mode": {"realTime": "5 minutes"}}
 WITHOUT_CACHE = "statestore.cache.max.bytes=0"
 READY_S = 120
+
+
+class PeerFailed(Exception):
+    """A peer that does not run a query; the others' figures stand."""
 
 
 class Turns(ApplicationTurns):
@@ -147,7 +152,7 @@ class Turns(ApplicationTurns):
         try:
             assert process.stdout is not None
             if "running" not in process.stdout.readline():
-                raise SystemExit(f"Kafka Streams ended with {process.wait()}")
+                raise PeerFailed(f"Kafka Streams ended with {process.wait()}")
             yield {process.pid}
             process.communicate(timeout=READY_S)  # the end of its input is the end of it
         finally:
@@ -159,7 +164,7 @@ class Turns(ApplicationTurns):
         peer = self._peer if side == "structured_streaming" else self._real_time
         asked = {"way": SPARK_WAYS[way], "topic": source, "sink": sink, "trigger": TRIGGERS[side]}
         if not (begun := peer.ask(asked))["running"]:
-            raise SystemExit(f"{side} {way} did not start: {begun['error']}")
+            raise PeerFailed(f"{side} {way} did not start: {begun['error']}")
         yield topics.descendants(peer.pid)
         if ended := peer.ask({"stop": True})["error"]:
             print(f"{side} {way} had failed: {ended}", file=sys.stderr)
@@ -185,7 +190,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         turns = Turns(bootstrap, options, stack)
         for number in range(options.rounds):
             for turn in found:
-                result = turns.run(*turn)
+                try:
+                    result = turns.run(*turn)
+                except (PeerFailed, PeerUnavailable) as error:
+                    result = {"failed": str(error)}
                 if turn[0] == "ours":
                     result["batches"] = batch_figures(turns.batches)
                 found[turn].append(result)
@@ -226,9 +234,9 @@ def table(facts: dict[str, Any]) -> str:
     ]
     for row in facts["results"]:
         cells = [f"{row['way']} {row['guarantee']} {row['side']}".ljust(48)]
-        for name, width in (("p50", 9), ("p99", 9), ("max", 9), ("seen", 7), ("behind_s", 8), ("cpu", 7)):
-            cells.append(f"{'-' if row[name] is None else row[name]:>{width}}")
-        lines.append("".join(cells) + f"{row['broker_cpu']:>8}")
+        widths = {"p50": 9, "p99": 9, "max": 9, "seen": 7, "behind_s": 8, "cpu": 7, "broker_cpu": 8}
+        cells += [f"{'-' if row[name] is None else row[name]:>{width}}" for name, width in widths.items()]
+        lines.append("".join(cells))
     return "\n".join(lines)
 
 
