@@ -14,6 +14,9 @@ failure: Lost task 0.0 in stage 25.0 (TID 75) (localhost executor driver): java.
 WORKER_DIED = """An error occurred while calling o1243.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 23.0 failed 1 times, most recent \
 failure: Lost task 0.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."""
+DAEMON_DIED_EARLY = """An error occurred while calling o800.count.
+: org.apache.spark.SparkException: EOFException occurred while reading the port number from daemon's stdout.
+\tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:382)"""
 CANCELLED = "org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group penstock-flights-by-origin"
 BAD_CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "BIGINT": it is malformed.
 \tat org.apache.spark.api.python.BasePythonRunner$WriterIterator.next(PythonRunner.scala:500)"""
@@ -26,12 +29,13 @@ OSError: Broken pipe"""
     ("text", "kind"),
     [
         (DAEMON_IS_GONE, "worker-lost"),
+        (DAEMON_DIED_EARLY, "worker-lost"),
         (WORKER_DIED, "worker-lost"),
         (CANCELLED, "cancelled"),
         (BAD_CAST, "sql"),
         (USERS_UDF, "sql"),
     ],
-    ids=["daemon", "worker", "cancelled", "cast", "udf"],
+    ids=["daemon", "starting daemon", "worker", "cancelled", "cast", "udf"],
 )
 def test_what_says_nothing_about_the_records(text: str, kind: str) -> None:
     assert kind_of(Exception(text)) == kind

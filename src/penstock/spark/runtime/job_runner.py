@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ from penstock.errors import PenstockError, RecordError, UserCodeError
 from penstock.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
 from penstock.spark.runtime.side_path import SidePath
-from penstock.spark.runtime.spark_errors import reason_of, user_error
+from penstock.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from penstock.spark.runtime.store_files import disk_full
 
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
-
+log = logging.getLogger("penstock.spark")
 LEAST_ROOM_BYTES = 64 * 1024
+WARM_UP_TRIES = 5
 _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
@@ -100,11 +103,23 @@ class JobRunner:
             return _rows(self._chains.restore)
 
     def warm_up(self, plan: MicroBatchPlan) -> None:
-        """Run everything once with nothing to do: JVM, workers, imports, connections."""
-        with self._running(plan, "warm-up"):
-            for prepared in (self._chains.main, *self._chains.probes, self._chains.restore):
-                if prepared is not None:
-                    prepared.run()
+        """Run everything once with nothing to do: JVM, workers, imports, connections.
+
+        A worker that died meanwhile is no reason to give up. Raises PenstockError.
+        """
+        for attempt in range(WARM_UP_TRIES):
+            try:
+                with self._running(plan, "warm-up"):
+                    for prepared in (self._chains.main, *self._chains.probes, self._chains.restore):
+                        if prepared is not None:
+                            prepared.run()
+            except BatchFailed as failed:
+                if attempt == WARM_UP_TRIES - 1 or failed.cause is not None or kind_of(failed.error) != "worker-lost":
+                    raise failed.cause or user_error(failed.error, f"{self._name}: warming up failed") from failed
+                log.warning("%s: a worker died in the warm-up, trying again: %s", self._name, reason_of(failed.error))
+                time.sleep(0.2 * 2**attempt)
+            else:
+                return
 
     @contextlib.contextmanager
     def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
