@@ -65,6 +65,15 @@ def test_small_batches_for_want_of_records_say_nothing():
     assert controller.records == 200_000
 
 
+@pytest.mark.parametrize("slow_ms", [300, 600, 1100, 1900])
+def test_single_records_on_a_busy_machine_do_not_end_in_single_records(slow_ms):
+    """A trickle tells nothing of what a record costs; when many come the limit rises again."""
+    controller = limits()
+    run(controller, 0.01, overhead_ms=50, hidden_ms=slow_ms, backlog=1)
+    told = run(controller, 0.01, overhead_ms=50, hidden_ms=slow_ms / 10, batches=15)
+    assert told[-1][0] > 100_000, told
+
+
 def test_overhead_above_the_target_does_not_end_in_single_records():
     controller = limits(target_ms=50)
     told = run(controller, 0.01, overhead_ms=400)

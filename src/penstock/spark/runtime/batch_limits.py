@@ -100,7 +100,8 @@ class BatchLimits:
         self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * overhead_ms
         work_ms = max(1.0, batch.spent_ms - overhead_ms)
         ratio = self._work_ms / work_ms
-        is_full = taken >= FULL * self._share
+        # What is left of a share below a whole record cannot be taken.
+        is_full = taken >= FULL * self._share or batch.largest_records >= self.records
         fitting = taken * ratio
         if self.is_too_late(batch.spent_ms) and work_ms > overhead_ms:  # else fewer records would change nothing
             fitting = min(fitting, taken * self._deadline_ms / 2 / batch.spent_ms)
