@@ -151,10 +151,11 @@ class World:
         now = time.monotonic()
         ready = [work for when, work in self._due if when <= now]
         self._due = [(when, work) for when, work in self._due if when > now]
+        was_up = self.broker_is_up
         for work in ready:
-            work()
-        if not self.broker_is_up:
-            self._broker_was_away = now
+            work()  # a broker that starts may take a while: whoever died meanwhile is looked at below
+        if not (was_up and self.broker_is_up):
+            self._broker_was_away = time.monotonic()
         for instance in self.instances:
             self._look_after(instance)
         if now - self._looked > 1:
