@@ -47,7 +47,8 @@ def test_a_standby_is_promoted_after_kill_9_without_a_replay(flights, start):
         at_least_counted(broker, flights, range(600))
         stateful = 4
         active = len(second.status()["tasks"].get("by-origin", []))
-        until(lambda: len(copies(second)) == stateful - active, first, second)
+        known = second.status()["time"] + 3  # what lacks nothing is as of its last look: they are to look again
+        until(lambda: len(copies(second)) == stateful - active and second.status()["time"] > known, first, second)
 
         before = sum(second.status()["restored"].values())
         os.kill(first.process.pid, signal.SIGKILL)
