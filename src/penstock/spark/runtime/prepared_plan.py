@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.plan_reader import class_of, walk
@@ -23,6 +24,8 @@ from penstock.spark.static_side import StaticSide
 from penstock.spark.topology.nodes import CompiledSubtopology
 
 __all__ = ["PreparedPlan", "static_sides"]
+
+_PICKLED = CPickleSerializer()
 
 _KEEPS_FETCHING = {
     "spark.sql.adaptive.enabled": "false",
@@ -58,6 +61,7 @@ class PreparedPlan:
         self._may_be_kept = self._is_deterministic and not _tells_the_time(first)
         self._logical = _logical(first)
         self._kept: DataFrame | None = None
+        self._rows: Any = None
 
     def dataframe(self) -> DataFrame:
         """The plan for one micro-batch."""
@@ -73,8 +77,17 @@ class PreparedPlan:
         return DataFrame(dataset, self._session)
 
     def collect(self) -> list[Any]:
+        """The rows, for there are few of them: over py4j.
+
+        `DataFrame.collect` and `RDD.collect` open a socket for each call, and where that is one of the file system the
+        JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
+        """
         frame = self._to_run()
-        return list(frame.rdd.collect() if self._may_be_kept else frame.collect())
+        if not self._may_be_kept:
+            rows = frame._jdf.javaToPython()
+        else:
+            rows = self._rows = self._rows or frame._jdf.javaToPython()
+        return [row for pickled in rows.collect() for row in _PICKLED.loads(bytes(pickled))]
 
     def run(self) -> None:
         """Run it for its errors only."""
