@@ -13,10 +13,10 @@ filter, and with it the stage that fetches: no task would ever move on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.plan_reader import class_of, walk
@@ -24,8 +24,6 @@ from penstock.spark.static_side import StaticSide
 from penstock.spark.topology.nodes import CompiledSubtopology
 
 __all__ = ["PreparedPlan", "static_sides"]
-
-_PICKLED = CPickleSerializer()
 
 _KEEPS_FETCHING = {
     "spark.sql.adaptive.enabled": "false",
@@ -76,18 +74,19 @@ class PreparedPlan:
         dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, logical)
         return DataFrame(dataset, self._session)
 
-    def collect(self) -> list[Any]:
-        """The rows, for there are few of them: over py4j.
+    def collect(self) -> list[dict[str, Any]]:
+        """The rows, for there are few of them: as one JSON text over py4j, where each call is a round trip.
 
         `DataFrame.collect` and `RDD.collect` open a socket for each call, and where that is one of the file system the
         JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
         """
         frame = self._to_run()
-        if not self._may_be_kept:
-            rows = frame._jdf.javaToPython()
+        if self._may_be_kept:
+            rows = self._rows = self._rows or frame._jdf.toJSON().javaRDD()
         else:
-            rows = self._rows = self._rows or frame._jdf.javaToPython()
-        return [row for pickled in rows.collect() for row in _PICKLED.loads(bytes(pickled))]
+            rows = frame._jdf.toJSON().javaRDD()
+        found: list[dict[str, Any]] = json.loads(rows.collect().toString())  # a Java list writes "[.., ..]"
+        return found
 
     def run(self) -> None:
         """Run it for its errors only."""
