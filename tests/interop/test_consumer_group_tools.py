@@ -137,11 +137,17 @@ def test_several_groups_at_once(groups: Cluster, tmp_path: Path) -> None:
 
 
 def test_all_groups(groups: Cluster) -> None:
-    """Whatever other tests left behind."""
+    """Whatever other tests left behind; its tool gives up at a living member with an assignment of no known form."""
     fill(groups, "golden-all-input")
     set_back(groups, "golden-all", "golden-all-input")()
-    theirs = groups.theirs(CONSUMER_GROUPS, "--describe", "--all-groups", "--state").out
-    assert "golden-all " in theirs
+    told: list[str] = []
+
+    def all_can_be_read() -> bool:
+        told.append(groups.theirs(CONSUMER_GROUPS, "--describe", "--all-groups", "--state").out)
+        return "golden-all " in told[-1]
+
+    wait_until(all_can_be_read, "every group can be read", 120)  # the sessions of such members end
+    theirs = told[-1]
     assert rows(groups.ours("consumer-groups", "--describe", "--all-groups", "--state").out)[0] == rows(theirs)[0]
     assert set(groups.ours("consumer-groups", "--list").out.split()) == set(
         groups.theirs(CONSUMER_GROUPS, "--list").out.split()

@@ -182,11 +182,13 @@ def test_a_store_of_the_older_format_is_kept(returns, home):
 
 
 def test_another_boot_does_not_trust_what_was_never_flushed(returns, monkeypatch, home):
-    monkeypatch.setattr(application, "boot_id", lambda: "another boot")
-    log, restored = returns(lambda _store, _broker: None)
-    assert "the machine was started anew" in log
-    assert restored > 0
-    home.is_right()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(application, "boot_id", lambda: "another boot")
+        log, restored = returns(lambda _store, _broker: None)
+        assert "the machine was started anew" in log
+        assert restored > 0
+        home.is_right()
+    home.run(1)  # stores of this boot again, for whoever comes next
 
 
 def test_a_changelog_that_was_made_anew_is_another_one(returns, home):
