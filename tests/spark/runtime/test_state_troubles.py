@@ -188,7 +188,7 @@ def test_another_boot_does_not_trust_what_was_never_flushed(returns, monkeypatch
         assert "the machine was started anew" in log
         assert restored > 0
         home.is_right()
-    home.run(1)  # stores of this boot again, for whoever comes next
+    home.run(120)  # stores of this boot again, for whoever comes next, and a last batch of every key
 
 
 def test_a_changelog_that_was_made_anew_is_another_one(returns, home):
