@@ -43,14 +43,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
-from application_turns import ApplicationTurns, add_options
+from application_turns import GUARANTEES, ApplicationTurns, add_options
 from peers.spark_400 import PeerUnavailable
 from spark_source import MASTER, cluster
 from steady_flow import FlowProcess
 
 HERE = Path(__file__).parent
 WAYS = ("copy", "count", "two_hops")
-GUARANTEES = ("at_least_once", "exactly_once_v2")
 SIDES = ("ours", "kafka_streams", "structured_streaming", "real_time_mode")
 SCHEMA = "key string, other string, sent bigint"
 SPARK_WAYS = {"copy": "copy", "count": "newest", "two_hops": "newest_by_other"}

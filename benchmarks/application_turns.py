@@ -13,7 +13,9 @@ from typing import Any
 import json_topic as topics
 from spark_source import MASTER
 
-__all__ = ["ApplicationTurns", "add_options"]
+__all__ = ["GUARANTEES", "ApplicationTurns", "add_common_options", "add_options"]
+
+GUARANTEES = ("at_least_once", "exactly_once_v2")
 
 
 class ApplicationTurns:
@@ -36,6 +38,11 @@ def add_options(parser: argparse.ArgumentParser, *, records: int) -> None:
     parser.add_argument("--records", type=int, default=records)
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
+    add_common_options(parser)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """On which broker, with which settings, told how."""
     parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
     parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
     parser.add_argument("--bootstrap-server")

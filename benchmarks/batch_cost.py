@@ -35,12 +35,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
+from application_turns import GUARANTEES, add_common_options
 from measured_application import MeasuredApplication, cpu_by_role, parts_of, stage_ms
 from spark_source import cluster
 from tests.chaos.soak import memory_of
 
 HERE = Path(__file__).parent
-GUARANTEES = ("at_least_once", "exactly_once_v2")
 OFFSETS = "__consumer_offsets"
 HEADS = (("idle", 9), ("batch ms: p50", 15), ("p99", 6), ("stages", 8), ("commit", 8), ("beyond", 8), ("CPU ms", 8),
          ("txns", 6), ("MB warm", 9), ("loaded", 8))  # fmt: skip
@@ -233,13 +233,10 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=30, help="seconds")
     parser.add_argument("--batches", type=int, default=60, help="times that every task gets a record; at most 100")
     parser.add_argument("--records", type=int, default=2_000_000, help="before memory is looked at again")
-    parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
     parser.add_argument("--peer-setting", action="append", default=[], help="of Kafka Streams, name=value")
     parser.add_argument("--without-kafka-streams", action="store_true")
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
-    parser.add_argument("--bootstrap-server")
     parser.add_argument("--short", action="store_true", help="5 s idle, 15 batches, 200,000 records")
-    parser.add_argument("--json", action="store_true")
+    add_common_options(parser)
     options = parser.parse_args()
     options.tasks, options.guarantee = options.tasks or [16, 1], options.guarantee or list(GUARANTEES)
     if options.short:

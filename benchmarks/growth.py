@@ -34,11 +34,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
+from application_turns import GUARANTEES, add_common_options
 from batch_cost import steadily
 from measured_application import MeasuredApplication, parts_of, stage_ms
 from spark_source import cluster
 
-GUARANTEES = ("at_least_once", "exactly_once_v2")
 POINTS = {
     "tasks": (1, 4, 16, 64, 256),
     "keys": (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
@@ -219,11 +219,8 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000, help="of a point")
     parser.add_argument("--batches", type=int, default=30, help="with one record per task; at most 100")
     parser.add_argument("--guarantee", choices=GUARANTEES, default="exactly_once_v2")
-    parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
-    parser.add_argument("--bootstrap-server")
     parser.add_argument("--short", action="store_true", help="three points each, 200,000 records, 8 batches")
-    parser.add_argument("--json", action="store_true")
+    add_common_options(parser)
     options = parser.parse_args()
     options.only = options.only or list(POINTS)
     if options.short:

@@ -30,12 +30,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
-from application_turns import ApplicationTurns, add_options
+from application_turns import GUARANTEES, ApplicationTurns, add_options
 from spark_source import cluster
 
 HERE = Path(__file__).parent
 TOPIC = "counted"
-GUARANTEES = ("at_least_once", "exactly_once_v2")
 STREAMING = "structured_streaming"
 
 

@@ -133,6 +133,7 @@ class ClientSocket(asyncio.Protocol):
             self._transport.write(data)
 
     def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
+        self._hand_over()
         if self._files is None:
             if self._secure:
                 self._files = PieceSending(transport, self._files_sent, lambda: self._writable)

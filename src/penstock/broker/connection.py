@@ -216,7 +216,7 @@ class ClientConnection(ClientSocket):
             return data
         pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
-            self._transport.write(b"".join(pieces))
+            self.write(b"".join(pieces))
             # A client speaks one version of an API, so the first request stands for all.
             api_key, api_version = _API.unpack_from(data, 4)
             seconds = time.monotonic() - self.last_active
@@ -240,7 +240,6 @@ class ClientConnection(ClientSocket):
         try:
             if usual and self._take_usual(frame):
                 return
-            self._hand_over()
             header, request = decode_request(frame)
             handler = self._server.handler(header.api_key)
             if handler is None:
@@ -295,7 +294,6 @@ class ClientConnection(ClientSocket):
                 self._gather(outcome)
                 self._told(header, None)
             return True
-        self._hand_over()
         if isinstance(outcome, Awaitable):
             self._park(header, outcome)
         else:
@@ -345,7 +343,7 @@ class ClientConnection(ClientSocket):
             return None
         whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
         if whole is not None:
-            self._transport.write(whole)
+            self.write(whole)
         else:
             self._send_files(self._transport, encoded)
         self._told(header, response)
@@ -411,8 +409,8 @@ class ClientConnection(ClientSocket):
         answer = self._server.answer_unsupported_version(error.header)
         if answer is None:
             self._close_because(str(error))
-        elif self._transport is not None:
-            self._transport.write(answer)
+        else:
+            self.write(answer)
 
     def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
         """A fault of ours: the whole story goes to the log, and the client may come again."""

@@ -177,7 +177,9 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     writer.commit(a="1")
     store = TaskStore(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker))
     stands = StorePosition(batch=BatchKey(incarnation="run", batch_id=3), input_offsets={"in-0": 7}, changelog_offset=2)
-    store.place(stands, over=None)
+    taken = BatchKey(incarnation="replay", batch_id=1)
+    store.begin_replay(taken, 2, 2)
+    store.place(stands.batch, stands.input_offsets, over=store.position())
     store.close()
     assert replicas.find([("counts", 0), ("counts", 1)]) == {("counts", 0): 2}
     assert brought_near(replicas) == 0

@@ -140,8 +140,7 @@ def pinned(store, keys):
     """A reader holds what 300 transactions free, so the list becomes a tree."""
     with store._environment.begin():
         for number in range(2, 302):
-            stands = StorePosition(batch=batch(number), input_offsets={}, changelog_offset=keys)
-            store.place(stands, over=store.position())
+            store.place(batch(number), {}, over=store.position())
 
 
 @pytest.mark.parametrize(("change", "keys"), [(changed, 500), (emptied, 100_000), (pinned, 10)])
@@ -183,7 +182,7 @@ def test_an_opening_that_killed_two_processes_is_not_tried_again(tmp_path):
 
 def test_a_merge_that_meets_no_row_condemns(tmp_path):
     store = filled(tmp_path / "s")
-    store.place(StorePosition(batch=batch(1), input_offsets={}, changelog_offset=9), over=store.position())
+    store.place(batch(1), {}, over=store.position())
 
     def merge(_old):
         raise StateError("state-corrupt", "a stored row is shorter than it must be")
@@ -202,11 +201,11 @@ def test_a_replay_that_lost_the_store_writes_nothing(tmp_path):
     with pytest.raises(StateError) as late:
         store.load(batch(1), binary([b"late"]), binary([b"late"]), 11)
     assert late.value.code == "store-taken"
-    placed = StorePosition(batch=batch(8), input_offsets={"t-0": 5}, changelog_offset=10)
+    stands = store.position()
     with pytest.raises(StateError) as late:
-        store.place(placed, over=replace(placed, batch=batch(1)))
+        store.place(batch(8), {"t-0": 5}, over=replace(stands, batch=batch(1)))
     assert late.value.code == "store-taken"
-    store.place(placed, over=store.position())
+    store.place(batch(8), {"t-0": 5}, over=stands)
     with pytest.raises(StateError):
         store.load(other, binary([b"late"]), binary([b"late"]), 11)
     assert store.count() == 10

@@ -2,7 +2,7 @@
 
 Kept, because planning, the text of the plan for the UI and the look into every closure cost several times what the job
 itself costs; a micro-batch then is one Spark job and nothing of Spark SQL, and the broadcasts of a join are built once
-for each reading of a side. `DataFrame.rdd` carries the session's settings to the tasks. Planned anew, when it tells the
+for each reading of a side. Such an RDD carries the session's settings to the tasks. Planned anew, when it tells the
 time or draws lots: what Spark has planned repeats `current_timestamp()`, `uuid()` and `rand()` for ever.
 
 A plan whose rows may all be dropped before they are read is planned in a copy of the session with settings of its own:
@@ -81,11 +81,9 @@ class PreparedPlan:
         JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
         """
         frame = self._to_run()
-        if self._may_be_kept:
-            rows = self._rows = self._rows or frame._jdf.toJSON().javaRDD()
-        else:
-            rows = frame._jdf.toJSON().javaRDD()
-        found: list[dict[str, Any]] = json.loads(rows.collect().toString())  # a Java list writes "[.., ..]"
+        if self._rows is None or not self._may_be_kept:
+            self._rows = frame._jdf.toJSON().javaRDD()
+        found: list[dict[str, Any]] = json.loads(self._rows.collect().toString())  # a Java list writes "[.., ..]"
         return found
 
     def run(self) -> None:

@@ -8,8 +8,7 @@ while the store belongs to its replay (`TaskStore.load`).
 
 Lines of JSON. To it: the settings; then `find` (where stores on disk stand), `follow` (all tasks to follow, replacing
 the last), `open` (bring these tasks near their end, make them the active task's where a batch is named, then let go of
-their files), `close`. From it: `progress`,
-`opened`, `found`, `note`. It ends with its driver.
+their files), `close`. From it: `progress`, `opened`, `found`, `note`. It ends with its driver.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +181,7 @@ class ReplicaProcess:
             with ExitStack() as own:
                 stores = self._finished(task, logs, mine, own)
                 for inputs, (store, at) in zip(mine, stores, strict=True) if stores else ():
-                    store.place(replace(at, batch=batch, input_offsets=inputs, restoring=False), over=at)
+                    store.place(batch, inputs, over=at)
                 if stores:
                     sizes = [(store.count(), store.size_bytes()) for store, _ in stores]
                     placed.append((task[1], sum(keys for keys, _ in sizes), sum(size for _, size in sizes)))
@@ -259,7 +257,7 @@ class ReplicaProcess:
         if not fresh:
             return
         wheres = [(d.changelog_topic, partition) for name, partition in fresh for d in self._stores[name]]
-        self._client.known_topics({topic for topic, _ in wheres}, refresh=True, timeout_ms=TOPIC_WAIT_MS)
+        self._see_topics(fresh)
         first = self._offsets(wheres, "earliest", "read_uncommitted")
         ends = self._offsets(wheres, "latest", "read_uncommitted")
         for task in fresh:

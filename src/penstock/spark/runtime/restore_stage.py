@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,7 +85,6 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
     if store.rebuilt is not None:
         report.notes.append(f"the store {store.path} was rebuilt: {store.rebuilt}")
         store.rebuilt = None
-    # Where it stands in the changelog is kept: what the group told us may be old by now, and others further on.
-    store.place(replace(at, batch=context.plan.batch, input_offsets=committed, restoring=False), over=at)
+    store.place(context.plan.batch, committed, over=at)
     report.state_keys += store.count()
     report.state_bytes += store.size_bytes()

@@ -17,7 +17,7 @@ processes of one host may open a store at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,18 +215,19 @@ class TaskStore:
 
         self._write(put)
 
-    def place(self, position: StorePosition, *, over: StorePosition | None) -> None:
-        """Say what the values stand for, without changing them. `over`: where they stood when that was judged.
+    def place(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
+        """Say whose the values are now and for which input they stand. `over`: where they stood when that was judged.
 
-        The changelog offset is that of `over`, unless the store was empty: a later one would claim changes that are not
-        in here. Raises StateError("store-taken") when somebody has been here since.
+        Their place in the changelog stays: what the group told may be old, and a later place would claim changes of the
+        next owner that are not in here. Raises StateError("store-taken") when somebody has been here since.
         """
+        placed = replace(over, batch=batch, input_offsets=dict(input_offsets), restoring=False)
 
         def put(transaction: Any) -> None:
             stands = self._position_in(transaction, _POSITION)
             if stands != over:
                 raise StateError("store-taken", f"the store {self.path} stands at {stands} now, not at {over}")
-            self._put(transaction, _POSITION, position.to_bytes())
+            self._put(transaction, _POSITION, placed.to_bytes())
 
         self._write(put)
 
