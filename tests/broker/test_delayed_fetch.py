@@ -9,7 +9,7 @@ from penstock.broker.delayed_fetch import DelayedFetches
 LONG_MS = 600_000
 
 
-async def parked(fetches: DelayedFetches, *partitions: tuple[str, int], missing: int) -> asyncio.Task[None]:
+async def parked(fetches: DelayedFetches, *partitions: tuple[str, int], missing: int) -> asyncio.Task[bool]:
     task = asyncio.create_task(fetches.wait(partitions, missing_bytes=missing, timeout_ms=LONG_MS))
     await asyncio.sleep(0)
     return task
@@ -23,7 +23,7 @@ async def test_bytes_of_several_partitions_add_up() -> None:
     await asyncio.sleep(0)
     assert not task.done()
     fetches.appended("t", 1, 40)
-    await task
+    assert await task
     assert fetches.parked_count == 0
 
 
@@ -31,19 +31,19 @@ async def test_one_append_wakes_everybody_who_waits_for_it() -> None:
     fetches = DelayedFetches()
     tasks = [await parked(fetches, ("t", 0), missing=1) for _ in range(10)]
     fetches.appended("t", 0, 1)
-    await asyncio.gather(*tasks)
+    assert all(await asyncio.gather(*tasks))
 
 
 async def test_deletion_wakes() -> None:
     fetches = DelayedFetches()
     task = await parked(fetches, ("t", 0), missing=1)
     fetches.partition_removed("t", 0)
-    await task
+    assert not await task
 
 
 async def test_time_wakes() -> None:
     fetches = DelayedFetches()
-    await fetches.wait([("t", 0)], missing_bytes=1, timeout_ms=1)
+    assert not await fetches.wait([("t", 0)], missing_bytes=1, timeout_ms=1)
     assert fetches.parked_count == 0
 
 

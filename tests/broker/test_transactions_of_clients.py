@@ -7,6 +7,9 @@ import time
 import pytest
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.fetch_requests import fetch_request
+from penstock.client.network_client import NetworkClient
+from penstock.client.waiting import is_readable
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
@@ -88,3 +91,24 @@ def test_a_second_producer_fences_the_first() -> None:
         second.produce("t", b"kept")
         second.commit_transaction(PATIENCE_SECONDS)
         assert read_to_the_end(broker, "read_committed", {0: 4}) == [b"kept"]
+
+
+def test_a_parked_fetch_of_committed_records_does_not_wake_for_those_of_an_open_transaction() -> None:
+    places = [("t", 0, 0)]
+    limits = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_partition_bytes": 1 << 20}
+    with EmbeddedBroker(topics={"t": 1}) as broker, NetworkClient(broker.bootstrap_servers) as client:
+        cluster = client.known_topics(["t"])
+        with NetworkClient(broker.bootstrap_servers) as other:
+            other.known_topics(["t"])
+            parked = client.start(fetch_request(places, cluster, isolation_level=1, **limits), node=1)
+            eager = other.start(fetch_request(places, cluster, isolation_level=0, **limits), node=1)
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
+            producer.init_transactions(PATIENCE_SECONDS)
+            producer.begin_transaction()
+            producer.produce("t", b"one", partition=0)
+            producer.flush()
+            assert b"one" in eager.result().responses[0].partitions[0].records, "this one takes all"
+            time.sleep(0.3)
+            assert not is_readable(parked)
+            producer.commit_transaction(PATIENCE_SECONDS)
+            assert b"one" in parked.result().responses[0].partitions[0].records

@@ -15,7 +15,7 @@ class DelayedFetch:
 
     __slots__ = ("_missing_bytes", "_woken", "partitions")
 
-    def __init__(self, partitions: tuple[PartitionKey, ...], missing_bytes: int, woken: asyncio.Future[None]) -> None:
+    def __init__(self, partitions: tuple[PartitionKey, ...], missing_bytes: int, woken: asyncio.Future[bool]) -> None:
         self.partitions = partitions
         self._missing_bytes = missing_bytes
         self._woken = woken
@@ -23,11 +23,11 @@ class DelayedFetch:
     def arrived(self, size: int) -> None:
         self._missing_bytes -= size
         if self._missing_bytes <= 0:
-            self.wake()
+            self.wake(arrived=True)
 
-    def wake(self) -> None:
+    def wake(self, *, arrived: bool = False) -> None:
         if not self._woken.done():
-            self._woken.set_result(None)
+            self._woken.set_result(arrived)
 
 
 class DelayedFetches:
@@ -36,16 +36,19 @@ class DelayedFetches:
     def __init__(self) -> None:
         self._parked: dict[PartitionKey, dict[DelayedFetch, None]] = {}
 
-    async def wait(self, partitions: Iterable[PartitionKey], *, missing_bytes: int, timeout_ms: int) -> None:
-        """Returns when so many bytes were appended to these partitions, one of them was deleted, or time is up."""
+    async def wait(self, partitions: Iterable[PartitionKey], *, missing_bytes: int, timeout_ms: float) -> bool:
+        """Whether so many bytes were appended to these partitions; else one was deleted, the broker stops, time is up.
+
+        Not every reader may have them: those of an open transaction are not for readers of committed records.
+        """
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
+        woken: asyncio.Future[bool] = loop.create_future()
         fetch = DelayedFetch(tuple(dict.fromkeys(partitions)), missing_bytes, woken)
         timer = loop.call_later(timeout_ms / 1000, fetch.wake)
         for key in fetch.partitions:
             self._parked.setdefault(key, {})[fetch] = None
         try:
-            await woken
+            return await woken
         finally:
             timer.cancel()
             for key in fetch.partitions:

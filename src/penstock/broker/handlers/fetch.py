@@ -8,6 +8,7 @@ stand still for ever. Readers of committed records get nothing at or behind the 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
@@ -45,11 +46,20 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
 
 
 async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
-    missing = reading.request.min_bytes - reading.bytes
-    broker = reading.broker
-    await broker.delayed_fetches.wait(reading.partitions, missing_bytes=missing, timeout_ms=max_wait_ms)
-    again = _Reading(reading.context, reading.request, reading.call, reading.by_id, broker)
-    return again.context.answer(again.read())
+    """Bytes of an open transaction are none for a reader of committed records: then it goes on waiting."""
+    broker, min_bytes = reading.broker, reading.request.min_bytes
+    clock = asyncio.get_running_loop().time
+    until, left_ms = clock() + max_wait_ms / 1000, float(max_wait_ms)
+    while True:
+        parked = broker.delayed_fetches.wait(
+            reading.partitions, missing_bytes=min_bytes - reading.bytes, timeout_ms=left_ms
+        )
+        arrived = await parked
+        reading = _Reading(reading.context, reading.request, reading.call, reading.by_id, broker)
+        read = reading.read()
+        left_ms = (until - clock()) * 1000
+        if not arrived or reading.refused or reading.bytes >= min_bytes or left_ms <= 0:
+            return reading.context.answer(read)
 
 
 class _Reading:
