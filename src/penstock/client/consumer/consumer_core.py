@@ -29,7 +29,6 @@ from penstock.client.consumer.group_runner import GroupRunner
 from penstock.client.consumer.positions import Positions
 from penstock.client.consumer.rebalances import Rebalances
 from penstock.client.consumer.start_positions import StartPositions
-from penstock.client.consumer.waiting import Wake
 from penstock.client.membership.classic_membership import ClassicMembership
 from penstock.client.membership.consumer_membership import ConsumerMembership
 from penstock.client.membership.group_events import GroupIdentity
@@ -37,6 +36,7 @@ from penstock.client.membership.group_member import GroupMemberState
 from penstock.client.membership.subscription import SubscribedTopics, SubscriptionPattern
 from penstock.client.network_client import NetworkClient
 from penstock.client.security import ClientSecurity
+from penstock.client.waiting import Wake
 from penstock.errors import BrokerError, ConfigError, Fenced, PenstockError
 from penstock.protocol.api_keys import ApiKey
 

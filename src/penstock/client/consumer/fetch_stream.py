@@ -18,10 +18,10 @@ from penstock.client.connection import ConnectionLost, NotKafka, PendingReply
 from penstock.client.consumer.consumer_settings import ConsumerConfiguration
 from penstock.client.consumer.consumer_types import TopicPartition
 from penstock.client.consumer.positions import PartitionState, Positions
-from penstock.client.consumer.waiting import Wake, wait_for
 from penstock.client.fetch_loop import FetchedBytes
 from penstock.client.fetch_requests import fetch_request
 from penstock.client.network_client import NetworkClient
+from penstock.client.waiting import Wake, wait_for
 from penstock.errors import CannotConnect
 from penstock.protocol.error_codes import ErrorCode, is_retriable
 from penstock.protocol.record_batches import iter_batch_headers

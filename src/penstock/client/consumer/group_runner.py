@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from penstock.client.connection import ConnectionLost, PendingReply
 from penstock.client.consumer.consumer_metrics import ConsumerMetrics
-from penstock.client.consumer.waiting import Wake, wait_for
 from penstock.client.deadline import lease_clock_ms
 from penstock.client.membership.classic_membership import ClassicMembership
 from penstock.client.membership.consumer_membership import ConsumerMembership
@@ -33,6 +32,7 @@ from penstock.client.membership.group_member import GroupMemberState
 from penstock.client.membership.request_manager import NEVER_MS, Outgoing
 from penstock.client.membership.subscription import SubscribedTopics
 from penstock.client.network_client import NetworkClient
+from penstock.client.waiting import Wake, wait_for
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 from penstock.protocol import messages as m
 from penstock.protocol.wire_errors import MalformedResponse

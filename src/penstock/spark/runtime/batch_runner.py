@@ -24,6 +24,7 @@ from penstock.spark.runtime.batch_limits import BatchMeasure
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.fetch_stage import name_of
+from penstock.spark.runtime.input_watch import InputWatch
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["SubtopologyRunner"]
 
 log = logging.getLogger("penstock.spark")
-IDLE_POLL = 0.06
 PURGE_INTERVAL = 5.0
 
 
@@ -56,6 +56,7 @@ class SubtopologyRunner:
         self.progress = SubtopologyProgress(self.name, [t for s in subtopology.sources for t in source_topics(s)])
         self._client = runtime.network_client()
         self._admin = Admin(self._client)
+        self._watch = InputWatch(runtime.network_client())
         self._tasks: dict[int, RunningTask] = {}
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
@@ -102,20 +103,20 @@ class SubtopologyRunner:
         """Take this assignment at the next turn."""
         with self._lock:
             self._wanted = snapshot
-            self._lock.notify_all()
+            self._wake()
 
     def lose(self) -> None:
         """Everything is gone: what runs is not committed."""
         with self._lock:
             self._lost += 1
             self._wanted = AssignmentSnapshot(member_id="")
-            self._lock.notify_all()
+            self._wake()
 
     def stop(self) -> None:
         """Finish the micro-batch, commit, end. A restore is given up; the next one goes on where it was."""
         with self._lock:
             self._stopping = True
-            self._lock.notify_all()
+            self._wake()
         self._cancel_group(self._jobs.restore_group)
 
     def abandon(self) -> None:
@@ -123,6 +124,7 @@ class SubtopologyRunner:
         with self._lock:
             self._lost += 1
         self._client.end()
+        self._watch.end()
         self.cancel()
 
     def join(self, timeout: float) -> bool:
@@ -136,6 +138,7 @@ class SubtopologyRunner:
         self._opener.close()
         self._client.end()
         self._client.close()
+        self._watch.close()
 
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
         """Whether nothing that `snapshot` no longer has is still in work."""
@@ -170,6 +173,11 @@ class SubtopologyRunner:
         with self._lock:
             return sorted(self._opening)
 
+    def _wake(self) -> None:
+        """Whoever holds the lock tells the loop, wherever it waits."""
+        self._lock.notify_all()
+        self._watch.wake()
+
     def _tick(self) -> None:
         self.last_turn = time.monotonic()
 
@@ -195,10 +203,8 @@ class SubtopologyRunner:
             while not self._stopping:
                 self._tick()
                 self._take_assignment()
-                if not self._turn():
-                    with self._lock:
-                        if not self._stopping and self._wanted is None and not self._arrived:
-                            self._lock.wait(IDLE_POLL if self._tasks else 1.0)
+                if not self._turn() and not self._stopping:
+                    self._watch.wait([task.positions for task in self._tasks.values()])
         except Exception as error:
             if self._stopping and isinstance(error, CannotConnect):
                 log.warning("%s stops with its last micro-batch undone: %s", self.name, error)
@@ -248,7 +254,7 @@ class SubtopologyRunner:
     def _take_opened(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
         with self._lock:
             self._arrived += [(request.number, task) for task in tasks]
-            self._lock.notify_all()
+            self._wake()
 
     def _inputs(self, partition: int) -> tuple[TopicPartition, ...]:
         topics = [topic for source in self.subtopology.sources for topic in source_topics(source)]

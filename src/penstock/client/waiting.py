@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from penstock.client.connection import PendingReply
 
-__all__ = ["Wake", "wait_for"]
+__all__ = ["Wake", "is_readable", "wait_for"]
 
 
 class Wake:
@@ -40,7 +40,7 @@ class Wake:
 def wait_for(replies: Iterable[PendingReply], wake: Wake, timeout_s: float) -> list[PendingReply]:
     """Those whose connection has something to read, or has ended; none when `wake` was set or the time is up."""
     listed = list(replies)
-    ready = [r for r in listed if r.done or r.connection.closed or r.connection.has_read_ahead]
+    ready = [reply for reply in listed if _is_here(reply)]
     if ready:
         return ready
     poller = select.poll()
@@ -52,3 +52,16 @@ def wait_for(replies: Iterable[PendingReply], wake: Wake, timeout_s: float) -> l
     if any(file == wake.fileno() for file, _ in events):
         wake.clear()
     return [by_file[file] for file, _ in events if file in by_file]
+
+
+def is_readable(reply: PendingReply) -> bool:
+    """Whether the answer, or the end of its connection, is there to be read without waiting."""
+    if _is_here(reply):
+        return True
+    poller = select.poll()
+    poller.register(reply.connection.fileno(), select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _is_here(reply: PendingReply) -> bool:
+    return reply.done or reply.connection.closed or reply.connection.has_read_ahead
