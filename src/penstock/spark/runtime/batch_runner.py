@@ -12,12 +12,13 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.client.admin import Admin
 from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 from penstock.spark.runtime.batch_commit import Committed, Patience
 from penstock.spark.runtime.batch_limits import BatchMeasure
@@ -82,6 +83,7 @@ class SubtopologyRunner:
             auto_offset_reset=runtime.auto_offset_reset,
             slots=slots,
             next_batch=self.next_batch,
+            inputs=self._inputs,
             restore=self._restore if subtopology.aggregates else None,
             restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,
@@ -100,9 +102,11 @@ class SubtopologyRunner:
         self._thread.start()
 
     def assign(self, snapshot: AssignmentSnapshot) -> None:
-        """Take this assignment at the next turn."""
+        """Take this assignment at the next turn; what is new in it is opened beside the micro-batch that runs."""
         with self._lock:
             self._wanted = snapshot
+            if self._lost_taken == self._lost and not self._stopping:  # else it may still run on what was lost
+                self._open_fresh(snapshot)
             self._wake()
 
     def lose(self) -> None:
@@ -227,24 +231,28 @@ class SubtopologyRunner:
                 mine = set(snapshot.active.get(self.name, ()))
                 for partition in set(self._tasks) - mine:
                     del self._tasks[partition]
-                self._opening = {task: request for task, request in self._opening.items() if task in mine}
                 for task in self._tasks.values():
                     task.assignment = snapshot
-                fresh = sorted(mine - set(self._tasks) - set(self._opening))
+                self._open_fresh(snapshot)
             arrived, self._arrived = self._arrived, []
             for request, task in arrived:
                 if self._opening.get(task.partition) == request:
                     del self._opening[task.partition]
                     task.assignment = self._newest or task.assignment
                     self._tasks[task.partition] = task
-        if snapshot is not None and fresh:
-            log.info("%s: tasks %s arrive with epoch %d", self.name, fresh, snapshot.member_epoch)
-            self._open(snapshot, {partition: self._inputs(partition) for partition in fresh})
 
-    def _open(self, assignment: AssignmentSnapshot, inputs: dict[int, tuple[TopicPartition, ...]]) -> None:
-        request = OpenRequest(number=next(self._requests), assignment=assignment, inputs=inputs)
-        with self._lock:
-            self._opening |= dict.fromkeys(inputs, request.number)
+    def _open_fresh(self, snapshot: AssignmentSnapshot) -> None:
+        """Whoever holds the lock has the tasks opened that are new in `snapshot`, and gives up those not in it."""
+        mine = set(snapshot.active.get(self.name, ()))
+        self._opening = {task: request for task, request in self._opening.items() if task in mine}
+        if fresh := sorted(mine - set(self._tasks) - set(self._opening)):
+            log.info("%s: tasks %s arrive with epoch %d", self.name, fresh, snapshot.member_epoch)
+            self._open(snapshot, fresh)
+
+    def _open(self, assignment: AssignmentSnapshot, partitions: list[int]) -> None:
+        """Whoever holds the lock does."""
+        request = OpenRequest(number=next(self._requests), assignment=assignment, partitions=tuple(partitions))
+        self._opening |= dict.fromkeys(partitions, request.number)
         self._opener.open(request)
 
     def _is_wanted(self, request: OpenRequest) -> bool:
@@ -256,10 +264,10 @@ class SubtopologyRunner:
             self._arrived += [(request.number, task) for task in tasks]
             self._wake()
 
-    def _inputs(self, partition: int) -> tuple[TopicPartition, ...]:
+    def _inputs(self, client: NetworkClient, partitions: Iterable[int]) -> dict[int, tuple[TopicPartition, ...]]:
         topics = [topic for source in self.subtopology.sources for topic in source_topics(source)]
-        found = self._client.known_topics(topics, refresh=True).topics
-        return tuple((topic, partition) for topic in topics if partition in found[topic].partitions)
+        found = client.known_topics(topics, refresh=True).topics
+        return {p: tuple((topic, p) for topic in topics if p in found[topic].partitions) for p in partitions}
 
     def _turn(self) -> bool:
         """One micro-batch if there is news. Whether there was."""
@@ -397,8 +405,8 @@ class SubtopologyRunner:
     def _reopen(self, partitions: list[int]) -> None:
         with self._lock:
             tasks = [self._tasks.pop(partition) for partition in partitions if partition in self._tasks]
-        if tasks:
-            self._open(tasks[0].assignment, {task.partition: tuple(task.positions) for task in tasks})
+            if tasks:
+                self._open(tasks[0].assignment, [task.partition for task in tasks])
 
     def _bear(self, error: PenstockError) -> None:
         """Brokers come back; give up when they refuse for good."""

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.client.admin import Admin
@@ -39,7 +39,7 @@ class OpenRequest:
 
     number: int
     assignment: AssignmentSnapshot
-    inputs: Mapping[int, tuple[TopicPartition, ...]]  # task → its input partitions
+    partitions: tuple[int, ...]
 
 
 class TaskOpener:
@@ -54,6 +54,7 @@ class TaskOpener:
         auto_offset_reset: str,
         slots: int,
         next_batch: Callable[[], BatchKey],
+        inputs: Callable[[NetworkClient, Iterable[int]], Mapping[int, tuple[TopicPartition, ...]]],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
         restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]], BatchKey], Brought] | None,
@@ -68,6 +69,7 @@ class TaskOpener:
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
+        self._inputs = inputs
         self._restored, self._settle = restored, settle
         self._opened, self._failed = opened, failed
         self._wanted, self._bear = wanted, bear
@@ -120,14 +122,15 @@ class TaskOpener:
         return []
 
     def _open(self, request: OpenRequest) -> list[RunningTask]:
-        starts, committed = self._starts([where for inputs in request.inputs.values() for where in inputs])
+        inputs = self._inputs(self._client, request.partitions)
+        starts, committed = self._starts([where for mine in inputs.values() for where in mine])
         tasks = [
             RunningTask(
                 partition=partition,
-                positions={where: starts[where] for where in inputs},
+                positions={where: starts[where] for where in mine},
                 assignment=request.assignment,
             )
-            for partition, inputs in sorted(request.inputs.items())
+            for partition, mine in sorted(inputs.items())
         ]
         if self._settle is not None:
             self._settle(tasks, committed)
