@@ -26,7 +26,8 @@ __all__ = ["ClientSocket"]
 
 logger = logging.getLogger("penstock.broker")
 
-_MOST_GATHERED = 8
+# An answer waits for at most so many others, and for the work on at most so many bytes of requests.
+_MOST_GATHERED, _MOST_BYTES_GATHERED = 8, 64 << 10
 
 CloseReason = Literal[
     "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
@@ -48,6 +49,7 @@ class ClientSocket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._files: FileSending | PieceSending | None = None
         self._gathered: list[bytes] = []
+        self._gathered_for_bytes = 0
         self._held_bytes = 0
         self._unsent_bytes = 0
         self._writable = True
@@ -103,16 +105,17 @@ class ClientSocket(asyncio.Protocol):
         change, self._unsent_bytes = size - self._unsent_bytes, size
         return self._server.limits.unsent(change)
 
-    def _gather(self, answer: bytes) -> None:
+    def _gather(self, answer: bytes, request_bytes: int) -> None:
         """To be written together with those that follow in this turn of the event loop: one system call, and one
         waking of the client, for some. `_hand_over` ends it, at the latest before anything else is written."""
         self._gathered.append(answer)
-        if len(self._gathered) >= _MOST_GATHERED:
+        self._gathered_for_bytes += request_bytes
+        if len(self._gathered) >= _MOST_GATHERED or self._gathered_for_bytes >= _MOST_BYTES_GATHERED:
             self._hand_over()
 
     def _hand_over(self) -> None:
         if self._gathered:
-            answers, self._gathered = self._gathered, []
+            answers, self._gathered, self._gathered_for_bytes = self._gathered, [], 0
             self.write(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def close(self) -> None:

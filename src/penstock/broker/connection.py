@@ -291,7 +291,7 @@ class ClientConnection(ClientSocket):
         self._call = None
         if isinstance(outcome, bytes):
             if outcome is not NO_ANSWER:
-                self._gather(outcome)
+                self._gather(outcome, len(frame))
                 self._told(header, None)
             return True
         if isinstance(outcome, Awaitable):
