@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, record_at
+from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records, record_at
 
 HEADER_BYTES = 61
 
@@ -111,3 +111,53 @@ def test_of_many_unlike_records_the_first_are_looked_into() -> None:
 
     assert not passes(with_another_offset(MOST_ONE_BY_ONE - 1), count)
     assert passes(with_another_offset(MOST_ONE_BY_ONE), count), "found by its reader"
+
+
+def timestamps_if_keyed(section: bytes, count: int) -> tuple[int, int] | None:
+    """By one look at each; None where a key is missing, or something is not sound."""
+    position, deltas = 0, [0]
+    if not is_sound(section, count):
+        return None
+    for _ in range(count):
+        delta, _, key, _, position = record_at(section, position)
+        if key < 0:
+            return None
+        deltas.append(delta)
+    return min(deltas), max(deltas)
+
+
+@pytest.mark.parametrize("count", [1, 70, 700, 9_000])
+def test_records_with_keys_in_one_pass(count: int) -> None:
+    chance = Random(count)
+    for _ in range(max(2, 1_000 // count)):
+        records = [
+            PlainRecord(
+                key=b"k" * chance.choice((0, 5, 6, 7, 70)),
+                value=None if chance.random() < 0.1 else b"v" * chance.choice((0, 8, 9, 63, 64, 200)),
+                timestamp_ms=5_000 + chance.choice((0, -3, 90, 4_000)),
+            )
+            for _ in range(count)
+        ]
+        section = encode_batch(records)[HEADER_BYTES:]
+        assert keyed_records(section, count) == timestamps_if_keyed(section, count) is not None
+        assert keyed_records(section, count + 1) is None
+        assert count == 1 or keyed_records(section, count - 1) is None
+        for _ in range(max(3, 100 // count)):
+            bent = bytearray(section)
+            at = chance.randrange(len(bent)) if chance.random() < 0.3 else _near_a_record(section, count, chance)
+            bent[at] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, bent[at] ^ 2, bent[at] ^ 0x80))
+            found = keyed_records(bytes(bent), count)
+            assert found is None or found == timestamps_if_keyed(bytes(bent), count), (at, bent[at])
+
+
+def test_records_without_a_key_or_with_headers_want_a_closer_look() -> None:
+    sound = [PlainRecord(key=b"k", value=b"v", timestamp_ms=1) for _ in range(20)]
+    for odd in (
+        PlainRecord(key=None, value=b"v", timestamp_ms=1),
+        PlainRecord(key=b"k", value=b"v", timestamp_ms=1, headers=(("h", b"1"),)),
+        PlainRecord(key=b"k" * 9_000, value=b"v", timestamp_ms=1),
+        PlainRecord(key=b"k", value=b"v", timestamp_ms=100_000_000),
+    ):
+        section = encode_batch([*sound, odd])[HEADER_BYTES:]
+        assert is_sound(section, 21)
+        assert keyed_records(section, 21) is None

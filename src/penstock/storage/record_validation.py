@@ -22,7 +22,7 @@ from penstock.storage.batch_scan import crc_of
 from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.storage.file_system import Buffer
 from penstock.storage.log_config import NO_LIMIT, LogConfig
-from penstock.storage.record_walk import check_records, record_at
+from penstock.storage.record_walk import check_records, keyed_records, record_at
 
 __all__ = [
     "FEW_RECORDS",
@@ -75,7 +75,8 @@ class _Look:
         anew = codec is not None and codec != CODECS[header.attributes & _CODEC_BITS]
         try:
             if anew or header.records_count <= FEW_RECORDS or self._has_reason_to_look():
-                largest = self._look_at_all(section)
+                found = self._largest_if_keyed(section)
+                largest = self._look_at_all(section) if found is None else found
             else:
                 check_records(section, header.records_count)
                 largest = header.max_timestamp
@@ -118,6 +119,17 @@ class _Look:
 
     def _out_of_range(self, timestamp_ms: int) -> bool:
         return self._too_new(timestamp_ms) or self._now_ms - timestamp_ms > self._config.message_timestamp_before_max_ms
+
+    def _largest_if_keyed(self, section: bytes) -> int | None:
+        """The largest timestamp, where that is all there is to ask: nothing is wrong with any record."""
+        header, config = self._header, self._config
+        if not self._create_time or header.has_append_time or config.message_timestamp_before_max_ms < NO_LIMIT:
+            return None
+        deltas = keyed_records(section, header.records_count)
+        if deltas is None:
+            return None
+        least, largest = (header.base_timestamp + delta for delta in deltas)
+        return None if least < 0 or self._too_new(largest) else largest
 
     def _look_at_all(self, section: bytes) -> int:
         """The largest timestamp. Raises ValueError, IndexError for a malformed record."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from penstock.protocol.raw_records import read_varint
 
-__all__ = ["MOST_ONE_BY_ONE", "check_lengths", "check_records", "record_at"]
+__all__ = ["MOST_ONE_BY_ONE", "check_lengths", "check_records", "keyed_records", "record_at"]
 
 MOST_ONE_BY_ONE = 8
 _SMALLEST_RECORD = 6
 _SHORTEST_RUN = 12
+_MOST_KEYED = 1 << 20  # their offset deltas are varints of at most three bytes
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
 # Offset deltas of one byte and of two, as varints: a slice of them is what the columns of a run must hold.
 _ONE_BYTE = bytes(2 * index for index in range(64))
@@ -138,6 +139,50 @@ def _run(section: bytes, position: int, before: int, stride: int, count: int) ->
         first = section[position + at : position + count * stride : stride]
         count = len(first) - len(first.lstrip(section[before + at : before + at + 1]))
     return count
+
+
+def keyed_records(section: bytes, count: int) -> tuple[int, int] | None:
+    """The least and the largest timestamp delta, 0 included, where `count` records fill the section, are sound inside,
+    and have keys and no headers; None where one has not, or a closer look is needed to tell.
+
+    `record_at` in a fraction of the time, for the records of changelogs.
+    """
+    position, least, largest = 0, 0, 0
+    try:
+        for index in range(count):
+            byte = section[position]
+            at = position + 2
+            if byte >= 0x80:
+                byte, at = byte & 0x7F | section[position + 1] << 7, at + 1
+            end = at - 1 + (byte >> 1)
+            timestamp, at = section[at], at + 1
+            if timestamp >= 0x80:
+                timestamp, at = timestamp & 0x7F | section[at] << 7, at + 1
+            delta, at = section[at], at + 1
+            if delta >= 0x80:
+                delta, at = delta & 0x7F | section[at] << 7, at + 1
+                if delta >= 0x4000:
+                    delta, at = delta & 0x3FFF | section[at] << 14, at + 1
+            key, at = section[at], at + 1
+            if key >= 0x80:
+                key, at = key & 0x7F | section[at] << 7, at + 1
+            at += key >> 1
+            value, at = section[at], at + 1
+            if value >= 0x80:
+                value, at = value & 0x7F | section[at] << 7, at + 1
+            at += value >> 1
+            # What is left says that there are no headers. An odd length is a negative one: 1 is null.
+            if at + 1 != end or section[at] or delta != 2 * index or (byte | key) & 1 or (value & 1 and value != 1):
+                return None
+            if max(byte, timestamp, key, value) >= 0x4000:  # more bytes follow than were read
+                return None
+            if timestamp:
+                timestamp = timestamp >> 1 ^ -(timestamp & 1)
+                least, largest = min(least, timestamp), max(largest, timestamp)
+            position = end
+    except IndexError:
+        return None
+    return (least, largest) if position == len(section) and count <= _MOST_KEYED else None
 
 
 def record_at(section: bytes, position: int) -> tuple[int, int, int, int, int]:
