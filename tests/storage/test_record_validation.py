@@ -20,6 +20,7 @@ from penstock.storage.batch_scan import parse_header
 from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.storage.log_config import LogConfig
 from penstock.storage.record_validation import FEW_RECORDS, MOST_ERRORS_TOLD, UNPACKED_MAX_BYTES, set_right
+from penstock.storage.record_walk import record_at
 
 NOW = 1_700_000_000_000
 MANY = 20 * FEW_RECORDS
@@ -154,3 +155,16 @@ def test_a_producer_does_not_say_log_append_time() -> None:
     assert not next(iter_batch_headers(packed)).has_append_time
     with pytest.raises(InvalidTimestamp, match="invalid timestamps"):
         right(batch, message_timestamp_type="LogAppendTime")
+
+
+def test_the_largest_timestamp_of_a_compacted_topic_is_that_of_a_record() -> None:
+    """Not the batch's base, when none of its records stands there."""
+    section = bytearray(encode_batch([PlainRecord(key=b"k", value=b"v", timestamp_ms=NOW)] * MANY)[61:])
+    start = 0
+    for _ in range(MANY):
+        section[start + 2] = 1  # a delta of -1
+        start = record_at(bytes(section), start)[-1]
+    batch = build_batch(bytes(section), records_count=MANY, base_timestamp=NOW, max_timestamp=NOW)
+    mended = right(batch, cleanup_policy=frozenset({"compact"}))
+    assert mended is not None
+    assert parse_header(mended, 0, 0).max_timestamp == NOW - 1

@@ -5,7 +5,8 @@ append, so here a batch is looked at as closely as there is reason to:
 - always: it can be unpacked (bounded by `UNPACKED_MAX_BYTES`), its records are as many as it says and fill it exactly,
   and the first of them and all that are alike are sound inside (`record_walk`);
 - every record inside: in a batch of at most `FEW_RECORDS`, in a compacted topic (keys), under a finite
-  `message.timestamp.before.max.ms`, when the header's timestamps are out of range, and when it is packed anew.
+  `message.timestamp.before.max.ms`, when the header's timestamps are out of range, and when it is packed anew; in one
+  pass where all have keys and no headers (`keyed_records`).
 
 What is wrong in the middle of a large batch of unlike records is therefore found by its reader. Refusals have Kafka's
 codes and words.
@@ -124,6 +125,8 @@ class _Look:
         """The largest timestamp, where that is all there is to ask: nothing is wrong with any record."""
         header, config = self._header, self._config
         if not self._create_time or header.has_append_time or config.message_timestamp_before_max_ms < NO_LIMIT:
+            return None
+        if record_at(section, 0)[0] != 0:  # the batch's base is the time of none of them, perhaps
             return None
         deltas = keyed_records(section, header.records_count)
         if deltas is None:
