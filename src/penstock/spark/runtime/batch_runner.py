@@ -3,7 +3,8 @@
 Workers prepare, this loop commits (`batch_commit`), with the member id and the epoch captured when the batch was
 planned, after the whole Spark job has succeeded. A batch that failed leaves positions and the committed batch key as
 they were; the next plan names that key, and by it the stores undo what was prepared. Assignment changes are taken
-between micro-batches and change plan rows only. Without news there is no Spark job.
+between micro-batches and change plan rows only; new tasks are opened beside the one that runs. Without news there is no
+Spark job.
 """
 
 from __future__ import annotations

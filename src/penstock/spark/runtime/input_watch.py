@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.connection import ConnectionLost, PendingReply
 from penstock.client.fetch_requests import fetch_request
 from penstock.client.network_client import NetworkClient
@@ -123,7 +123,7 @@ class InputWatch:
         return refused or any(entry.records for entry in entries)
 
 
-def _request(places: Iterable[tuple[str, int, int]], cluster: Any) -> object:
+def _request(places: Places, cluster: ClusterMetadata) -> object:
     return fetch_request(
         places,
         cluster,
