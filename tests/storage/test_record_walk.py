@@ -126,18 +126,25 @@ def timestamps_if_keyed(section: bytes, count: int) -> tuple[int, int] | None:
     return min(deltas), max(deltas)
 
 
-@pytest.mark.parametrize("count", [1, 70, 700, 9_000])
-def test_records_with_keys_in_one_pass(count: int) -> None:
-    chance = Random(count)
+def drawn_with_keys(count: int, longest_run: int, chance: Random) -> list[PlainRecord]:
+    """In runs of records of one form, their bytes their own."""
+    records: list[PlainRecord] = []
+    while len(records) < count:
+        key, value = chance.choice((0, 5, 6, 7, 70)), chance.choice((None, 0, 8, 9, 63, 64, 200))
+        timestamp_ms = 5_000 + chance.choice((0, -3, 90, 4_000))
+        for _ in range(min(chance.randint(1, longest_run), count - len(records))):
+            body = None if value is None else chance.randbytes(value)
+            records.append(PlainRecord(key=chance.randbytes(key), value=body, timestamp_ms=timestamp_ms))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("count", "longest_run"), [(1, 1), (70, 1), (70, 30), (700, 1), (700, 80), (9_000, 1), (20_000, 9_000)]
+)
+def test_records_with_keys_in_one_pass(count: int, longest_run: int) -> None:
+    chance = Random(count * longest_run)
     for _ in range(max(2, 1_000 // count)):
-        records = [
-            PlainRecord(
-                key=b"k" * chance.choice((0, 5, 6, 7, 70)),
-                value=None if chance.random() < 0.1 else b"v" * chance.choice((0, 8, 9, 63, 64, 200)),
-                timestamp_ms=5_000 + chance.choice((0, -3, 90, 4_000)),
-            )
-            for _ in range(count)
-        ]
+        records = drawn_with_keys(count, longest_run, chance)
         section = encode_batch(records)[HEADER_BYTES:]
         assert keyed_records(section, count) == timestamps_if_keyed(section, count) is not None
         assert keyed_records(section, count + 1) is None

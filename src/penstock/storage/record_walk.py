@@ -17,10 +17,15 @@ _SMALLEST_RECORD = 6
 _SHORTEST_RUN = 12
 _MOST_KEYED = 1 << 20  # their offset deltas are varints of at most three bytes
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
-# Offset deltas of one byte and of two, as varints: a slice of them is what the columns of a run must hold.
+_FEWEST_KEYED = 6  # alike, that one look at all of them costs less than one at each
+_FIRST_WINDOW, _LARGEST_WINDOW, _LONGEST_PAUSE = 16, 8192, 64
+# Offset deltas of one byte, of two and of three, as varints: a slice of them is what the columns of a run must hold.
+# The third byte of three is the same for 8192 of them, and the first two repeat behind those.
+_TURN = 8192
 _ONE_BYTE = bytes(2 * index for index in range(64))
-_FIRST_OF_TWO = bytes(2 * index & 0x7F | 0x80 for index in range(8192))
-_SECOND_OF_TWO = bytes(2 * index >> 7 for index in range(8192))
+_FIRST_OF_MORE = bytes(2 * index & 0x7F | 0x80 for index in range(_TURN))
+_SECOND_OF_TWO = bytes(2 * index >> 7 for index in range(_TURN))
+_SECOND_OF_THREE = bytes(byte | 0x80 for byte in _SECOND_OF_TWO)
 
 
 def check_records(section: bytes, count: int, position: int = 0) -> None:
@@ -38,16 +43,20 @@ def check_records(section: bytes, count: int, position: int = 0) -> None:
         if count - index < _SHORTEST_RUN or section[position : position + 1] != section[start : start + 1]:
             continue
         stride = position - start
-        alike = _alike(section, start, stride, key, value, index, _run(section, position, start, stride, count - index))
+        most = _run(section, position, start, stride, count - index)
+        alike = _alike(section, start, stride, key, value, index, most) if most >= _SHORTEST_RUN else 0
         index, position = index + alike, position + alike * stride
     check_lengths(section, count - index, position)
 
 
-def _alike(section: bytes, start: int, stride: int, key: int, value: int, index: int, most: int) -> int:
+def _alike(
+    section: bytes, start: int, stride: int, key: int, value: int, index: int, most: int, *, one_time: bool = False
+) -> int:
     """How many of the `most` records of the same length behind the one at `start`, whose offset delta is `index` - 1,
-    are laid out as it is, and sound: those up to the first that is not. That one may be sound, too."""
-    if most < _SHORTEST_RUN:
-        return 0
+    are laid out as it is, and sound: those up to the first that is not. That one may be sound, too.
+
+    `one_time`: and have the timestamp of that one.
+    """
     timestamp = start + _length_bytes(section, start) + 1
     offset = _behind_varint(section, timestamp)
     key_length = _behind_varint(section, offset)
@@ -55,18 +64,15 @@ def _alike(section: bytes, start: int, stride: int, key: int, value: int, index:
     headers = _behind_varint(section, value_length) + max(value, 0)
     if section[headers] != 0 or headers + 1 != start + stride:
         return 0
-    if key_length - offset == 1:
-        wanted: tuple[bytes, ...] = (_ONE_BYTE[index : index + most],)
-    elif key_length - offset == 2:
-        wanted = _FIRST_OF_TWO[index : index + most], _SECOND_OF_TWO[index : index + most]
-    else:
-        return 0
+    wanted = _offset_columns(index, most, key_length - offset)
     whole = most = min(len(wanted[0]), (len(section) - start) // stride - 1)
     end = start + stride + whole * stride  # behind the last of them: a column is every `stride`th byte up to there
     for at, expected in enumerate(wanted, offset):
         if (found := section[at + stride : end : stride]) != expected:
             most = min(most, _in_common(found, expected))
     same = [*range(key_length, value_length - max(key, 0)), *range(value_length, headers - max(value, 0)), headers]
+    if one_time:
+        same += range(timestamp, offset)
     for at in same:
         if unlike := section[at + stride : end : stride].lstrip(section[at : at + 1]):
             most = min(most, whole - len(unlike))
@@ -74,6 +80,19 @@ def _alike(section: bytes, start: int, stride: int, key: int, value: int, index:
         if unlike := section[at + stride : end : stride].lstrip(_LOW if at == offset - 1 else _HIGH):
             most = min(most, whole - len(unlike))
     return most
+
+
+def _offset_columns(index: int, most: int, size: int) -> tuple[bytes, ...]:
+    """The bytes of `size` that offset deltas from `index` on have as varints, a column each; of `most` or fewer."""
+    if size == 1:
+        return (_ONE_BYTE[index : index + most],)
+    if size == 2:
+        return _FIRST_OF_MORE[index : index + most], _SECOND_OF_TWO[index : index + most]
+    if size > 3:
+        return (b"",)
+    turn = slice(index % _TURN, index % _TURN + most)
+    first = _FIRST_OF_MORE[turn]
+    return first, _SECOND_OF_THREE[turn], bytes([index // _TURN]) * len(first)
 
 
 def _in_common(one: bytes, other: bytes) -> int:
@@ -145,44 +164,69 @@ def keyed_records(section: bytes, count: int) -> tuple[int, int] | None:
     """The least and the largest timestamp delta, 0 included, where `count` records fill the section, are sound inside,
     and have keys and no headers; None where one has not, or a closer look is needed to tell.
 
-    `record_at` in a fraction of the time, for the records of changelogs.
+    `record_at` in a fraction of the time, for the records of changelogs. Those that are laid out as the one before
+    are passed over in windows, which grow as long as they fill them.
     """
-    position, least, largest = 0, 0, 0
+    position = index = least = largest = 0
+    window, pause, next_try = _FIRST_WINDOW, 1, 0
     try:
-        for index in range(count):
-            byte = section[position]
-            at = position + 2
-            if byte >= 0x80:
-                byte, at = byte & 0x7F | section[position + 1] << 7, at + 1
-            end = at - 1 + (byte >> 1)
-            timestamp, at = section[at], at + 1
-            if timestamp >= 0x80:
-                timestamp, at = timestamp & 0x7F | section[at] << 7, at + 1
-            delta, at = section[at], at + 1
-            if delta >= 0x80:
-                delta, at = delta & 0x7F | section[at] << 7, at + 1
-                if delta >= 0x4000:
-                    delta, at = delta & 0x3FFF | section[at] << 14, at + 1
-            key, at = section[at], at + 1
-            if key >= 0x80:
-                key, at = key & 0x7F | section[at] << 7, at + 1
-            at += key >> 1
-            value, at = section[at], at + 1
-            if value >= 0x80:
-                value, at = value & 0x7F | section[at] << 7, at + 1
-            at += value >> 1
-            # What is left says that there are no headers. An odd length is a negative one: 1 is null.
-            if at + 1 != end or section[at] or delta != 2 * index or (byte | key) & 1 or (value & 1 and value != 1):
+        while index < count:
+            start = position
+            found = _keyed_at(section, start, index)
+            if found is None:
                 return None
-            if max(byte, timestamp, key, value) >= 0x4000:  # more bytes follow than were read
-                return None
+            position, timestamp, key, value = found
+            index += 1
             if timestamp:
                 timestamp = timestamp >> 1 ^ -(timestamp & 1)
                 least, largest = min(least, timestamp), max(largest, timestamp)
-            position = end
+            if index < next_try or count - index < _FEWEST_KEYED:
+                continue
+            stride, most = position - start, min(window, count - index)
+            alike = _run(section, position, start, stride, most)
+            if alike >= _FEWEST_KEYED:
+                alike = _alike(section, start, stride, key >> 1, value >> 1, index, alike, one_time=True)
+                index, position = index + alike, position + alike * stride
+            window = min(2 * window, _LARGEST_WINDOW) if alike == most else _FIRST_WINDOW
+            pause = min(2 * pause, _LONGEST_PAUSE) if alike < _FEWEST_KEYED else 1
+            next_try = index + pause - 1
     except IndexError:
         return None
     return (least, largest) if position == len(section) and count <= _MOST_KEYED else None
+
+
+def _keyed_at(section: bytes, position: int, index: int) -> tuple[int, int, int, int] | None:
+    """(behind the record at `position`, its timestamp delta, the lengths of key and value), those as they are encoded.
+
+    None where the record is not one for `keyed_records`. Raises IndexError.
+    """
+    byte = section[position]
+    at = position + 2
+    if byte >= 0x80:
+        byte, at = byte & 0x7F | section[position + 1] << 7, at + 1
+    end = at - 1 + (byte >> 1)
+    timestamp, at = section[at], at + 1
+    if timestamp >= 0x80:
+        timestamp, at = timestamp & 0x7F | section[at] << 7, at + 1
+    delta, at = section[at], at + 1
+    if delta >= 0x80:
+        delta, at = delta & 0x7F | section[at] << 7, at + 1
+        if delta >= 0x4000:
+            delta, at = delta & 0x3FFF | section[at] << 14, at + 1
+    key, at = section[at], at + 1
+    if key >= 0x80:
+        key, at = key & 0x7F | section[at] << 7, at + 1
+    at += key >> 1
+    value, at = section[at], at + 1
+    if value >= 0x80:
+        value, at = value & 0x7F | section[at] << 7, at + 1
+    at += value >> 1
+    # What is left says that there are no headers. An odd length is a negative one: 1 is null.
+    if at + 1 != end or section[at] or delta != 2 * index or (byte | key) & 1 or (value & 1 and value != 1):
+        return None
+    if max(byte, timestamp, key, value) >= 0x4000:  # more bytes follow than were read
+        return None
+    return end, timestamp, key, value
 
 
 def record_at(section: bytes, position: int) -> tuple[int, int, int, int, int]:
