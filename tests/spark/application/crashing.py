@@ -94,6 +94,7 @@ def in_the_driver() -> None:
 
 
 def in_a_worker() -> None:
+    from penstock.spark.runtime.open_batch import OpenBatch
     from penstock.spark.runtime.restore_stage import RestoreStep
     from penstock.spark.runtime.slot_producer import SlotProducer
     from penstock.spark.runtime.store import TaskStore
@@ -104,7 +105,7 @@ def in_a_worker() -> None:
         return prepared is not None and prepared.batch != committed
 
     _around(SlotProducer, "flush", before=WORKER_POINTS[0], after=WORKER_POINTS[1])
-    _around(TaskStore, "prepare", after=WORKER_POINTS[2])
+    _around(OpenBatch, "prepare", after=WORKER_POINTS[2])
     _around(TaskStore, "_settle", after=WORKER_POINTS[3], when=undoing)
     _around(PartWriter, "close", after=WORKER_POINTS[5])
     _around(RestoreStep, "tables", before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks))

@@ -3,6 +3,7 @@
 import multiprocessing
 import shutil
 
+import lmdb
 import pyarrow as pa
 import pytest
 
@@ -21,11 +22,22 @@ def position(key, offset=0):
     return StorePosition(batch=key, input_offsets={"flights-0": offset}, changelog_offset=-1)
 
 
+def binary(values):
+    return pa.array(values, pa.binary())
+
+
+def prepare(store, after, key, keys, merge, next_offset):
+    """`merge`: from a list of old values to a list of new ones."""
+    batch = store.merge(after, position(key), binary(keys), lambda old: binary(merge(old.to_pylist())))
+    batch.prepare(next_offset)
+    return batch
+
+
 def add(store, after, key, items, next_offset=5):
     def merge(old):
         return [str(int(was or b"0") + more).encode() for was, more in zip(old, items.values(), strict=True)]
 
-    store.prepare(after, position(key), list(items), merge, lambda: next_offset)
+    return prepare(store, after, key, list(items), merge, next_offset)
 
 
 def content(store):
@@ -84,9 +96,47 @@ def test_a_store_that_stands_elsewhere_says_so(store):
 def test_an_error_in_the_merge_leaves_everything(store):
     add(store, None, batch(1), {b"EWR": 3})
     with pytest.raises(ZeroDivisionError):
-        store.prepare(batch(1), position(batch(2)), [b"EWR"], lambda old: [b"%d" % (1 // 0)], lambda: 1)
+        prepare(store, batch(1), batch(2), [b"EWR"], lambda old: [b"%d" % (1 // 0)], 1)
     store.settle(batch(1))
     assert content(store) == {b"EWR": 3}
+
+
+def test_an_open_batch_is_seen_by_nobody_and_can_be_abandoned(store):
+    add(store, None, batch(1), {b"EWR": 3})
+    opened = store.merge(batch(1), position(batch(2)), binary([b"EWR"]), lambda old: binary([b"9"]))
+    assert content(store) == {b"EWR": 3}
+    assert store.prepared().batch == batch(1)
+    opened.abandon()
+    assert content(store) == {b"EWR": 3}
+    add(store, batch(1), batch(2, 1), {b"EWR": 1}).abandon()  # too late: it is prepared
+    assert content(store) == {b"EWR": 4}
+
+
+def test_a_batch_without_changes_keeps_the_place_in_the_changelog(store):
+    opened = add(store, None, batch(1), {b"EWR": 3, b"JFK": 1}, next_offset=7)
+    assert (opened.keys, opened.size_bytes) == (2, store.size_bytes())
+    store.merge(batch(1), position(batch(2)), binary([]), lambda old: old).prepare(None)
+    assert store.prepared().changelog_offset == 7
+    store.settle(batch(2))
+    assert content(store) == {b"EWR": 3, b"JFK": 1}
+
+
+def test_a_map_that_is_full_at_the_end_of_a_batch_grows(store, monkeypatch):
+    """The commit may need room as well; what was merged is merged again, and is prepared once."""
+    calls = []
+    keys = [b"%06d" % n for n in range(1000)]
+    opened = store.merge(None, position(batch(1)), binary(keys), lambda old: calls.append(1) or binary(keys))
+    whole = store.put_prepared
+
+    def full_once(transaction, placed):
+        monkeypatch.setattr(store, "put_prepared", whole)
+        raise lmdb.MapFullError
+
+    monkeypatch.setattr(store, "put_prepared", full_once)
+    opened.prepare(4)
+    assert len(calls) == 2
+    assert store.settle(batch(1)).changelog_offset == 4
+    assert (store.count(), opened.keys) == (1000, 1000)
 
 
 @pytest.mark.parametrize("change", [{"changelog_topic_id": "t2"}, {"schema_hash": "s2"}, {"boot_id": "b2"}])
@@ -108,7 +158,7 @@ def test_the_map_grows(tmp_path, monkeypatch):
     store = TaskStore(tmp_path / "s", IDENTITY)
     calls = []
     keys = [b"%06d" % n for n in range(20_000)]
-    store.prepare(None, position(batch(1)), keys, lambda old: calls.append(1) or [b"x" * 50] * len(old), lambda: 9)
+    prepare(store, None, batch(1), keys, lambda old: calls.append(1) or [b"x" * 50] * len(old), 9)
     assert len(calls) > 1  # done again in a larger map
     assert store.settle(batch(1)).changelog_offset == 9
     assert store.count() == 20_000
@@ -117,16 +167,16 @@ def test_the_map_grows(tmp_path, monkeypatch):
 
 def test_long_keys_are_kept_apart(store):
     keys = [b"a" * 481, b"a" * 5000, b"a" * 480]
-    store.prepare(None, position(batch(1)), keys, lambda old: [b"1", b"2", b"3"], lambda: 1)
+    prepare(store, None, batch(1), keys, lambda old: [b"1", b"2", b"3"], 1)
     store.settle(batch(1))
     seen = []
-    store.prepare(batch(1), position(batch(2)), keys, lambda old: seen.extend(old) or old, lambda: 1)
+    prepare(store, batch(1), batch(2), keys, lambda old: seen.extend(old) or old, 1)
     assert seen == [b"1", b"2", b"3"]
 
 
 def load(store, writer, items, next_offset):
     keys, values = ([pair[index] for pair in items] for index in (0, 1))
-    store.load(writer, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), next_offset)
+    store.load(writer, binary(keys), binary(values), next_offset)
 
 
 def test_replay_and_tombstones(store):
@@ -148,8 +198,7 @@ def test_replaced_files_are_noticed(tmp_path):
 
 def _add_elsewhere(path):
     other = TaskStore(path, IDENTITY)
-    store_module_keys = [b"%06d" % n for n in range(200_000)]
-    other.prepare(batch(1), position(batch(2)), store_module_keys, lambda old: [b"y" * 200] * len(old), lambda: 3)
+    prepare(other, batch(1), batch(2), [b"%06d" % n for n in range(200_000)], lambda old: [b"y" * 200] * len(old), 3)
     other.close()
 
 

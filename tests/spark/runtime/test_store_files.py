@@ -20,7 +20,7 @@ from penstock.spark.runtime.rows import decode_rows
 from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 
-FIXTURE = Path(__file__).parent / "fixtures" / "store-format-1"
+FIXTURES = Path(__file__).parent / "fixtures"
 OLDER = StoreIdentity(changelog_topic_id="topic-1", schema_hash="schema-1", boot_id="boot-1")
 IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
 
@@ -33,10 +33,10 @@ def binary(values):
     return pa.array(values, pa.binary())
 
 
-@pytest.fixture
-def older(tmp_path):
-    """Files that release 0.1 wrote: batch 1 committed, batch 2 prepared."""
-    shutil.copytree(FIXTURE, tmp_path / "s")
+@pytest.fixture(params=[1, 2])
+def older(tmp_path, request):
+    """Files that an earlier release wrote: batch 1 committed, batch 2 prepared."""
+    shutil.copytree(FIXTURES / f"store-format-{request.param}", tmp_path / "s")
     return tmp_path / "s"
 
 
@@ -46,25 +46,49 @@ def rows(store):
     return {key.decode(): (n.as_py(), x.as_py()) for key, n, x in zip(values, counts, sums, strict=True)}
 
 
-def test_a_store_of_format_1_is_read_and_sealed(older):
+def test_a_store_of_an_older_format_is_read_and_brought_over(older):
     store = TaskStore(older, OLDER)
     assert store.rebuilt is None
     assert rows(store) == {"EWR": (7, 2.5), "JFK": (1, None), "LGA": (4, 0.0)}
     assert store.position().batch == batch(1)
     assert store.prepared().input_offsets == {"flights-0": 20}
-    assert store.settle(batch(1)).changelog_offset == 2, "the undo record of format 1 is read"
+    assert store.settle(batch(1)).changelog_offset == 2, "the undo record of the older format is read"
     assert rows(store) == {"EWR": (3, 1.5), "JFK": (1, None)}
     store.close()
     assert position_on_disk(older, OLDER).changelog_offset == 2, "sealed by now"
+    again = TaskStore(older, OLDER)
+    assert rows(again) == {"EWR": (3, 1.5), "JFK": (1, None)}, "once"
+    again.close()
 
 
-def test_the_prepared_batch_of_format_1_may_be_the_committed_one(older):
+def test_a_long_key_of_format_2_is_found_again(tmp_path):
+    shutil.copytree(FIXTURES / "store-format-2", tmp_path / "s")
+    store = TaskStore(tmp_path / "s", OLDER)
+    assert store.count() == 4
+    seen = []
+    position = StorePosition(batch=batch(3), input_offsets={}, changelog_offset=0)
+    store.merge(batch(1), position, binary([b"L" * 600, b"M" * 600]), lambda old: seen.append(old) or old).abandon()
+    [count, _] = decode_rows(seen[0].slice(0, 1), [pa.int64(), pa.float64()])
+    assert count.to_pylist() == [9]
+    assert seen[0].is_null().to_pylist() == [False, True]
+    store.close()
+
+
+def test_an_older_store_of_another_topic_is_emptied(older):
+    store = TaskStore(older, replace(OLDER, changelog_topic_id="topic-2"))
+    assert "changelog topic" in store.rebuilt
+    assert (store.count(), dict(store.values()), store.position()) == (0, {}, None)
+    store.close()
+
+
+def test_the_prepared_batch_of_an_older_format_may_be_the_committed_one(older):
     store = TaskStore(older, OLDER)
     assert committed_position(store, {"flights-0": 20}, trust_prepared=True)
     assert rows(store)["LGA"] == (4, 0.0)
     store.close()
 
 
+@pytest.mark.parametrize("older", [1], indirect=True)
 def test_files_of_format_1_are_not_looked_at_without_being_sealed(older):
     assert position_on_disk(older, OLDER) is None
 
@@ -96,10 +120,11 @@ def undone(path):
     for seed in range(400):
         chance = random.Random(seed)
         store = TaskStore(path, IDENTITY)
-        for after, key, count in ((None, batch(1), 50), (batch(1), batch(2), 300), (batch(1), batch(3), 5)):
+        for after, key, count in ((None, batch(1), 20), (batch(1), batch(2), 1000), (batch(1), batch(3), 5)):
             keys = sorted({b"%06d" % chance.randrange(2000) for _ in range(count)})
             position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
-            store.prepare(after, position, keys, lambda old: [b"x" * 20 for _ in old], lambda: 1)
+            values = binary([b"x" * 20] * len(keys))
+            store.merge(after, position, binary(keys), lambda _, values=values: values).prepare(1)
         pages, page_bytes = store._environment.info()["last_pgno"] + 1, store._environment.stat()["psize"]
         if (path / "data.mdb").stat().st_size < pages * page_bytes:
             return store
@@ -118,7 +143,7 @@ def test_a_file_that_lacks_only_free_pages_is_whole(tmp_path):
     assert dict(again.values()) == kept
     again.close()
     data = tmp_path / "s" / "data.mdb"
-    os.truncate(data, data.stat().st_size - 4096)  # and now one that is in use, or the list of free ones itself
+    os.truncate(data, 4 * 4096)  # and now some that are in use, or the list of free ones itself
     last = TaskStore(tmp_path / "s", IDENTITY)
     assert "its pages need" in last.rebuilt
     last.close()
@@ -150,7 +175,7 @@ def test_every_page_is_in_use_or_free(tmp_path, change, keys):
     change(store, keys)
     environment = store._environment
     with environment.begin() as snapshot, (tmp_path / "s" / "data.mdb").open("rb") as file:
-        trees = [snapshot.stat(store._meta), snapshot.stat(store._values), environment.stat()]
+        trees = [snapshot.stat(store._meta), snapshot.stat(store._blocks), environment.stat()]
         used = sum(tree[kind] for tree in trees for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
         found = store_pages.free_list(file.fileno(), snapshot.id(), environment.stat()["psize"])
         assert len(set(found.free)) == len(found.free) > 0
@@ -189,7 +214,7 @@ def test_a_merge_that_meets_no_row_condemns(tmp_path):
 
     position = StorePosition(batch=batch(2), input_offsets={}, changelog_offset=9)
     with pytest.raises(StateError):
-        store.prepare(batch(1), position, [b"000001"], merge, lambda: 10)
+        store.merge(batch(1), position, binary([b"000001"]), merge)
     assert not store.is_current
     store.close()
 
@@ -229,19 +254,19 @@ changes = st.lists(st.tuples(st.binary(max_size=12), st.none() | st.binary(max_s
 def test_newest_values_are_those_of_a_dictionary(items, prefix):
     keys, values = binary([prefix + key for key, _ in items]), binary([value for _, value in items])
     wanted = {name_of_key(prefix + key): value for key, value in items}
-    pairs, deleted = newest_values(keys, values)
-    assert dict(pairs) | dict.fromkeys(deleted) == wanted
-    assert len(pairs) + len(deleted) == len(wanted)
+    names, newest = (column.to_pylist() for column in newest_values(keys, values))
+    assert dict(zip(names, newest, strict=True)) == wanted
+    assert names == sorted(wanted)
 
 
 def test_records_without_a_key_change_nothing():
-    assert newest_values(binary([None, b"a", None]), binary([b"x", b"y", None])) == ([(b"ka", b"y")], [])
-    assert newest_values(binary([None]), binary([b"x"])) == ([], [])
+    assert newest_values(binary([None, b"a", None]), binary([b"x", b"y", None])) == (binary([b"ka"]), binary([b"y"]))
+    assert newest_values(binary([None]), binary([b"x"])) == (binary([]), binary([]))
 
 
 def test_newest_values_of_a_slice():
     keys, values = binary([b"a", b"b", b"c", b"b"]), binary([b"1", b"2", b"3", b"4"])
-    assert sorted(newest_values(keys[1:], values[1:])[0]) == [(b"kb", b"4"), (b"kc", b"3")]
+    assert newest_values(keys[1:], values[1:]) == (binary([b"kb", b"kc"]), binary([b"4", b"3"]))
 
 
 def test_stores_of_tasks_that_went_away_are_deleted_when_nobody_wrote_for_long(tmp_path):

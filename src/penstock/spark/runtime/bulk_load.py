@@ -1,20 +1,22 @@
-"""A piece of a changelog as what it leaves behind: the newest value of each key, in the order LMDB writes fastest.
+"""Keys as the store names and orders them, and a piece of a changelog as what it leaves behind.
 
 Compiled and vectorised, since a restore is measured in records per second: one pass over the keys from the back finds
-the newest of each (a hash table), the eight bytes behind the common prefix give the order. That order is not exact,
-and need not be: sorted puts are faster, unsorted ones are right as well.
+the newest of each (a hash table); the eight bytes behind the common prefix give their order, unless some are alike.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from penstock.spark.runtime import block_kernels
+from penstock.spark.runtime.block_kernels import is_in_order
+from penstock.spark.runtime.byte_spans import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,53 +38,50 @@ def name_of_key(key: bytes) -> bytes:
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
 
 
-def names_of_keys(keys: pa.Array | Sequence[bytes]) -> list[bytes]:
+def names_of_keys(keys: pa.Array) -> pa.Array:
     """`name_of_key` of each, none of which is null."""
-    if isinstance(keys, pa.Array) and len(keys) and pc.max(pc.binary_length(keys)).as_py() <= LONGEST_PLAIN_KEY:
-        named = pc.binary_join_element_wise(pa.scalar(b"k", keys.type), keys, pa.scalar(b"", keys.type))
-        return list(named.to_numpy(zero_copy_only=False))
-    return [name_of_key(key) for key in (keys.to_pylist() if isinstance(keys, pa.Array) else keys)]
+    if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= LONGEST_PLAIN_KEY:
+        return pc.binary_join_element_wise(pa.scalar(b"k", pa.binary()), _binary(keys), pa.scalar(b"", pa.binary()))
+    return pa.array([name_of_key(key) for key in keys.to_pylist()], pa.binary())
 
 
-def order_of_keys(keys: pa.Array) -> pa.Array:
-    """Rows in the order in which LMDB reads and writes fastest; none is null."""
-    if not len(keys):
-        return pa.array([], pa.int64())
-    return pa.array(np.argsort(_words(*_spans(keys))))
+def order_of_keys(keys: pa.Array) -> pa.Array | None:
+    """Rows in the order of their bytes, in which the store reads and writes; None where they are so. None is null."""
+    data, starts, sizes = spans_of(_binary(keys))
+    if is_in_order(data, starts, sizes):
+        return None
+    order = np.argsort(_words(data, starts, sizes))
+    if is_in_order(data, starts[order], sizes[order]):
+        return pa.array(order)
+    return pc.array_sort_indices(keys)  # some are alike in those eight bytes
 
 
-def newest_values(keys: pa.Array, values: pa.Array) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """([(name, value)] to put, [name] to delete) of records in the order of the log. A null value deletes.
+def newest_values(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(names in order, the newest value of each) of records in the order of the log. A null value deletes.
 
     Records without a key are no changes, and are passed over.
     """
     if keys.null_count:
         has_key = keys.is_valid()
         keys, values = keys.filter(has_key), values.filter(has_key)
-    if not len(keys):
-        return [], []
-    kept, words = _newest(*_spans(keys))
-    order = pa.array(kept[np.argsort(words)])
-    names = [name_of_key(key) for key in keys.take(order).to_numpy(zero_copy_only=False)]
-    pairs = list(zip(names, values.take(order).to_numpy(zero_copy_only=False), strict=True))
-    if not values.null_count:
-        return pairs, []
-    return [pair for pair in pairs if pair[1] is not None], [name for name, value in pairs if value is None]
+    kept = pa.array(_newest(*spans_of(_binary(keys))))
+    names = names_of_keys(keys.take(kept))
+    order = order_of_keys(names)
+    if order is not None:
+        names, kept = names.take(order), kept.take(order)
+    return names, values.take(kept)
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache."""
-    _newest(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64))
-    _words(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64))
+    """Compile, or load from the cache, what writing a store needs."""
+    data, starts, sizes = spans_of(pa.array([b"k"], pa.binary()))
+    _newest(data, starts, sizes)
+    _words(data, starts, sizes)
+    block_kernels.warm_up()
 
 
-def _spans(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    if pa.types.is_large_binary(array.type):
-        array = array.cast(pa.binary())
-    _, offset_buffer, body = array.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
-    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
-    return data, offsets[:-1], np.diff(offsets)
+def _binary(keys: pa.Array) -> pa.Array:
+    return keys.cast(pa.binary()) if pa.types.is_large_binary(keys.type) else keys
 
 
 @njit(cache=True, nogil=True)
@@ -127,18 +126,15 @@ def _words(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np
 
 
 @njit(cache=True, nogil=True)
-def _newest(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """(row of the newest record of each key, eight bytes by which to sort them)."""
+def _newest(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row of the newest record of each key."""
     count = len(starts)
-    common = _common_prefix(data, starts, sizes)
     room = 16
     while room < 2 * count:
         room *= 2
     mask = np.uint64(room - 1)
     table = np.full(room, -1, np.int32)  # open addressing: rows, by the hash of their keys
-    kept, words, found = np.empty(count, np.int64), np.empty(count, np.uint64), 0
+    kept, found = np.empty(count, np.int64), 0
     for row in range(count - 1, -1, -1):
         start, size = starts[row], sizes[row]
         hashed = np.uint64(1469598103934665603)
@@ -150,6 +146,6 @@ def _newest(
         if table[slot] >= 0:
             continue
         table[slot] = row
-        words[found], kept[found] = _word(data, start, size, common), row
+        kept[found] = row
         found += 1
-    return kept[:found], words[:found]
+    return kept[:found]

@@ -14,9 +14,10 @@ from penstock.errors import PenstockError
 from penstock.spark.arrow_types import arrow_types
 from penstock.spark.runtime.aggregate import AggregateFunctions
 from penstock.spark.runtime.bulk_load import order_of_keys
+from penstock.spark.runtime.open_batch import OpenBatch
 from penstock.spark.runtime.plan import TaskPlan
 from penstock.spark.runtime.rows import decode_rows, encode_key, encode_rows
-from penstock.spark.runtime.sink_stage import producer_for
+from penstock.spark.runtime.sink_stage import now_ms, producer_for
 from penstock.spark.runtime.stages import Operator, StageContext, fitted
 from penstock.spark.runtime.store import StoreIdentity, StorePosition, TaskStore
 from penstock.spark.runtime.worker_process import schema_hash, store_for, store_path
@@ -25,6 +26,8 @@ from penstock.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, Pr
 __all__ = ["AggregateStep", "BareProjection", "BareResults", "open_store"]
 
 _ROW = "__penstock_row"
+NO_KEYS = pa.array([], pa.binary())
+ENOUGH_OPEN = 250_000  # keys in stores that are merged and not prepared: their pages lie in memory, 4 KB a key at worst
 ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
 WORTHWHILE = 0.5  # partials per row below which a table's rows are combined as they come
 
@@ -99,16 +102,22 @@ class _Aggregate:
     def finish(self) -> Iterable[pa.Table]:
         partials, self._partials = self._partials, {}
         reached = self._reached()
-        for task in self._context.slot.tasks:
-            started = time.perf_counter()
-            mine = partials.pop(task.partition, None)
-            rows = mine.combined() if mine is not None else None
-            self._context.timed("aggregate", started)
-            started = time.perf_counter()
-            changed = self._merge(task, rows, reached[task.partition])
-            self._context.timed("state", started)
-            if changed is not None:
-                yield changed
+        merged: list[_Merged] = []
+        try:
+            for task in self._context.slot.tasks:
+                started = time.perf_counter()
+                mine = partials.pop(task.partition, None)
+                rows = mine.combined() if mine is not None else None
+                self._context.timed("aggregate", started)
+                started = time.perf_counter()
+                merged.append(self._merge(task, rows, reached[task.partition]))
+                self._context.timed("state", started)
+                if sum(one.rows for one in merged) >= ENOUGH_OPEN:
+                    yield from self._prepare(merged)
+            yield from self._prepare(merged)
+        finally:
+            for one in merged:
+                one.batch.abandon()
 
     def _reached(self) -> dict[int, dict[str, int]]:
         """How far each task's input was read. No such report: the fetch stage died, and this input is a part."""
@@ -119,35 +128,45 @@ class _Aggregate:
                 return {task.partition: task.reached for task in report.tasks}
         raise PenstockError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")
 
-    def _merge(self, task: TaskPlan, rows: pa.Table | None, reached: dict[str, int]) -> pa.Table | None:
+    def _merge(self, task: TaskPlan, rows: pa.Table | None, reached: dict[str, int]) -> _Merged:
+        """The rows in the task's store, and on their way to its changelog."""
         context, aggregate, functions = self._context, self._step.aggregate, self._functions
         store = open_store(context, aggregate, task.partition)
-        report = context.report(task.partition)
-        before = store.settle(task.committed)
-        position = StorePosition(
-            batch=context.plan.batch, input_offsets=reached, changelog_offset=before.changelog_offset if before else 0
-        )
+        position = StorePosition(batch=context.plan.batch, input_offsets=reached, changelog_offset=0)
         if rows is None or rows.num_rows == 0:
-            store.prepare(task.committed, position, [], lambda old: old, lambda: position.changelog_offset)
-            merged = None
-        else:
-            keys = encode_key([rows.column(name) for name in functions.group_names])
-            order = order_of_keys(keys)
+            return _Merged(task.partition, store.merge(task.committed, position, NO_KEYS, lambda old: old), None)
+        keys = encode_key([rows.column(name) for name in functions.group_names])
+        order = order_of_keys(keys)
+        if order is not None:
             rows, keys = rows.take(order), keys.take(order)
-            merger = _Merger(functions, rows)
+        merger = _Merger(functions, rows)
+        merged = _Merged(task.partition, store.merge(task.committed, position, keys, merger), merger)
+        try:
+            producer = producer_for(context)
+            producer.send(aggregate.changelog_topic, task.partition, keys, merger.encoded, timestamps_ms=now_ms())
+        except BaseException:
+            merged.batch.abandon()
+            raise
+        return merged
 
-            def publish() -> int:
-                return _publish(context, aggregate, task.partition, keys, merger.encoded)
-
-            store.prepare(task.committed, position, keys, merger, publish)
-            merged = merger.merged
-            report.state_updates += rows.num_rows
-            report.changelog_records += rows.num_rows
-        report.state_keys += store.count()
-        report.state_bytes += store.size_bytes()
-        if merged is None:
-            return None
-        return self._with_hidden(functions.finish(merged), task.partition)
+    def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
+        """Wait for the changelogs, once; prepare the stores; the rows that changed. Nothing is open afterwards."""
+        context, topic = self._context, self._step.aggregate.changelog_topic
+        started = time.perf_counter()
+        written = producer_for(context).flush() if any(one.rows for one in merged) else {}
+        for one in merged:
+            report = context.report(one.partition)
+            one.batch.prepare(written[topic, one.partition] + 1 if one.rows else None)
+            report.state_updates += one.rows
+            report.changelog_records += one.rows
+            report.state_keys += one.batch.keys
+            report.state_bytes += one.batch.size_bytes
+        prepared = list(merged)
+        merged.clear()
+        context.timed("state", started)
+        for one in prepared:
+            if one.merger is not None:
+                yield self._with_hidden(self._functions.finish(one.merger.merged), one.partition)
 
     def _with_hidden(self, finished: pa.Table, partition: int) -> pa.Table:
         finished = finished.append_column(TASK_COLUMN, pa.array(np.full(finished.num_rows, partition, np.int32)))
@@ -170,11 +189,10 @@ class _Merger:
         self.merged: pa.Table = rows
         self.encoded: pa.Array = pa.array([], pa.binary())
 
-    def __call__(self, old: list[bytes | None]) -> Sequence[bytes | None]:
-        values = pa.array(old, pa.binary())
-        self.merged = self._rows if values.null_count == len(values) else self._with(values)
+    def __call__(self, old: pa.Array) -> pa.Array:
+        self.merged = self._rows if old.null_count == len(old) else self._with(old)
         self.encoded = encode_rows([self.merged.column(column.name) for column in self._functions.state])
-        return list(self.encoded.to_numpy(zero_copy_only=False))
+        return self.encoded
 
     def _with(self, values: pa.Array) -> pa.Table:
         """The rows, each merged with the stored value beside it."""
@@ -187,6 +205,19 @@ class _Merger:
         merged = self._functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,))
         columns = {name: rows.column(name) for name in self._functions.group_names}
         return pa.table(columns | {name: merged.column(name) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """A task whose store is merged and not yet prepared."""
+
+    partition: int
+    batch: OpenBatch
+    merger: _Merger | None  # None: the micro-batch has no rows for it
+
+    @property
+    def rows(self) -> int:
+        return self.merger.merged.num_rows if self.merger is not None else 0
 
 
 class _Partials:
@@ -237,12 +268,6 @@ def open_store(context: StageContext, aggregate: Aggregate, partition: int) -> T
         boot_id=plan.boot_id,
     )
     return store_for(store_path(plan.state_dir, plan.subtopology_id, partition, aggregate), identity)
-
-
-def _publish(context: StageContext, aggregate: Aggregate, partition: int, keys: pa.Array, values: pa.Array) -> int:
-    producer = producer_for(context)
-    producer.send(aggregate.changelog_topic, partition, keys, values, timestamps_ms=int(time.time() * 1000))
-    return int(producer.flush()[aggregate.changelog_topic, partition]) + 1
 
 
 def _grouped_as(table: pa.Table, columns: pa.Schema) -> pa.Table:

@@ -43,3 +43,4 @@ def warm_up() -> None:
     """Compile, or load from the cache, what a worker needs."""
     no_bytes, no_rows = np.zeros(1, np.uint8), np.zeros(1, np.int64)
     copy_spans(no_bytes, no_rows, no_bytes, no_rows, no_rows)
+    copy_spans(no_bytes, no_rows, np.frombuffer(b"-", np.uint8), no_rows, no_rows)  # a source not to be written

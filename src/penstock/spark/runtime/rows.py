@@ -23,15 +23,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
+from penstock.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, null_bitmap, spans_of
 from penstock.spark.runtime.row_kernels import copy_spans
 
 __all__ = ["ROW_VERSION", "decode_rows", "encode_key", "encode_rows", "fixed_width", "is_supported"]
 
 ROW_VERSION = 1
 NULL_TEXT_KEY = b"\xff"
-
-Bytes = NDArray[np.uint8]
-Positions = NDArray[np.int64]
 
 
 def fixed_width(column_type: pa.DataType) -> int | None:
@@ -88,7 +86,7 @@ def encode_rows(columns: Sequence[pa.Array]) -> pa.Array:
             at = fixed_at[index]
             head[:, at : at + width] = np.where(valid[:, None], _fixed_bytes(array, width), np.uint8(0))
             continue
-        data, starts, lengths = _variable_bytes(array)
+        data, starts, lengths = spans_of(array)
         lengths = np.where(valid, lengths, 0)
         at = lengths_at + 4 * variable
         head[:, at : at + 4] = lengths.astype("<u4").view(np.uint8).reshape(count, 4)
@@ -131,7 +129,7 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of `encode_rows`' rows. No row may be null. Raises StateError("state-corrupt") for what is no row."""
     rows = _plain(rows)
     count = len(rows)
-    data, starts, sizes = _variable_bytes(rows)
+    data, starts, sizes = spans_of(rows)
     bitmap_at, fixed_at, lengths_at, head_size = _layout(types)
     if count and (int(sizes.min()) < head_size or rows.null_count):
         raise StateError("state-corrupt", f"a stored row is shorter than the {head_size} bytes its columns need")
@@ -158,7 +156,7 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
             continue
         first = lengths_at + 4 * variable
         lengths = np.ascontiguousarray(head[:, first : first + 4]).view("<u4").reshape(-1).astype(np.int64)
-        columns.append(_from_variable(data, at, lengths, column_type, null))
+        columns.append(array_of_spans(data, at, lengths, column_type, null))
         at = at + lengths
         variable += 1
     return columns
@@ -228,35 +226,9 @@ def _fixed_bytes(array: pa.Array, width: int) -> Bytes:
     return np.frombuffer(body, np.uint8, count * width, array.offset * width).reshape(count, width)
 
 
-def _variable_bytes(array: pa.Array) -> tuple[Bytes, Positions, Positions]:
-    _nulls, offset_buffer, body = array.buffers()
-    if offset_buffer is None or len(array) == 0:
-        return np.zeros(1, np.uint8), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64)
-    offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
-    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
-    return data, offsets[:-1], np.diff(offsets)
-
-
-def _null_bitmap(null: NDArray[np.bool_]) -> pa.Buffer | None:
-    return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-
-
 def _from_fixed(values: Bytes, column_type: pa.DataType, null: NDArray[np.bool_]) -> pa.Array:
     body = np.array(values, order="C")  # a copy even of one row: Arrow wants aligned buffers
     if pa.types.is_boolean(column_type):
         body = np.packbits(body.reshape(-1), bitorder="little")
-    buffers = [_null_bitmap(null), pa.py_buffer(body)]
+    buffers = [null_bitmap(null), pa.py_buffer(body)]
     return pa.Array.from_buffers(column_type, len(null), buffers)
-
-
-def _from_variable(
-    data: Bytes, at: Positions, lengths: Positions, column_type: pa.DataType, null: NDArray[np.bool_]
-) -> pa.Array:
-    ends = np.cumsum(lengths)
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    offsets[1:] = ends
-    body = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    if len(body):
-        copy_spans(body, ends - lengths, data, at, lengths)
-    kind = pa.string() if pa.types.is_string(column_type) or pa.types.is_large_string(column_type) else pa.binary()
-    return pa.Array.from_buffers(kind, len(null), [_null_bitmap(null), pa.py_buffer(offsets), pa.py_buffer(body)])

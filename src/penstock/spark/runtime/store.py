@@ -1,9 +1,10 @@
 """One store of one task: an LMDB environment that is a cache of its changelog topic.
 
-A commit of LMDB is atomic, so values and the position they stand for never part. A micro-batch is *prepared*: the new
-values, the batch's position and an undo record of the old values go in together. Only a later call that names the
-batch as committed drops the undo; any other call rolls back by it. So a failed, cancelled or truncated Spark job
-leaves nothing behind, and what a straggler of a failed job prepares is refused by batch id and attempt.
+Values lie in blocks, many to one entry of LMDB (`store_blocks`). A commit of LMDB is atomic, so values and the position
+they stand for never part. A micro-batch is *prepared*: the new values, the batch's position and an undo record of the
+old values go in together (`open_batch`). Only a later call that names the batch as committed drops the undo; any other
+call rolls back by it. So a failed, cancelled or truncated Spark job leaves nothing behind, and what a straggler of a
+failed job prepares is refused by batch id and attempt.
 
 A *replay* of the changelog takes the store over first (`begin_replay`): each piece of it is written only while the
 store still belongs to that replay, so a standby's and an active task's writes cannot mix, whoever is late.
@@ -17,16 +18,20 @@ processes of one host may open a store at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.spark.runtime.bulk_load import names_of_keys, newest_values
+from penstock.spark.runtime import store_blocks
+from penstock.spark.runtime.bulk_load import names_of_keys, newest_values, order_of_keys
+from penstock.spark.runtime.open_batch import OpenBatch
 from penstock.spark.runtime.store_files import (
     CORRUPTIONS,
     condemn,
@@ -50,7 +55,8 @@ from penstock.spark.runtime.store_records import (
 
 __all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id", "position_on_disk"]
 
-_POSITION, _PREPARED, _UNDO, _IDENTITY = b"position", b"prepared", b"undo", b"identity"
+_POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
+_PIECE = 50_000  # entries of an older format that are brought over at a time
 
 
 class TaskStore:
@@ -72,22 +78,32 @@ class TaskStore:
         self._file = file_id(self.path)
         try:
             self._meta = self._environment.open_db(b"meta")
-            self._values = self._environment.open_db(b"values")
+            self._blocks = self._environment.open_db(b"blocks")
+            self._older = self._older_values()
             self._write(lambda transaction: self._take_identity(transaction, identity))
         except BaseException:
             self._environment.close()
             raise
 
+    def _older_values(self) -> Any | None:
+        """Where formats 1 and 2 kept their entries; None: no such release wrote this store."""
+        try:
+            return self._environment.open_db(b"values", create=False)
+        except lmdb.NotFoundError:
+            return None
+
     def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
         found = transaction.get(_IDENTITY, db=self._meta)
         if found is not None:
-            older = is_format_1(found)
-            difference = identity.difference(bytes(found) if older else unseal(found))
-            if difference is None and older:
-                self._seal_all(transaction)
-            elif difference is not None:
+            format_1 = is_format_1(found)
+            difference = identity.difference(bytes(found) if format_1 else unseal(found))
+            if difference is not None:
                 self.rebuilt = difference
                 self._empty(transaction)
+            elif format_1:
+                self._seal_all(transaction)
+        if self._older is not None:
+            self._bring_over(transaction, self._older)
         transaction.put(_IDENTITY, seal(identity.to_bytes()), db=self._meta)
 
     def _seal_all(self, transaction: Any) -> None:
@@ -96,6 +112,15 @@ class TaskStore:
             body = transaction.get(name, db=self._meta)
             if body is not None:
                 transaction.put(name, seal(bytes(body)), db=self._meta)
+
+    def _bring_over(self, transaction: Any, older: Any) -> None:
+        """From format 2 to 3, in the same transaction. Nothing is left to do the next time."""
+        with transaction.cursor(older) as cursor:
+            entries = iter(cursor)
+            while piece := list(itertools.islice(entries, _PIECE)):
+                names, values = (pa.array([pair[index] for pair in piece], pa.binary()) for index in (0, 1))
+                self._apply(transaction, names, values)
+        transaction.drop(older, delete=False)
 
     @property
     def is_current(self) -> bool:
@@ -116,14 +141,12 @@ class TaskStore:
     def count(self) -> int:
         """Keys, those of an undecided batch included."""
         with self._reading() as transaction:
-            return int(transaction.stat(self._values)["entries"])
+            return self._count_in(transaction)
 
     def size_bytes(self) -> int:
         """Bytes of the pages in use by values."""
         with self._reading() as transaction:
-            stat = transaction.stat(self._values)
-        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return int(pages * stat["psize"])
+            return self._bytes_in(transaction)
 
     def disk_bytes(self) -> int:
         """What its files take on disk; LMDB keeps freed pages for later."""
@@ -132,9 +155,9 @@ class TaskStore:
     def values(self) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of every short key, in key order; for tests and tools."""
         with self._reading() as transaction:
-            for key, value in transaction.cursor(self._values):
-                if key[:1] == b"k":
-                    yield bytes(key[1:]), bytes(value)
+            for name, value in store_blocks.entries(transaction, self._blocks):
+                if name[:1] == b"k":
+                    yield name[1:], value
 
     def settle(self, committed: BatchKey | None) -> StorePosition | None:
         """Decide about a prepared batch: keep it when it is `committed`, else undo it. The position after that."""
@@ -144,38 +167,39 @@ class TaskStore:
 
         return self._write(decide)
 
-    def prepare(
+    def merge(
         self,
         after: BatchKey | None,
         position: StorePosition,
-        keys: Sequence[bytes] | pa.Array,
-        merge: Callable[[list[bytes | None]], Sequence[bytes | None]],
-        publish: Callable[[], int],
-    ) -> None:
-        """Merge a micro-batch into the values, revocably.
+        keys: pa.Array,
+        merge: Callable[[pa.Array], pa.Array],
+    ) -> OpenBatch:
+        """Merge a micro-batch into the values, revocably: what comes back is to be prepared or abandoned.
 
         `after` is the batch the driver knows as committed: the values must stand there. `merge` gets the old value of
-        each key and returns the new ones (None deletes); `publish` sends them to the changelog and returns its next
-        offset. Raises StateError("store-behind") when the values stand elsewhere, StateError("stale-attempt") when a
-        newer attempt has been here. Keys in order are read and written fastest (`bulk_load.order_of_keys`).
+        each key, null where there is none, and returns the new ones (null deletes); it is called again when there was
+        no room. The changelog's offset in `position` does not count. Raises StateError("store-behind") when the values
+        stand elsewhere, StateError("stale-attempt") when a newer attempt has been here. No key comes twice; keys in
+        order (`bulk_load.order_of_keys`) cost least.
         """
         names = names_of_keys(keys)
 
-        def put(transaction: Any) -> None:
+        def put(transaction: Any) -> StorePosition | None:
             self._refuse_stragglers(transaction, position.batch)
             base = self._settle(transaction, after)
             if (base.batch if base else None) != after or (base is not None and base.restoring):
                 raise StateError(
                     "store-behind", f"the store {self.path} stands at {base and base.batch}, not at {after}"
                 )
-            old = _values_of(transaction.cursor(self._values), names)
-            new = merge(old)
-            _apply(transaction, self._values, names, new)
-            self._put(transaction, _UNDO, pack_undo(names, old))
-            placed = replace(position, changelog_offset=publish())
-            self._put(transaction, _PREPARED, placed.to_bytes())
+            self._put(transaction, _UNDO, self._merge(transaction, names, merge))
+            return base
 
-        self._write(put)
+        return OpenBatch(self, position, put)
+
+    def put_prepared(self, transaction: Any, position: StorePosition) -> tuple[int, int]:
+        """The last step of a batch; (keys, bytes of pages in use) with it."""
+        self._put(transaction, _PREPARED, position.to_bytes())
+        return self._count_in(transaction), self._bytes_in(transaction)
 
     def begin_replay(self, writer: BatchKey, first: int, end: int) -> int:
         """Take the store over for a replay of the changelog, which now begins at `first` and ends at `end`.
@@ -202,15 +226,13 @@ class TaskStore:
 
         Raises StateError("store-taken") when the store does not belong to the replay `writer` any more.
         """
-        pairs, deleted = newest_values(keys, values)
+        names, newest = newest_values(keys, values)
 
         def put(transaction: Any) -> None:
             stands = self._position_in(transaction, _POSITION)
             if stands is None or not stands.restoring or stands.batch != writer:
                 raise StateError("store-taken", f"the store {self.path} belongs to {stands and stands.batch} now")
-            transaction.cursor(self._values).putmulti(pairs)
-            for name in deleted:
-                transaction.delete(name, db=self._values)
+            self._apply(transaction, names, newest)
             self._put(transaction, _POSITION, replace(stands, changelog_offset=next_offset).to_bytes())
 
         self._write(put)
@@ -249,15 +271,41 @@ class TaskStore:
             if prepared.batch == committed:
                 self._put(transaction, _POSITION, prepared.to_bytes())
             else:
-                names, old = unpack_undo(unseal(transaction.get(_UNDO, db=self._meta)))
-                _apply(transaction, self._values, names, old)
+                self._apply(transaction, *unpack_undo(unseal(transaction.get(_UNDO, db=self._meta))))
             transaction.delete(_PREPARED, db=self._meta)
             transaction.delete(_UNDO, db=self._meta)
         return self._position_in(transaction, _POSITION)
 
+    def _merge(self, transaction: Any, names: pa.Array, merge: Callable[[pa.Array], pa.Array]) -> bytes:
+        """Old values become new ones; what undoes that."""
+        order = order_of_keys(names)
+        found = store_blocks.find(transaction, self._blocks, names if order is None else names.take(order))
+        old = found.values()
+        new = merge(old) if order is None else merge(old.take(pa.array(np.argsort(order)))).take(order)
+        self._written(transaction, found, new)
+        return pack_undo(found.names, old)
+
+    def _apply(self, transaction: Any, names: pa.Array, values: pa.Array) -> None:
+        order = order_of_keys(names)
+        if order is not None:  # an undo record of an older format
+            names, values = names.take(order), values.take(order)
+        self._written(transaction, store_blocks.find(transaction, self._blocks, names), values)
+
+    def _written(self, transaction: Any, found: store_blocks.Found, values: pa.Array) -> None:
+        count = self._count_in(transaction) + store_blocks.put(transaction, self._blocks, found, values)
+        transaction.put(_COUNT, count.to_bytes(8, "little"), db=self._meta)
+
+    def _count_in(self, transaction: Any) -> int:
+        return int.from_bytes(transaction.get(_COUNT, b"", db=self._meta), "little")
+
+    def _bytes_in(self, transaction: Any) -> int:
+        stat = transaction.stat(self._blocks)
+        return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
+
     def _empty(self, transaction: Any) -> None:
-        transaction.drop(self._values, delete=False)
-        transaction.drop(self._meta, delete=False)
+        for database in (self._blocks, self._meta, self._older):
+            if database is not None:
+                transaction.drop(database, delete=False)
 
     def _empty_values(self, transaction: Any) -> None:
         """All but the identity."""
@@ -277,15 +325,39 @@ class TaskStore:
             return self._position_in(transaction, name)
 
     def _write(self, work: Callable[[Any], Any]) -> Any:
-        """Run `work` in a write transaction; a full map is doubled and the work done again."""
+        """Run `work` in a write transaction."""
         while True:
-            try:
-                with self._watched(), self._begin(write=True) as transaction:
-                    return work(transaction)
-            except lmdb.MapFullError:
-                self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
-            except lmdb.DiskError as error:
-                raise disk_full(self.path) from error
+            transaction, result = self.opened(work)
+            if self.committed(transaction):
+                return result
+
+    def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """(a write transaction after `work` in it, what that returned); a full map is doubled, the work done again."""
+        while True:
+            with self._watched():
+                transaction = self._begin(write=True)
+                try:
+                    return transaction, work(transaction)
+                except lmdb.MapFullError:
+                    transaction.abort()
+                except BaseException:
+                    transaction.abort()
+                    raise
+            self.enlarge()
+
+    def committed(self, transaction: Any) -> bool:
+        """False when the map was full: it is larger now, and what was done in the transaction is to be done again."""
+        try:
+            with self._watched():
+                transaction.commit()
+        except lmdb.MapFullError:
+            self.enlarge()
+            return False
+        return True
+
+    def enlarge(self) -> None:
+        """Double the map; no transaction may be open here."""
+        self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -294,12 +366,14 @@ class TaskStore:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Corruption that LMDB or a checksum finds condemns the files."""
+        """Corruption that LMDB or a checksum finds condemns the files; a full disk is called one."""
         try:
             yield
         except CORRUPTIONS as error:
             self.condemn(str(error))
             raise StateError("state-corrupt", f"the store {self.path} is corrupt ({error})") from error
+        except lmdb.DiskError as error:
+            raise disk_full(self.path) from error
         except StateError as error:
             if error.code == "state-corrupt":
                 self.condemn(error.message)
@@ -311,24 +385,6 @@ class TaskStore:
         except lmdb.MapResizedError:  # another process made the map larger
             self._environment.set_mapsize(0)
             return self._environment.begin(write=write)
-
-
-def _values_of(cursor: Any, names: list[bytes]) -> list[bytes | None]:
-    found = cursor.getmulti(names)
-    if len(found) == len(names):
-        return [value for _name, value in found]
-    values = dict(found)
-    return [values.get(name) for name in names]
-
-
-def _apply(transaction: Any, database: Any, names: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-    kept = [pair for pair in zip(names, values, strict=True) if pair[1] is not None]
-    kept.sort()  # nothing to do where keys came in order
-    transaction.cursor(database).putmulti(kept)
-    if len(kept) < len(names):
-        for name, value in zip(names, values, strict=True):
-            if value is None:
-                transaction.delete(name, db=database)
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

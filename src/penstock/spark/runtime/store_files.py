@@ -126,7 +126,7 @@ def open_to_look(path: Path) -> lmdb.Environment | None:
     try:
         if (path / _CONDEMNED).exists() or (path / "data.mdb").stat().st_size == 0:
             return None
-        environment = lmdb.open(str(path), readonly=True, max_dbs=2, readahead=False, max_readers=512)
+        environment = lmdb.open(str(path), readonly=True, max_dbs=3, readahead=False, max_readers=512)
     except (OSError, lmdb.Error):
         return None
     try:
@@ -173,14 +173,14 @@ def _guarded(path: Path) -> lmdb.Environment:
 def _probed(path: Path) -> lmdb.Environment:
     try:
         environment = lmdb.open(
-            str(path), map_size=FIRST_MAP_BYTES, max_dbs=2, sync=False, metasync=False, readahead=False, max_readers=512
+            str(path), map_size=FIRST_MAP_BYTES, max_dbs=3, sync=False, metasync=False, readahead=False, max_readers=512
         )
     except lmdb.DiskError as error:
         raise disk_full(path) from error
     try:
         _check_length(path, environment)
         environment.reader_check()  # readers that were killed would pin pages for ever
-        for name in (b"meta", b"values"):
+        for name in (b"meta", b"blocks"):
             database = environment.open_db(name)
             with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
                 cursor.first()

@@ -1,8 +1,9 @@
 """What a store says about itself: identity, position and undo record, each sealed with a checksum.
 
-Format 2, of this release: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the
-undo record. Format 1 had the bare bytes; `is_format_1` tells it apart, and `TaskStore` seals what it finds. Values are
-rows of `rows.py` in both, which have a version byte of their own.
+Sealed: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the undo record. Format
+3, of this release, keeps its entries in sealed blocks as well (`store_blocks`). Format 2 had an entry of LMDB for each;
+format 1 besides that had the bare bytes for its own records: `is_format_1` tells it apart, and `TaskStore` brings both
+into the form of today. Values are rows of `rows.py` in all, which have a version byte of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import xxhash
 from penstock.errors import StateError
 
 __all__ = [
+    "SEAL_BYTES",
     "STORE_FORMAT",
     "BatchKey",
     "StoreIdentity",
@@ -28,12 +30,14 @@ __all__ = [
     "is_format_1",
     "pack_undo",
     "seal",
+    "seal_of",
     "unpack_undo",
     "unseal",
 ]
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 _SEAL = b"S2"
+SEAL_BYTES = len(_SEAL) + 8
 
 
 def boot_id() -> str:
@@ -72,8 +76,8 @@ class StoreIdentity:
     def difference(self, found: bytes) -> str | None:
         """Why a store of the identity `found` is of no use, in words; None when it is this one, or its older format."""
         facts = json.loads(found)
-        if facts.get("format") not in (1, STORE_FORMAT):
-            return f"it has format {facts.get('format')}, this release knows the formats 1 and {STORE_FORMAT}"
+        if facts.get("format") not in range(1, STORE_FORMAT + 1):
+            return f"it has format {facts.get('format')}, this release knows the formats 1 to {STORE_FORMAT}"
         if facts.get("changelog_topic_id") != self.changelog_topic_id:
             return "its changelog topic was deleted and created anew"
         if facts.get("schema_hash") != self.schema_hash:
@@ -103,14 +107,19 @@ class StorePosition:
 
 def seal(body: bytes) -> bytes:
     """The body with its checksum before it."""
-    return _SEAL + xxhash.xxh3_64_digest(body) + body
+    return seal_of(body) + body
+
+
+def seal_of(body: bytes | memoryview) -> bytes:
+    """What stands before a body."""
+    return _SEAL + xxhash.xxh3_64_digest(body)
 
 
 def unseal(data: bytes) -> bytes:
     """The body of a sealed record. Raises StateError("state-corrupt")."""
-    body = data[len(_SEAL) + 8 :]
-    if data[: len(_SEAL)] != _SEAL or xxhash.xxh3_64_digest(body) != data[len(_SEAL) : len(_SEAL) + 8]:
-        raise StateError("state-corrupt", "the checksum of a store's own records is wrong")
+    body = data[SEAL_BYTES:]
+    if data[: len(_SEAL)] != _SEAL or xxhash.xxh3_64_digest(body) != data[len(_SEAL) : SEAL_BYTES]:
+        raise StateError("state-corrupt", "a checksum of the store is wrong")
     return body
 
 
@@ -119,16 +128,16 @@ def is_format_1(data: bytes) -> bool:
     return data.startswith(b"{")
 
 
-def pack_undo(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
-    """Old values under their names; None: there was none."""
-    batch = pa.record_batch([pa.array(names, pa.binary()), pa.array(values, pa.binary())], names=["name", "value"])
+def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
+    """Old values under their names; null: there was none."""
+    batch = pa.record_batch([names, values], names=["name", "value"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
 
 
-def unpack_undo(data: bytes) -> tuple[list[bytes], list[bytes | None]]:
+def unpack_undo(data: bytes) -> tuple[pa.Array, pa.Array]:
     """What `pack_undo` was given."""
     table = pa.ipc.open_stream(data).read_all()
-    return table.column("name").to_pylist(), table.column("value").to_pylist()
+    return table.column("name").combine_chunks(), table.column("value").combine_chunks()

@@ -1,0 +1,132 @@
+"""Blocks of entries held against a dictionary: drawn changes, small and large blocks, both ways to find them."""
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import StateError
+from penstock.spark.runtime import block_kernels, bulk_load, store_blocks
+from penstock.spark.runtime.byte_spans import spans_of
+from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+from penstock.spark.runtime.store_records import unseal
+
+IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
+WRITER = BatchKey(incarnation="i", batch_id=1)
+
+
+def binary(values):
+    return pa.array(values, pa.binary())
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    environment = lmdb.open(str(tmp_path_factory.mktemp("blocks")), max_dbs=1, map_size=1 << 26, sync=False)
+    yield environment
+    environment.close()
+
+
+names = st.binary(min_size=1, max_size=3).map(lambda tail: b"k" + tail) | st.binary(min_size=1, max_size=300)
+changes = st.dictionaries(names.filter(lambda name: name > store_blocks.FIRST), st.none() | st.binary(max_size=40))
+
+
+@given(st.lists(changes, max_size=6), st.sampled_from([60, 500, store_blocks.LIMIT]), st.sampled_from([0, 4, 10**6]))
+def test_blocks_are_a_dictionary(environment, rounds, limit, few):
+    database = environment.open_db(b"blocks")
+    with pytest.MonkeyPatch.context() as patch, environment.begin(write=True, db=database) as transaction:
+        patch.setattr(store_blocks, "LIMIT", limit)
+        patch.setattr(store_blocks, "FILLED", limit * 3 // 4)
+        patch.setattr(store_blocks, "FEW", few)
+        transaction.drop(database, delete=False)
+        wanted = {}
+        for change in rounds:
+            found = store_blocks.find(transaction, database, binary(sorted(change)))
+            assert found.values().to_pylist() == [wanted.get(name) for name in sorted(change)]
+            before = len(wanted)
+            wanted |= change
+            wanted = {name: value for name, value in wanted.items() if value is not None}
+            more = store_blocks.put(transaction, database, found, binary([change[name] for name in sorted(change)]))
+            assert more == len(wanted) - before
+            assert list(store_blocks.entries(transaction, database)) == sorted(wanted.items())
+            check_blocks(transaction, database, limit)
+
+
+def check_blocks(transaction, database, limit):
+    """None is empty or too long for no reason; each begins where it is kept, the first one before all."""
+    previous = b""
+    with transaction.cursor(database) as cursor:
+        for first, sealed in cursor:
+            body = unseal(sealed)
+            size = block_kernels.ENTRY_HEADER + int.from_bytes(body[:2], "little") + int.from_bytes(body[2:6], "little")
+            name = body[6 : 6 + int.from_bytes(body[:2], "little")]
+            assert first <= name
+            assert previous < first
+            assert len(body) <= limit or len(body) == size, "an entry of its own"
+            previous = first
+
+
+def test_many_entries_fill_their_blocks(tmp_path):
+    """Loaded in one go or one after the other, and most of them taken away again."""
+    count = 20_000
+    keys = [b"user-%07d" % (number * 7919 % 100_003) for number in range(count)]
+    store = TaskStore(tmp_path / "s", IDENTITY)
+    store.begin_replay(WRITER, 0, 4 * count)
+    store.load(WRITER, binary(keys), binary(keys), count)
+    assert dict(store.values()) == {key: key for key in keys}
+    used = sum(6 + 1 + 2 * len(key) for key in keys)
+    assert store.size_bytes() < 1.8 * used
+    for begin in range(0, count, 500):
+        store.load(WRITER, binary(keys[begin : begin + 500]), binary([b"v" * 20] * 500), count)
+    assert (store.count(), set(dict(store.values()).values())) == (count, {b"v" * 20})
+    gone = keys[: count - 10]
+    store.load(WRITER, binary(gone), pa.nulls(len(gone), pa.binary()), count)
+    assert dict(store.values()) == dict.fromkeys(keys[-10:], b"v" * 20)
+    assert store.size_bytes() < 10 * 4096 * 3
+    store.close()
+
+
+def test_a_flipped_bit_in_a_block_condemns_the_store(tmp_path):
+    store = TaskStore(tmp_path / "s", IDENTITY)
+    store.begin_replay(WRITER, 0, 2)
+    store.load(WRITER, binary([b"EWR", b"JFK"]), binary([b"one", b"two"]), 2)
+    with store._environment.begin(write=True, db=store._blocks) as transaction:
+        sealed = bytearray(transaction.get(store_blocks.FIRST))
+        sealed[-1] ^= 1
+        transaction.put(store_blocks.FIRST, bytes(sealed))
+    with pytest.raises(StateError) as found:
+        store.load(WRITER, binary([b"LGA"]), binary([b"three"]), 3)
+    assert found.value.code == "state-corrupt"
+    assert not store.is_current
+    store.close()
+
+
+@pytest.mark.parametrize("broken", [b"\x05", b"\x01\0\xff\0\0\0k", b"\x09\0\x01\0\0\0kEWR"])
+def test_what_is_no_block_is_told_and_not_read_beyond(environment, broken):
+    database = environment.open_db(b"blocks")
+    block = np.frombuffer(broken, np.uint8)
+    bounds = np.array([0, len(broken)])
+    found = store_blocks.Found(binary([b"kZ"]), [store_blocks.FIRST], np.zeros(1, np.int64), block, bounds)
+    with pytest.raises(StateError) as told:
+        found.values()
+    assert told.value.code == "state-corrupt"
+    with environment.begin(write=True, db=database) as transaction, pytest.raises(StateError):
+        store_blocks.put(transaction, database, found, binary([b"v"]))
+
+
+@given(st.lists(st.binary(max_size=12), unique=True), st.binary(max_size=20))
+def test_the_order_of_keys_is_that_of_their_bytes(keys, prefix):
+    given_keys = binary([prefix + key for key in keys])
+    order = bulk_load.order_of_keys(given_keys)
+    there = given_keys if order is None else given_keys.take(order)
+    assert there.to_pylist() == sorted(given_keys.to_pylist())
+    assert (order is None) == (given_keys.to_pylist() == sorted(given_keys.to_pylist()))
+
+
+@given(st.lists(st.binary(min_size=1, max_size=4), min_size=1), st.sets(st.binary(min_size=1, max_size=4)))
+def test_each_name_falls_into_the_last_block_before_it(drawn, firsts):
+    ordered = sorted(set(drawn))
+    blocks = [b"", *sorted(firsts)]
+    found = block_kernels.block_of_each(*spans_of(binary(ordered)), *spans_of(binary(blocks)))
+    assert found.tolist() == [sum(first <= name for first in blocks) - 1 for name in ordered]
