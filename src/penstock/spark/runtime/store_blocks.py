@@ -25,7 +25,7 @@ from penstock.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
 __all__ = ["FIRST", "Found", "entries", "find", "put"]
 
 FIRST = b"\0"
-LIMIT = 950
+LIMIT = 950  # bytes: larger blocks are faster where a micro-batch touches most keys, smaller ones where it touches few
 FILLED = LIMIT * 3 // 4  # of a block that was cut, so that it has room
 FEW = 4  # names are sought one by one where blocks are so many times more
 
