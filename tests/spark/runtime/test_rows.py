@@ -4,12 +4,14 @@ import datetime as dt
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StateError
+from penstock.spark.runtime.byte_spans import array_of_spans
 from penstock.spark.runtime.rows import decode_rows, encode_key, encode_rows
 
 TYPES = {
@@ -81,3 +83,10 @@ def test_what_is_no_row_is_refused():
 def test_decimals_keep_their_scale():
     column = pa.array([Decimal("1.50"), None, Decimal("-3.25")], pa.decimal128(20, 2))
     assert decode_rows(encode_rows([column]), [column.type])[0].equals(column)
+
+
+def test_bytes_that_no_array_can_hold_are_told():
+    lengths = np.full(3, 2**30, np.int64)
+    with pytest.raises(StateError) as told:
+        array_of_spans(np.zeros(1, np.uint8), np.zeros(3, np.int64), lengths, pa.binary(), np.zeros(3, np.bool_))
+    assert told.value.code == "row-batch-too-large"

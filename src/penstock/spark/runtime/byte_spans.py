@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.errors import StateError
 from penstock.spark.runtime.row_kernels import copy_spans
 
 __all__ = ["Bytes", "Positions", "array_of_spans", "null_bitmap", "read_only", "spans_of"]
@@ -34,8 +35,13 @@ def spans_of(array: pa.Array) -> tuple[Bytes, Positions, Positions]:
 def array_of_spans(
     data: Bytes, at: Positions, lengths: Positions, column_type: pa.DataType, null: NDArray[np.bool_]
 ) -> pa.Array:
-    """`spans_of` backwards: the bytes copied together, where `null` says so without a value (of length 0 then)."""
+    """`spans_of` backwards: the bytes copied together, where `null` says so without a value (of length 0 then).
+
+    Raises StateError("row-batch-too-large").
+    """
     ends = np.cumsum(lengths)
+    if len(ends) and ends[-1] > 2**31 - 1:
+        raise StateError("row-batch-too-large", f"{len(ends)} values of {ends[-1]} bytes do not fit one Arrow array")
     offsets = np.zeros(len(lengths) + 1, np.int32)
     offsets[1:] = ends
     body = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)

@@ -1,9 +1,9 @@
 """The entries of a store, many to a block: what LMDB keeps is blocks, so nothing here costs a Python object per key.
 
 A block holds the entries of a range of names in their order (`block_kernels`), sealed with a checksum, under the first
-name of its range; the first range of all begins at `FIRST`, which is below every name. A block fills one page of LMDB
-(its overflow page; smaller ones lie in a leaf). One that grows beyond is cut, one that is empty goes away and the range
-before it grows. Names and values come and go as Arrow arrays, sorted; the work is one merge over the blocks touched.
+name of its range; the first range of all begins at `FIRST`, which is below every name. Four full blocks fill a page of
+LMDB. One that grows beyond is cut, one that is empty goes away and the range before it grows. Names and values come and
+go as Arrow arrays, sorted; the work is one merge over the blocks touched.
 
 Names keep their order, so what belongs together by name (a window, a day, one customer) lies in few blocks.
 """
