@@ -126,13 +126,13 @@ def test_a_map_that_is_full_at_the_end_of_a_batch_grows(store, monkeypatch):
     calls = []
     keys = [b"%06d" % n for n in range(1000)]
     opened = store.merge(None, position(batch(1)), binary(keys), lambda old: calls.append(1) or binary(keys))
-    whole = store.put_prepared
+    whole = opened._place
 
-    def full_once(transaction, placed):
-        monkeypatch.setattr(store, "put_prepared", whole)
+    def full_once(transaction, offset):
+        monkeypatch.setattr(opened, "_place", whole)
         raise lmdb.MapFullError
 
-    monkeypatch.setattr(store, "put_prepared", full_once)
+    monkeypatch.setattr(opened, "_place", full_once)
     opened.prepare(4)
     assert len(calls) == 2
     assert store.settle(batch(1)).changelog_offset == 4

@@ -91,7 +91,7 @@ def test_a_flipped_bit_in_a_block_condemns_the_store(tmp_path):
     store = TaskStore(tmp_path / "s", IDENTITY)
     store.begin_replay(WRITER, 0, 2)
     store.load(WRITER, binary([b"EWR", b"JFK"]), binary([b"one", b"two"]), 2)
-    with store._environment.begin(write=True, db=store._blocks) as transaction:
+    with store._environment.lmdb.begin(write=True, db=store._blocks) as transaction:
         sealed = bytearray(transaction.get(store_blocks.FIRST))
         sealed[-1] ^= 1
         transaction.put(store_blocks.FIRST, bytes(sealed))

@@ -125,7 +125,7 @@ def undone(path):
             position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
             values = binary([b"x" * 20] * len(keys))
             store.merge(after, position, binary(keys), lambda _, values=values: values).prepare(1)
-        pages, page_bytes = store._environment.info()["last_pgno"] + 1, store._environment.stat()["psize"]
+        pages, page_bytes = store._environment.lmdb.info()["last_pgno"] + 1, store._environment.lmdb.stat()["psize"]
         if (path / "data.mdb").stat().st_size < pages * page_bytes:
             return store
         store.close()
@@ -163,7 +163,7 @@ def emptied(store, keys):
 
 def pinned(store, keys):
     """A reader holds what 300 transactions free, so the list becomes a tree."""
-    with store._environment.begin():
+    with store._environment.lmdb.begin():
         for number in range(2, 302):
             store.place(batch(number), {}, over=store.position())
 
@@ -173,7 +173,7 @@ def test_every_page_is_in_use_or_free(tmp_path, change, keys):
     """What `store_pages` reads of the free list, held against LMDB's own counts."""
     store = filled(tmp_path / "s", keys)
     change(store, keys)
-    environment = store._environment
+    environment = store._environment.lmdb
     with environment.begin() as snapshot, (tmp_path / "s" / "data.mdb").open("rb") as file:
         trees = [snapshot.stat(store._meta), snapshot.stat(store._blocks), environment.stat()]
         used = sum(tree[kind] for tree in trees for kind in ("branch_pages", "leaf_pages", "overflow_pages"))

@@ -8,37 +8,33 @@ Until then nobody else can write to the store, and nothing of it is seen; a proc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-import lmdb
-
+from penstock.spark.runtime.store_environment import StoreEnvironment
 from penstock.spark.runtime.store_records import StorePosition
 
 __all__ = ["OpenBatch"]
 
 
-class _Store(Protocol):
-    """What a batch needs of its store."""
-
-    def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]: ...
-    def put_prepared(self, transaction: Any, position: StorePosition) -> tuple[int, int]: ...
-    def committed(self, transaction: Any) -> bool: ...
-    def enlarge(self) -> None: ...
-
-
 class OpenBatch:
     """Mutable: the transaction. Ends with `prepare` or `abandon`, in the thread that began it."""
 
-    def __init__(self, store: _Store, position: StorePosition, merge: Callable[[Any], StorePosition | None]) -> None:
-        """`merge` writes into a transaction and returns where the store stood; done again when the map was full."""
-        self._store, self._position, self._merge = store, position, merge
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        merge: Callable[[Any], StorePosition | None],
+        place: Callable[[Any, int], tuple[int, int]],
+    ) -> None:
+        """`merge` writes into a transaction and returns where the store stood. `place` writes where it stands then,
+        given the changelog's offset, and returns its keys and bytes. Both are done again when the map was full.
+        """
+        self._environment, self._merge, self._place = environment, merge, place
         self.keys = 0
         self.size_bytes = 0
         self._open()
 
     def _open(self) -> None:
-        self._transaction, base = self._store.opened(self._merge)
+        self._transaction, base = self._environment.opened(self._merge)
         self._stood = base.changelog_offset if base is not None else 0
 
     def prepare(self, changelog_offset: int | None) -> None:
@@ -47,18 +43,11 @@ class OpenBatch:
         `keys` and `size_bytes` say from now on how much the store holds.
         """
         offset = self._stood if changelog_offset is None else changelog_offset
-        position = replace(self._position, changelog_offset=offset)
         while True:
-            try:
-                self.keys, self.size_bytes = self._store.put_prepared(self._transaction, position)
-                if self._store.committed(self._transaction):
-                    return
-            except lmdb.MapFullError:
-                self._transaction.abort()
-                self._store.enlarge()
-            except BaseException:
-                self._transaction.abort()
-                raise
+            committed, found = self._environment.finished(self._transaction, lambda into: self._place(into, offset))
+            if committed:
+                self.keys, self.size_bytes = found
+                return
             self._open()
 
     def abandon(self) -> None:

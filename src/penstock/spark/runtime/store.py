@@ -17,7 +17,6 @@ processes of one host may open a store at once.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,15 +31,8 @@ from penstock.errors import StateError
 from penstock.spark.runtime import store_blocks
 from penstock.spark.runtime.bulk_load import names_of_keys, newest_values, order_of_keys
 from penstock.spark.runtime.open_batch import OpenBatch
-from penstock.spark.runtime.store_files import (
-    CORRUPTIONS,
-    condemn,
-    disk_full,
-    file_bytes,
-    file_id,
-    open_environment,
-    open_to_look,
-)
+from penstock.spark.runtime.store_environment import StoreEnvironment
+from penstock.spark.runtime.store_files import file_bytes, open_to_look
 from penstock.spark.runtime.store_records import (
     BatchKey,
     StoreIdentity,
@@ -74,13 +66,13 @@ class TaskStore:
             self._open(identity)  # condemned by now, hence set aside
 
     def _open(self, identity: StoreIdentity) -> None:
-        self._environment, self.rebuilt = open_environment(self.path)
-        self._file = file_id(self.path)
+        self._environment = StoreEnvironment(self.path)
+        self.rebuilt = self._environment.rebuilt
         try:
-            self._meta = self._environment.open_db(b"meta")
-            self._blocks = self._environment.open_db(b"blocks")
+            self._meta = self._environment.lmdb.open_db(b"meta")
+            self._blocks = self._environment.lmdb.open_db(b"blocks")
             self._older = self._older_values()
-            self._write(lambda transaction: self._take_identity(transaction, identity))
+            self._environment.write(lambda transaction: self._take_identity(transaction, identity))
         except BaseException:
             self._environment.close()
             raise
@@ -88,7 +80,7 @@ class TaskStore:
     def _older_values(self) -> Any | None:
         """Where formats 1 and 2 kept their entries; None: no such release wrote this store."""
         try:
-            return self._environment.open_db(b"values", create=False)
+            return self._environment.lmdb.open_db(b"values", create=False)
         except lmdb.NotFoundError:
             return None
 
@@ -125,7 +117,7 @@ class TaskStore:
     @property
     def is_current(self) -> bool:
         """Whether the files behind the path are still the ones that are open here."""
-        return file_id(self.path) == self._file
+        return self._environment.is_current
 
     def close(self) -> None:
         self._environment.close()
@@ -140,12 +132,12 @@ class TaskStore:
 
     def count(self) -> int:
         """Keys, those of an undecided batch included."""
-        with self._reading() as transaction:
+        with self._environment.reading() as transaction:
             return self._count_in(transaction)
 
     def size_bytes(self) -> int:
         """Bytes of the pages in use by values."""
-        with self._reading() as transaction:
+        with self._environment.reading() as transaction:
             return self._bytes_in(transaction)
 
     def disk_bytes(self) -> int:
@@ -154,7 +146,7 @@ class TaskStore:
 
     def values(self) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of every short key, in key order; for tests and tools."""
-        with self._reading() as transaction:
+        with self._environment.reading() as transaction:
             for name, value in store_blocks.entries(transaction, self._blocks):
                 if name[:1] == b"k":
                     yield name[1:], value
@@ -165,7 +157,7 @@ class TaskStore:
         def decide(transaction: Any) -> StorePosition | None:
             return self._settle(transaction, committed)
 
-        return self._write(decide)
+        return self._environment.write(decide)
 
     def merge(
         self,
@@ -194,12 +186,12 @@ class TaskStore:
             self._put(transaction, _UNDO, self._merge(transaction, names, merge))
             return base
 
-        return OpenBatch(self, position, put)
+        def place(transaction: Any, changelog_offset: int) -> tuple[int, int]:
+            placed = replace(position, changelog_offset=changelog_offset)
+            self._put(transaction, _PREPARED, placed.to_bytes())
+            return self._count_in(transaction), self._bytes_in(transaction)
 
-    def put_prepared(self, transaction: Any, position: StorePosition) -> tuple[int, int]:
-        """The last step of a batch; (keys, bytes of pages in use) with it."""
-        self._put(transaction, _PREPARED, position.to_bytes())
-        return self._count_in(transaction), self._bytes_in(transaction)
+        return OpenBatch(self._environment, put, place)
 
     def begin_replay(self, writer: BatchKey, first: int, end: int) -> int:
         """Take the store over for a replay of the changelog, which now begins at `first` and ends at `end`.
@@ -219,7 +211,7 @@ class TaskStore:
             self._put(transaction, _POSITION, taken.to_bytes())
             return start
 
-        return int(self._write(take))
+        return int(self._environment.write(take))
 
     def load(self, writer: BatchKey, keys: pa.Array, values: pa.Array, next_offset: int) -> None:
         """Write a piece of the changelog, in the order of the log; a null value deletes.
@@ -235,7 +227,7 @@ class TaskStore:
             self._apply(transaction, names, newest)
             self._put(transaction, _POSITION, replace(stands, changelog_offset=next_offset).to_bytes())
 
-        self._write(put)
+        self._environment.write(put)
 
     def place(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
         """Say whose the values are now and for which input they stand. `over`: where they stood when that was judged.
@@ -251,12 +243,11 @@ class TaskStore:
                 raise StateError("store-taken", f"the store {self.path} stands at {stands} now, not at {over}")
             self._put(transaction, _POSITION, placed.to_bytes())
 
-        self._write(put)
+        self._environment.write(put)
 
     def condemn(self, reason: str) -> None:
         """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
-        condemn(self.path, reason)
-        self._file = (-1, -1)
+        self._environment.condemn(reason)
 
     def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
         for name in (_PREPARED, _POSITION):
@@ -321,70 +312,8 @@ class TaskStore:
         return StorePosition.from_bytes(unseal(data)) if data is not None else None
 
     def _read_position(self, name: bytes) -> StorePosition | None:
-        with self._reading() as transaction:
+        with self._environment.reading() as transaction:
             return self._position_in(transaction, name)
-
-    def _write(self, work: Callable[[Any], Any]) -> Any:
-        """Run `work` in a write transaction."""
-        while True:
-            transaction, result = self.opened(work)
-            if self.committed(transaction):
-                return result
-
-    def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """(a write transaction after `work` in it, what that returned); a full map is doubled, the work done again."""
-        while True:
-            with self._watched():
-                transaction = self._begin(write=True)
-                try:
-                    return transaction, work(transaction)
-                except lmdb.MapFullError:
-                    transaction.abort()
-                except BaseException:
-                    transaction.abort()
-                    raise
-            self.enlarge()
-
-    def committed(self, transaction: Any) -> bool:
-        """False when the map was full: it is larger now, and what was done in the transaction is to be done again."""
-        try:
-            with self._watched():
-                transaction.commit()
-        except lmdb.MapFullError:
-            self.enlarge()
-            return False
-        return True
-
-    def enlarge(self) -> None:
-        """Double the map; no transaction may be open here."""
-        self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Any]:
-        with self._watched(), self._begin(write=False) as transaction:
-            yield transaction
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Corruption that LMDB or a checksum finds condemns the files; a full disk is called one."""
-        try:
-            yield
-        except CORRUPTIONS as error:
-            self.condemn(str(error))
-            raise StateError("state-corrupt", f"the store {self.path} is corrupt ({error})") from error
-        except lmdb.DiskError as error:
-            raise disk_full(self.path) from error
-        except StateError as error:
-            if error.code == "state-corrupt":
-                self.condemn(error.message)
-            raise
-
-    def _begin(self, *, write: bool) -> Any:
-        try:
-            return self._environment.begin(write=write)
-        except lmdb.MapResizedError:  # another process made the map larger
-            self._environment.set_mapsize(0)
-            return self._environment.begin(write=write)
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
