@@ -12,7 +12,7 @@ import pytest
 from tests.durability.history import History
 
 STEPS = 60
-FAST, SLOW = range(6), range(6, 96)
+FAST, SLOW = range(6), range(6, 61)
 FOUND = (46, 76, 137, 174, 193, 210, 273, 341, 370, 598, 909, 1167, 1361)
 
 

@@ -181,7 +181,7 @@ def record_bytes(draw):
 
 
 # Each example is a Spark job: many records in few examples, and no shrinking.
-@settings(max_examples=8, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(values=st.lists(record_bytes(), min_size=60, max_size=150))
 def test_generated_records(spark, values):
     assert_same(spark, values, DDL)

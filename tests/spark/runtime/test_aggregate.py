@@ -67,7 +67,8 @@ def in_micro_batches(functions, table, cuts):
         rows = partial.drop_columns([TASK_COLUMN])
         keys = encode_key([rows.column(name) for name in functions.group_names]).to_pylist()
         merger = _Merger(functions, rows)
-        store |= dict(zip(keys, merger([store.get(key) for key in keys]), strict=True))
+        old = pa.array([store.get(key) for key in keys], pa.binary())
+        store |= dict(zip(keys, merger(old).to_pylist(), strict=True))
         newest |= dict(zip(keys, functions.finish(merger.merged).to_pylist(), strict=True))
     return list(newest.values())
 
