@@ -13,6 +13,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 HEAVY := .pytest_cache/heavy
 # The tests start hundreds of processes of ours: where bytecode may not be cached, each compiles all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Spark's classes, read and verified once for all JVMs that the tests start.
+export PENSTOCK_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause requirements clean
@@ -35,6 +37,7 @@ demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a
 
 test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
 	@$(MAKE) --no-print-directory check
+	@$(BIN)/penstock prepare --if-missing
 	$(PYTEST) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
 		|| { test $$? -eq 1 && $(BIN)/python -m tests.second_look $(HEAVY); }
 

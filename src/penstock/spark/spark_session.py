@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+from penstock.spark.class_archive import archive_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    check_java()
+    java = check_java()
     for name in _SILENCED:  # a mistyped column would print a JSON line of 8 kB; our error says it in one
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     wanted = {**SETTINGS, **given}
@@ -89,7 +90,8 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        wanted.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG4J}")
+        options = f"-Dlog4j2.configurationFile={_LOG4J} {archive_options(java)}"
+        wanted.setdefault("spark.driver.extraJavaOptions", options.strip())
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

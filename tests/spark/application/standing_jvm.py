@@ -74,9 +74,14 @@ def spare_the_jvm() -> None:
 
 
 def _hold() -> None:
+    from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
-    gateway = launch_gateway(popen_kwargs={"stdout": sys.stderr, "stderr": sys.stderr})
+    from penstock.spark.class_archive import archive_options
+    from penstock.spark.spark_session import check_java
+
+    settings = SparkConf().set("spark.driver.extraJavaOptions", archive_options(check_java()))
+    gateway = launch_gateway(settings, popen_kwargs={"stdout": sys.stderr, "stderr": sys.stderr})
     known = {
         "PYSPARK_GATEWAY_PORT": str(gateway.java_parameters.port),
         "PYSPARK_GATEWAY_SECRET": gateway.java_parameters.auth_token,

@@ -1,0 +1,100 @@
+"""`penstock prepare`: the archive of Spark's classes is made, mapped by the next JVM, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.command_lines import penstock_process
+
+from penstock.spark.class_archive import archive_options, archive_path
+
+STARTS_SPARK = """
+from penstock.spark import session
+spark = session("prepared")
+assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
+jvm = spark.sparkContext._gateway.jvm
+print(jvm.java.lang.ProcessHandle.current().pid())
+print(open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/maps").read())
+"""
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that stands for Java's; the cache is empty."""
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
+    path = tmp_path / "java"
+    path.write_text("17")
+    return path
+
+
+def test_the_jvm_is_told_of_an_archive_that_is_there(java: Path) -> None:
+    assert archive_options(str(java)) == ""
+    archive = archive_path(str(java))
+    archive.write_bytes(b"classes")
+    archive.chmod(0o400)
+    assert archive_options(str(java)).startswith(f"-XX:SharedArchiveFile={archive} -Xlog:")
+
+
+def test_an_archive_that_others_can_write_is_not_used(java: Path) -> None:
+    """A JVM runs what lies in it."""
+    archive = archive_path(str(java))
+    archive.write_bytes(b"classes")
+    archive.chmod(0o666)
+    assert archive_options(str(java)) == ""
+    archive.chmod(0o400)
+    archive.parent.chmod(0o777)
+    assert archive_options(str(java)) == ""
+
+
+def test_another_java_has_another_archive(java: Path) -> None:
+    before = archive_path(str(java))
+    os.utime(java, (1, 1))
+    assert archive_path(str(java)) != before
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = penstock_process("prepare", PENSTOCK_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert outcome.code == 1
+    assert "error[not-prepared]" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def started(**environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", STARTS_SPARK]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=True)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_prepared_jvm_maps_its_archive() -> None:
+    """`make test` has made the archive before."""
+    prepared = penstock_process("prepare", "--if-missing", timeout=600)
+    assert prepared.code == 0, prepared.err
+    (path,) = prepared.out.splitlines()
+    assert Path(path).stat().st_size > 50_000_000
+    told = started()
+    assert path in told.stdout
+    assert not re.search("cds|archive", told.stderr)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_archive_of_no_use_is_ignored_in_silence(tmp_path: Path) -> None:
+    from penstock.spark.spark_session import check_java
+
+    tmp_path.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
+        archive = archive_path(check_java())
+        archive.write_bytes(os.urandom(100_000))
+        archive.chmod(0o400)
+        assert str(archive) in archive_options(check_java())
+    told = started(PENSTOCK_CACHE_DIR=str(tmp_path))
+    assert not re.search("cds|archive", told.stderr + told.stdout.replace(str(archive), ""))
