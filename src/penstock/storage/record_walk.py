@@ -76,7 +76,7 @@ def _alike(
     for at in same:
         if unlike := section[at + stride : end : stride].lstrip(section[at : at + 1]):
             most = min(most, whole - len(unlike))
-    for at in range(timestamp, offset):
+    for at in range(timestamp, timestamp if one_time else offset):
         if unlike := section[at + stride : end : stride].lstrip(_LOW if at == offset - 1 else _HIGH):
             most = min(most, whole - len(unlike))
     return most

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import UserCodeError
 from penstock.spark.arrow_types import arrow_type
 from penstock.spark.runtime.aggregate import AggregateFunctions
-from penstock.spark.runtime.operator_stage import _Merger
+from penstock.spark.runtime.operator_stage import NO_KEYS, _Merger
 from penstock.spark.runtime.rows import encode_key
 from penstock.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
 
@@ -66,7 +66,7 @@ def in_micro_batches(functions, table, cuts):
         partial = functions.partial(table.slice(start, end - start), by=(TASK_COLUMN, *functions.group_names))
         rows = partial.drop_columns([TASK_COLUMN])
         keys = encode_key([rows.column(name) for name in functions.group_names]).to_pylist()
-        merger = _Merger(functions, rows)
+        merger = _Merger(functions, rows, NO_KEYS)
         old = pa.array([store.get(key) for key in keys], pa.binary())
         store |= dict(zip(keys, merger(old).to_pylist(), strict=True))
         newest |= dict(zip(keys, functions.finish(merger.merged).to_pylist(), strict=True))

@@ -69,7 +69,7 @@ def newest_values(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]
     order = order_of_keys(names)
     if order is not None:
         names, kept = names.take(order), kept.take(order)
-    return names, values.take(kept)
+    return names, _binary(values).take(kept)
 
 
 def warm_up() -> None:
@@ -80,8 +80,9 @@ def warm_up() -> None:
     block_kernels.warm_up()
 
 
-def _binary(keys: pa.Array) -> pa.Array:
-    return keys.cast(pa.binary()) if pa.types.is_large_binary(keys.type) else keys
+def _binary(array: pa.Array) -> pa.Array:
+    """With offsets of 32 bits, as compiled loops take them."""
+    return array.cast(pa.binary()) if pa.types.is_large_binary(array.type) else array
 
 
 @njit(cache=True, nogil=True)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from penstock.errors import StateError
 from penstock.spark.runtime.row_kernels import copy_spans
 
-__all__ = ["Bytes", "Positions", "array_of_spans", "null_bitmap", "read_only", "spans_of"]
+__all__ = ["Bytes", "Positions", "array_of_spans", "null_bitmap", "spans_of"]
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
 
-def read_only(data: Bytes) -> Bytes:
+def _read_only(data: Bytes) -> Bytes:
     """The same bytes, not to be written: one type for numba, wherever they come from."""
     view = data.view()
     view.flags.writeable = False
@@ -26,10 +26,10 @@ def spans_of(array: pa.Array) -> tuple[Bytes, Positions, Positions]:
     """(bytes, where each value begins, its size) of a binary or string array with 32-bit offsets."""
     _nulls, offset_buffer, body = array.buffers()
     if offset_buffer is None or len(array) == 0:
-        return read_only(np.zeros(1, np.uint8)), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64)
+        return _read_only(np.zeros(1, np.uint8)), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64)
     offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
-    return read_only(data), offsets[:-1], np.diff(offsets)
+    return _read_only(data), offsets[:-1], np.diff(offsets)
 
 
 def array_of_spans(

@@ -111,6 +111,7 @@ class _Aggregate:
                 self._context.timed("aggregate", started)
                 started = time.perf_counter()
                 merged.append(self._merge(task, rows, reached[task.partition]))
+                self._send(merged[-1])
                 self._context.timed("state", started)
                 if sum(one.rows for one in merged) >= ENOUGH_OPEN:
                     yield from self._prepare(merged)
@@ -129,7 +130,7 @@ class _Aggregate:
         raise PenstockError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")
 
     def _merge(self, task: TaskPlan, rows: pa.Table | None, reached: dict[str, int]) -> _Merged:
-        """The rows in the task's store, and on their way to its changelog."""
+        """The rows in the task's store; open."""
         context, aggregate, functions = self._context, self._step.aggregate, self._functions
         store = open_store(context, aggregate, task.partition)
         position = StorePosition(batch=context.plan.batch, input_offsets=reached, changelog_offset=0)
@@ -139,15 +140,14 @@ class _Aggregate:
         order = order_of_keys(keys)
         if order is not None:
             rows, keys = rows.take(order), keys.take(order)
-        merger = _Merger(functions, rows)
-        merged = _Merged(task.partition, store.merge(task.committed, position, keys, merger), merger)
-        try:
-            producer = producer_for(context)
-            producer.send(aggregate.changelog_topic, task.partition, keys, merger.encoded, timestamps_ms=now_ms())
-        except BaseException:
-            merged.batch.abandon()
-            raise
-        return merged
+        merger = _Merger(functions, rows, keys)
+        return _Merged(task.partition, store.merge(task.committed, position, keys, merger), merger)
+
+    def _send(self, merged: _Merged) -> None:
+        """What changed, on its way to the changelog."""
+        if merged.merger is not None:
+            topic, keys, values = self._step.aggregate.changelog_topic, merged.merger.keys, merged.merger.encoded
+            producer_for(self._context).send(topic, merged.partition, keys, values, timestamps_ms=now_ms())
 
     def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
         """Wait for the changelogs, once; prepare the stores; the rows that changed. Nothing is open afterwards."""
@@ -184,8 +184,8 @@ class _Aggregate:
 class _Merger:
     """Stored values and the micro-batch's partials become the new values, in the order of the partials."""
 
-    def __init__(self, functions: AggregateFunctions, rows: pa.Table) -> None:
-        self._functions, self._rows = functions, rows
+    def __init__(self, functions: AggregateFunctions, rows: pa.Table, keys: pa.Array) -> None:
+        self._functions, self._rows, self.keys = functions, rows, keys
         self.merged: pa.Table = rows
         self.encoded: pa.Array = pa.array([], pa.binary())
 
