@@ -7,8 +7,9 @@ member, on Apache Kafka 4.3.1 as the same member by the id in its state director
 
 For every input partition the commits are watched (under exactly once records are seen with the commit, never before);
 told is the longest time without one, for tasks that stayed with one member all the while and for those that did not,
-beside the longest in a time of quiet. It passes when every instance has tasks again, with ids the very same ones while
-no other member ever had other tasks or another epoch than before, and nothing was lost or repeated.
+beside the longest in a time of quiet, and the longest while a Spark that belongs to nobody starts on this machine: what
+a start costs its neighbours, whoever they are. It passes when every instance has tasks again, with ids the very same
+ones while no other member ever had other tasks or another epoch than before, and nothing was lost or repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import itertools
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -38,6 +40,15 @@ Task = tuple[str, int]
 SESSION_S = 300.0  # longer than any restart on a busy machine
 LOOK_S = 0.02
 QUIET_S = 10.0
+# About what an instance does until it joins: a JVM, a session, Python workers that import what ours do, a few jobs.
+NOBODY = """
+from penstock.spark import session
+spark = session("nobody")
+rows = spark.range(0, 4000, 1, 4).mapInArrow(lambda batches: batches, "id long")
+for _ in range(3):
+    rows.selectExpr("id % 7 AS k", "id").groupBy("k").count().collect()
+spark.stop()
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +213,36 @@ def restarted(world: World, watch: Watch, admin: Admin, instance: Instance, *, a
     return result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rests:
+    """The longest of any partition, in seconds, while nobody restarts."""
+
+    quiet_s: float = 0.0
+    beside_a_start_s: float = 0.0  # of a Spark without a part in the group
+
+
+def rests_of_nobody(world: World, watch: Watch, admin: Admin, quiet_s: float) -> Rests:
+    """What the restarts are to be compared with."""
+
+    def longest(since: float) -> float:
+        return watch.longest_rest(since, time.monotonic(), admin.committed_offsets(GROUP))
+
+    began = time.monotonic()
+    world.rest(quiet_s)
+    quiet = longest(began)
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-c", NOBODY], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as spark:
+        world.wait_for(lambda: spark.poll() is not None, "a Spark of nobody has started and ended")
+    rests = Rests(quiet_s=quiet, beside_a_start_s=longest(began))
+    world.note(
+        f"longest rest of any partition: {quiet:.2f} s in quiet, {rests.beside_a_start_s:.2f} s while "
+        f"a Spark of nobody starts and ends beside it ({time.monotonic() - began:.0f} s)"
+    )
+    return rests
+
+
 def rolling_restart(
     broker: Broker,
     directory: Path,
@@ -210,11 +251,11 @@ def rolling_restart(
     quiet_s: float = QUIET_S,
     feed_per_second: int = 100,
     are_static: bool = True,
-) -> tuple[list[Restart], float, list[str]]:
-    """The restarts, the longest rest of any partition in a time of quiet before them, and what was wrong."""
+) -> tuple[list[Restart], Rests, list[str]]:
+    """The restarts, the longest rests before them, and what was wrong."""
     world = World(broker, directory, instances=instances, feed_per_second=feed_per_second, are_static=are_static)
     restarts: list[Restart] = []
-    quiet_rest_s = 0.0
+    rests = Rests()
     try:
         world.start()
         watch = Watch(broker.bootstrap_servers)
@@ -223,10 +264,7 @@ def rolling_restart(
             world.await_work(300)
             watch.start()
             try:
-                began = time.monotonic()
-                world.rest(quiet_s)
-                quiet_rest_s = watch.longest_rest(began, time.monotonic(), admin.committed_offsets(GROUP))
-                world.note(f"quiet: longest rest of any partition {quiet_rest_s:.2f} s")
+                rests = rests_of_nobody(world, watch, admin, quiet_s)
                 for instance in world.instances:
                     if world.failures:
                         break
@@ -242,7 +280,7 @@ def rolling_restart(
         world.fail(str(error))
     finally:
         world.close()
-    return restarts, quiet_rest_s, world.failures
+    return restarts, rests, world.failures
 
 
 def _judged(restarts: Iterable[Restart], bootstrap_servers: str) -> list[Restart]:
@@ -280,10 +318,11 @@ def main() -> int:
     directory = new_directory()
     print(f"everything is in {directory}", flush=True)
     with broker_of(arguments.broker, directory, session_s=SESSION_S) as broker:
-        restarts, quiet_s, failures = rolling_restart(
+        restarts, rests, failures = rolling_restart(
             broker, directory, instances=arguments.instances, are_static=not arguments.dynamic
         )
-    print(f"longest without a record in {QUIET_S:.0f} s of quiet: {quiet_s:.2f} s")
+    print(f"longest without a record in {QUIET_S:.0f} s of quiet: {rests.quiet_s:.2f} s")
+    print(f"longest without a record while a Spark of nobody starts beside it: {rests.beside_a_start_s:.2f} s")
     for one in restarts:
         print(one)
     print("passed" if not failures else "FAILED\n" + "\n".join(failures) + f"\nlogs, state and data are in {directory}")

@@ -6,6 +6,8 @@ everything else is asked over HTTP, as its interactive queries are.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import signal
 import subprocess
@@ -98,7 +100,8 @@ class WordCount:
 
     def close(self) -> int:
         """`KafkaStreams.close()`: it commits and leaves. The exit code."""
-        self.ask("close")
+        with contextlib.suppress(http.client.RemoteDisconnected):  # it was gone before it had answered
+            self.ask("close")
         return self.ended()
 
     def ended(self, within: float = 60) -> int:

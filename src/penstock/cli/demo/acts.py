@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,24 @@ def run_demo(options: DemoOptions) -> int:
             talk(f"kept: {stage.directory}")
 
 
+def _read_aside() -> Future[FlightYear]:
+    """The year, read in a thread that nobody waits for at the end.
+
+    It imports pandas, by way of Arrow. A Ctrl-C that meets an import of the main thread can leave CPython's import
+    lock behind, and a thread that imports then stands still for ever.
+    """
+    year: Future[FlightYear] = Future()
+
+    def read() -> None:
+        try:
+            year.set_result(load_year())
+        except BaseException as error:  # noqa: BLE001 - handed to who asks for the year
+            year.set_exception(error)
+
+    threading.Thread(target=read, name="flights", daemon=True).start()
+    return year
+
+
 class _Demo:
     """Mutable: what the acts hand on to each other."""
 
@@ -74,16 +93,14 @@ class _Demo:
             style="bold",
         )
         screen.line()
-        with ThreadPoolExecutor(1) as reader:
-            # Reading 31 MB of CSV takes seconds; Spark takes longer to start.
-            year = reader.submit(load_year)
-            self._set_up()
-            try:
-                self._start_applications()
-                sight = self._play_year(self._loaded(year))
-            finally:
-                if self.observer is not None:
-                    self.observer.stop()
+        year = _read_aside()  # Spark takes longer to start
+        self._set_up()
+        try:
+            self._start_applications()
+            sight = self._play_year(self._loaded(year))
+        finally:
+            if self.observer is not None:
+                self.observer.stop()
         return self._prove(year.result(), sight.airports)
 
     # Act 1: the house.
