@@ -106,7 +106,7 @@ def penstock_broker(fsync: str, directory: str | None = None) -> Iterator[Conten
 def apache_kafka(fsync: str = "never") -> Iterator[Contender]:
     """`never` is Kafka's default: it leaves that to the operating system. `always`: `log.flush.interval.messages=1`."""
     properties = {"log.flush.interval.messages": 1} if fsync == "always" else {}
-    with FullSizeKafka(properties=properties) as broker:
+    with FullSizeKafka(properties=properties, jvm=()) as broker:
         assert broker._process is not None
         pid, address = broker._process.pid, broker.bootstrap_servers
         yield Contender(name="Apache Kafka 4.3.1", fsync=fsync, pid=pid, bootstrap_servers=address)

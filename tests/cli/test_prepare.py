@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import penstock_process
+from tests.longer import longer
 
 from penstock.spark.class_archive import archive_options, archive_path
 
@@ -84,6 +85,7 @@ def test_a_prepared_jvm_maps_its_archive() -> None:
     assert not re.search("cds|archive", told.stderr)
 
 
+@longer
 @pytest.mark.spark
 @pytest.mark.slow
 def test_an_archive_of_no_use_is_ignored_in_silence(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.client.running_consumers import PATIENCE_S
+from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
 __all__ = ["FOREIGN", "ForeignConsumer", "kafka_python_consumer"]
@@ -190,8 +191,8 @@ class JavaConsumer(ForeignConsumer):
     protocols = ("classic", "consumer")
 
     def consume(self) -> None:
-        classpath = f"{compiled(Path(__file__).parent / 'java_consumer')}:{kafka_jars(TOOLS_VERSION)}/*"
-        command = [java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, "GroupMember"]
+        classpath = f"{kafka_jars(TOOLS_VERSION)}/*:{compiled(Path(__file__).parent / 'java_consumer')}"
+        command = [java(), "-Xmx128m", *JVM_OF_SECONDS, *archived(TOOLS_VERSION), "-cp", classpath, "GroupMember"]
         command += [self.servers, self.group, self.topic, f"group.protocol={self.protocol}"]
         if self.protocol == "classic":
             names = {"range": "Range", "roundrobin": "RoundRobin", "sticky": "Sticky"}

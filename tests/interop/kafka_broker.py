@@ -21,11 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
+from tests.interop.kafka_jars import TOOLS_VERSION, class_archive, java, kafka_jars
 
 __all__ = ["KafkaBroker", "run_tool"]
 
 START_TIMEOUT_S = 90
+JVM_OF_SECONDS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _API_VERSIONS, _METADATA = 18, 3
 
 
@@ -36,12 +37,30 @@ def run_tool(
 
     A failure shows what the tool said.
     """
-    command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars(TOOLS_VERSION)}/*", main_class]
+    command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", *archived(TOOLS_VERSION)]
+    command += ["-cp", f"{kafka_jars(TOOLS_VERSION)}/*", main_class]
     out = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
     if check and out.returncode != 0:
         said = out.stdout + out.stderr
         raise AssertionError(f"{main_class} {' '.join(arguments)} ended with {out.returncode}:\n{said}")
     return out.stdout + out.stderr if with_errors else out.stdout
+
+
+def archived(version: str) -> list[str]:
+    """Options for a JVM with all of Kafka's jars; the first time a broker runs for them."""
+    kafka_jars(version)  # before the lock that both need
+
+    def train(options: list[str]) -> None:
+        broker = KafkaBroker(version, jvm=options)
+        try:
+            broker.format()
+            broker.start()
+            broker.stop(timeout_s=300)
+        finally:
+            broker.kill()
+            shutil.rmtree(broker.directory, ignore_errors=True)
+
+    return class_archive(version, train)
 
 
 def free_ports(count: int) -> list[int]:
@@ -63,14 +82,19 @@ class KafkaBroker:
         *,
         listeners: Mapping[str, str] | None = None,
         scram_users: Sequence[str] = (),
+        jvm: Sequence[str] | None = None,
     ) -> None:
-        """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them."""
+        """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them.
+
+        `jvm`: what the broker's JVM is told beside; None: to take its classes from an archive.
+        """
         self.version = version
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.log_directory = self.directory / "data"
         self.port, controller = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = kafka_jars(version)
+        self._jvm = archived(version) if jvm is None else list(jvm)
         self._properties = self.directory / "server.properties"
         self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
         self._scram_users = tuple(scram_users)
@@ -134,7 +158,7 @@ class KafkaBroker:
         """Start the formatted broker."""
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self._command("kafka.Kafka", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"), str(self._properties)],
+                [*self._command("kafka.Kafka", *JVM_OF_SECONDS, *self._jvm), str(self._properties)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
@@ -164,12 +188,12 @@ class KafkaBroker:
         except (OSError, struct.error):
             return False
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 30) -> None:
         """SIGTERM and wait: a clean shutdown."""
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(timeout=30)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
             self._process = None

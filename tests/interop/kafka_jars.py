@@ -24,6 +24,7 @@ __all__ = [
     "TOOLS_VERSION",
     "VERSIONS",
     "KafkaUnavailable",
+    "class_archive",
     "compiled",
     "java",
     "kafka_jars",
@@ -107,14 +108,30 @@ def compiled(sources: Path) -> Path:
     return _made_once(f"classes-{digest}", lambda target: _compile(files, libraries, compiler, target))
 
 
+def class_archive(version: str, train: Callable[[list[str]], None]) -> list[str]:
+    """What a JVM with these jars as its class path is told, so that it starts in half the time.
+
+    `train` runs one to its end with the options it gets, once: its classes are kept (as `penstock prepare` does).
+    """
+    silent = "-Xlog:cds*=off"
+
+    def make(target: Path) -> None:
+        aside = target.with_suffix(".new")
+        aside.unlink(missing_ok=True)
+        train([f"-XX:ArchiveClassesAtExit={aside}", silent])
+        aside.rename(target)
+
+    return [f"-XX:SharedArchiveFile={_made_once(f'{version}.jsa', make)}", silent]
+
+
 def _made_once(name: str, make: Callable[[Path], None]) -> Path:
     target = JARS / name
-    if target.is_dir():
+    if target.exists():
         return target
     JARS.mkdir(exist_ok=True)
     with (JARS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once download once
-        if not target.is_dir():
+        if not target.exists():
             make(target)
     return target
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
 __all__ = ["CONSUMER_GROUPS", "GROUPS", "STREAMS_GROUPS", "TOPICS", "Told", "ToolServer"]
@@ -34,7 +35,7 @@ class ToolServer:
     """A context manager. One command at a time."""
 
     def __init__(self) -> None:
-        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = [java(), "-Xmx256m", *JVM_OF_SECONDS, *archived(TOOLS_VERSION)]
         command += ["-cp", f"{kafka_jars(TOOLS_VERSION)}/*", str(SOURCE)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.spark.application.processes import until
 
@@ -171,7 +172,7 @@ class AdminShell:
 
 
 def _java_command(main_class: str, libraries: str) -> list[str]:
-    classpath = f"{compiled(SOURCES)}:{kafka_jars(libraries)}/*"
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    classpath = f"{kafka_jars(libraries)}/*:{compiled(SOURCES)}"  # an archive is for what comes first
+    options = ["-Xmx256m", *JVM_OF_SECONDS, *(archived(libraries) if libraries == TOOLS_VERSION else ())]
     options += [f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.properties'}"]
     return [java(), *options, "-cp", classpath, f"penstock.interop.{main_class}"]

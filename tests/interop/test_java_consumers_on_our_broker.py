@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, Told, ToolServer
 from tests.longer import longer
@@ -86,7 +87,7 @@ class ConsoleConsumer:
 
     def __init__(self, cluster: Cluster, output: Path, group: str, **properties: object) -> None:
         given = [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
-        command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = [java(), "-Xmx128m", *JVM_OF_SECONDS, *archived(TOOLS_VERSION)]
         command += ["-cp", f"{kafka_jars(TOOLS_VERSION)}/*", CONSUMER]
         command += ["--bootstrap-server", cluster.servers, "--topic", "t", "--group", group, "--from-beginning"]
         for each in ("session.timeout.ms=2000", "heartbeat.interval.ms=300", *given):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 
@@ -42,8 +43,8 @@ class JavaMember:
     """A process. `has`: the partitions it said it has last; `read`: how many records it has read."""
 
     def __init__(self, servers: str, group: str, wanted: str, **settings: str) -> None:
-        command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        command += ["-cp", f"{compiled(SOURCES)}:{kafka_jars(TOOLS_VERSION)}/*", "ModernConsumer"]
+        command = [java(), "-Xmx128m", *JVM_OF_SECONDS, *archived(TOOLS_VERSION)]
+        command += ["-cp", f"{kafka_jars(TOOLS_VERSION)}/*:{compiled(SOURCES)}", "ModernConsumer"]
         command += [servers, group, wanted, *(f"{name.replace('_', '.')}={each}" for name, each in settings.items())]
         self.has: set[str] = set()
         self.read = 0

@@ -19,7 +19,7 @@ from penstock.simulator.simulation import KINDS, simulate
 from penstock.simulator.story import Outcome
 
 FEW = 3
-MANY = {"streams": 50, "consumer": 25, "classic": 40, "mixed": 20}
+MANY = {"streams": 35, "consumer": 20, "classic": 30, "mixed": 15}
 SEEDS = os.environ.get("PENSTOCK_SEEDS", "1000" if LONG else None)
 FIRST = int(os.environ.get("PENSTOCK_FIRST_SEED", "1000"))
 FOUND = [

@@ -29,9 +29,10 @@ from tests.spark.application.standing_jvm import standing_jvm
 
 from penstock.client.admin import Admin
 
-__all__ = ["CrashFile", "crash_at_each", "crashing_application"]
+__all__ = ["BEFORE", "CrashFile", "crash_at_each", "crashing_application"]
 
 GROUP = "each-flight"
+WORK_BETWEEN = 300  # flights committed after each crash
 BEFORE = {  # what has to go wrong first
     "in the undo of a store": ("a store was prepared",),
     "driver, in undo": ("after the flush, before the job ends",),
@@ -107,7 +108,7 @@ def _crash_at_each(
                 at = sum(admin.committed_offsets(GROUP).values())
                 if application.process.poll() is not None:
                     application.start()
-                until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + 500,
+                until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + WORK_BETWEEN,
                       f"at work again after: {point}", application, broker)  # fmt: skip
                 print(f"{point}: {time.monotonic() - began:.1f} s")
             sent = feed.stop()
