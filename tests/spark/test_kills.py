@@ -147,6 +147,29 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
     assert_right(broker, sent, guarantee)
 
 
+@pytest.mark.parametrize("at_rest", [True, pytest.param(False, marks=longer)], ids=["at rest", "at work"])
+def test_an_application_whose_jvm_is_killed_ends_and_says_so(start_broker, start_application, at_rest) -> None:
+    """At rest there is no micro-batch that would notice."""
+    broker = start_broker()
+    application = start_application(broker, "a")
+    with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
+        until(lambda: application.open_tasks == TASKS, "all open", application, broker)
+        if not at_rest:
+            feed.run()
+            at_work(admin, application, broker)
+        family = descendants(application.pid)
+        (jvm,) = (each.pid for each in family if b"java" in command_of(each.pid).split(b"\0")[0])
+        os.kill(jvm, signal.SIGKILL)
+        killed_at = time.monotonic()
+        until(lambda: not active_tasks(group(admin, GROUP)), "out of the group", application, broker)
+        left_s = time.monotonic() - killed_at
+        assert application.process.wait(60) == 1
+        print(f"\nleft {left_s:.2f} s after its JVM was killed, ended after {time.monotonic() - killed_at:.2f} s")
+    assert left_s < SESSION_S / 2
+    assert f"Spark's JVM, process {jvm}, was killed by signal 9" in application.log.read_text()
+    until(lambda: not still_alive(family), "no process left of it", application)
+
+
 @longer  # a crash point of `test_commit_path_crashes`, with the guardian gone as well
 def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_application, to_end, tmp_path) -> None:
     """Nobody is left to end its transactions, whose time is long: who starts in its state directory does it.

@@ -34,6 +34,7 @@ from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, Exactl
 from penstock.spark.runtime.batch_limits import BatchLimits
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
 from penstock.spark.runtime.chains import build_chains, shared_topics, source_topics
+from penstock.spark.runtime.driver_jvm import DriverJvm
 from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.local_state import LocalState
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
@@ -92,6 +93,7 @@ class ApplicationRuntime:
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
         self.state = LocalState(self)
+        self._jvm = DriverJvm(self.spark)
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -120,7 +122,8 @@ class ApplicationRuntime:
         self._stop.set()
 
     def fail(self, error: PenstockError) -> None:
-        """End the application with this error; the first one counts."""
+        """End the application with this error; the first one counts, unless Spark's JVM is gone: that explains it."""
+        error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
         with self._lock:
             if self.error is None:
                 self.error = error
@@ -300,9 +303,7 @@ class ApplicationRuntime:
             security=self.security.to_settings(),
         )
         self._link = GuardianLink.start(settings)
-        jvm = self.spark.sparkContext._jvm
-        assert jvm is not None
-        self._link.watch_process(int(jvm.java.lang.ProcessHandle.current().pid()))
+        self._link.watch_process(self._jvm.pid)
         if self.state.replicas is not None:
             self._link.watch_process(self.state.replicas.pid)
 
@@ -390,6 +391,8 @@ class ApplicationRuntime:
     def _tick(self) -> None:
         """Progress is every runner's: one that hangs must not be hidden by the others."""
         assert self._link is not None
+        if (gone := self._jvm.end()) is not None:
+            raise gone
         now = time.monotonic()
         slowest = min(runner.last_turn for runner in self.runners.values())
         if now - slowest < self._max_poll_ms / 1000:

@@ -1,0 +1,43 @@
+"""Spark's JVM as the driver sees it. A micro-batch would notice that it is gone; an idle application would not."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DriverJvm"]
+
+DYING_S = 0.5  # its sockets are closed before it has an exit code
+
+
+class DriverJvm:
+    """Of the session's process. Where the JVM has started Python (spark-submit), nobody outlives it: never gone."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        assert context._jvm is not None
+        self.pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
+        self._process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
+
+    def end(self, *, may_be_dying: bool = False) -> PenstockError | None:
+        """How it ended; None while it runs. `may_be_dying`: something else says so, wait a moment for it."""
+        if self._process is None:
+            return None
+        try:
+            code = self._process.wait(DYING_S if may_be_dying else 0)
+        except subprocess.TimeoutExpired:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return PenstockError(
+            "jvm-died",
+            f"Spark's JVM, process {self.pid}, {how}",
+            "start the application again, it goes on where it stopped; signal 9 is often the kernel's, out of memory: "
+            "see its log, and spark.driver.memory",
+            pid=self.pid,
+            exit_code=code,
+        )
