@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 
@@ -101,7 +102,7 @@ class Load:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("idempotent", [pytest.param(False, marks=longer), True])
 def test_kill_9_under_load_loses_no_acknowledged_record(idempotent: bool, broker_process: Callable[..., Any]) -> None:
     broker = broker_process(log_segment_bytes=1_000_000)
     create(broker.bootstrap_servers, "t", 4)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import penstock_process
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 
@@ -45,7 +46,7 @@ def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
     ("application", "code", "words"),
     [
         ("two.py", "app-missing", "several StreamsApps: app, other"),
-        ("two.py:third", "app-missing", "no StreamsApp called third"),
+        pytest.param("two.py:third", "app-missing", "no StreamsApp called third", marks=longer),
         ("none.py", "app-missing", "no StreamsApp"),
         ("broken.py", "user-code", "NameError: name 'undefined' is not defined"),
     ],

@@ -86,7 +86,7 @@ class KafkaBroker:
     ) -> None:
         """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them.
 
-        `jvm`: what the broker's JVM is told beside; None: to take its classes from an archive.
+        `jvm`: what the broker's JVM is told beside; None: to take its classes from an archive, where that pays.
         """
         self.version = version
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
@@ -94,7 +94,7 @@ class KafkaBroker:
         self.port, controller = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = kafka_jars(version)
-        self._jvm = archived(version) if jvm is None else list(jvm)
+        self._jvm = list(jvm) if jvm is not None else archived(version) if version == TOOLS_VERSION else []
         self._properties = self.directory / "server.properties"
         self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
         self._scram_users = tuple(scram_users)

@@ -5,6 +5,7 @@ import logging
 import threading
 
 import pytest
+from tests.longer import longer
 
 from penstock.client.admin import Admin
 from penstock.client.network_client import NetworkClient
@@ -113,6 +114,7 @@ def test_two_branches_and_dead_letters_share_a_topic_in_one_transaction(broker, 
     assert told == sorted([f"{'low' if n < 50 else 'high'} {n}" for n in range(100)] * 2)
 
 
+@longer  # `test_failures` has one, and state that goes back with it
 def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, running):
     broker.create_topics({"numbers": 2})
     for partition in (0, 1):
@@ -187,6 +189,7 @@ def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker,
     )
 
 
+@longer
 def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, flights):
     """The guardian knows the ids; what it would do at the death of the driver is done here while that lives."""
     app = running(flights.count_by_origin(make_app("sum")))

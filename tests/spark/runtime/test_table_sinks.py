@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.longer import longer
 
 from penstock.client.admin import Admin
 from penstock.client.transactions import Transactions
@@ -40,7 +41,7 @@ def wanted(numbers):
     return [n for n in numbers if n % 10 != 3]
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=longer)])
 def test_rows_of_several_runs(broker, make_app, flights, tmp_path, spark, guarantee):
     table = tmp_path / "table"
     for start in range(0, 300, 100):
