@@ -52,13 +52,25 @@ spark.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """The longest time between two commits of a partition: of which one, and how many seconds after the beginning."""
+
+    seconds: float = 0.0
+    where: TopicPartition = ("", -1)
+    after_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s ({self.where[0]}-{self.where[1]}, {self.after_s:.1f} s after the SIGTERM)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """One instance, in seconds: how long it took to stop, to have its tasks open again, and the longest rests."""
 
     instance: str
     stop_s: float
     start_s: float
-    stayed_rest_s: float
+    stayed: Rest
     moved_rest_s: float
     moved: int  # tasks that were not with one member all the while
     flights: range  # sent meanwhile
@@ -68,7 +80,7 @@ class Restart:
     def __str__(self) -> str:
         return (
             f"{self.instance}: stopped in {self.stop_s:.1f} s, everything open {self.start_s:.1f} s later; longest "
-            f"without a record: tasks that stayed {self.stayed_rest_s:.2f} s, the {self.moved} others "
+            f"without a record: tasks that stayed {self.stayed}, the {self.moved} others "
             f"{self.moved_rest_s:.2f} s; of {len(self.flights)} flights {self.lost} lost, {self.repeated} repeated"
         )
 
@@ -95,14 +107,14 @@ class Watch(threading.Thread):
         self._over.set()
         self.join(30)
 
-    def longest_rest(self, began: float, ended: float, partitions: Iterable[TopicPartition]) -> float:
-        """The longest time between two commits of a partition that was at work between these moments."""
-        longest = 0.0
+    def longest_rest(self, began: float, ended: float, partitions: Iterable[TopicPartition]) -> Rest:
+        """Of the partitions that were at work between these moments."""
+        longest = Rest()
         for where in partitions:
             times = [when for when in self._moved.get(where, ()) if began <= when <= ended]
-            if times:
-                marks = [began, *times, ended]
-                longest = max(longest, *(after - before for before, after in itertools.pairwise(marks)))
+            for before, after in itertools.pairwise([began, *times, ended] if times else []):
+                if after - before > longest.seconds:
+                    longest = Rest(seconds=after - before, where=where, after_s=before - began)
         return longest
 
 
@@ -204,8 +216,8 @@ def restarted(world: World, watch: Watch, admin: Admin, instance: Instance, *, a
         instance=instance.name,
         stop_s=stopped - began,
         start_s=back - stopped,
-        stayed_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, stayed)),
-        moved_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, owners.tasks - stayed)),
+        stayed=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, stayed)),
+        moved_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, owners.tasks - stayed)).seconds,
         moved=len(owners.tasks - stayed),
         flights=range(first, world.feed.next),
     )
@@ -225,7 +237,7 @@ def rests_of_nobody(world: World, watch: Watch, admin: Admin, quiet_s: float) ->
     """What the restarts are to be compared with."""
 
     def longest(since: float) -> float:
-        return watch.longest_rest(since, time.monotonic(), admin.committed_offsets(GROUP))
+        return watch.longest_rest(since, time.monotonic(), admin.committed_offsets(GROUP)).seconds
 
     began = time.monotonic()
     world.rest(quiet_s)
@@ -313,6 +325,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
     parser.add_argument("--instances", type=int, default=3)
     parser.add_argument("--dynamic", action="store_true", help="without group.instance.id: tasks move")
+    parser.add_argument("--keep", action="store_true", help="leave logs, state and data behind in any case")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     directory = new_directory()
@@ -328,7 +341,8 @@ def main() -> int:
     print("passed" if not failures else "FAILED\n" + "\n".join(failures) + f"\nlogs, state and data are in {directory}")
     if failures:
         return 1
-    shutil.rmtree(directory, ignore_errors=True)
+    if not arguments.keep:
+        shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 
