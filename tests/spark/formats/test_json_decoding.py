@@ -181,7 +181,7 @@ def record_bytes(draw):
 
 
 # Each example is a Spark job: many records in few examples, and no shrinking.
-@settings(max_examples=3, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(values=st.lists(record_bytes(), min_size=100, max_size=200))
 def test_generated_records(spark, values):
     assert_same(spark, values, DDL)

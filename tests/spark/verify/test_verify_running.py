@@ -6,6 +6,7 @@ import json
 
 import pytest
 from pyspark.sql import functions as F
+from tests.longer import longer
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.spark.streams_app import StreamsApp
@@ -21,6 +22,7 @@ def broker():
         yield running
 
 
+@longer  # the demo, the README's program, chaos and crash points end with `verify`, too
 def test_everything_at_once(spark, broker, tmp_path):
     app = StreamsApp(
         "everything",
