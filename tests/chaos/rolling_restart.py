@@ -70,6 +70,7 @@ class Restart:
     instance: str
     stop_s: float
     start_s: float
+    first_commit_s: float  # of the last of its tasks, from then on
     stayed: Rest
     moved_rest_s: float
     moved: int  # tasks that were not with one member all the while
@@ -79,7 +80,8 @@ class Restart:
 
     def __str__(self) -> str:
         return (
-            f"{self.instance}: stopped in {self.stop_s:.1f} s, everything open {self.start_s:.1f} s later; longest "
+            f"{self.instance}: stopped in {self.stop_s:.1f} s, everything open {self.start_s:.1f} s later, at "
+            f"work on all of it after {self.first_commit_s:.1f} s more; longest "
             f"without a record: tasks that stayed {self.stayed}, the {self.moved} others "
             f"{self.moved_rest_s:.2f} s; of {len(self.flights)} flights {self.lost} lost, {self.repeated} repeated"
         )
@@ -107,6 +109,9 @@ class Watch(threading.Thread):
         self._over.set()
         self.join(30)
 
+    def commits_of(self, where: TopicPartition) -> list[float]:
+        return list(self._moved.get(where, ()))
+
     def longest_rest(self, began: float, ended: float, partitions: Iterable[TopicPartition]) -> Rest:
         """Of the partitions that were at work between these moments."""
         longest = Rest()
@@ -116,6 +121,11 @@ class Watch(threading.Thread):
                 if after - before > longest.seconds:
                     longest = Rest(seconds=after - before, where=where, after_s=before - began)
         return longest
+
+
+def has_worked(watch: Watch, since: float, partitions: Iterable[TopicPartition]) -> bool:
+    """Whether every one of them that ever was at work has had a commit since."""
+    return all(times[-1] > since for where in partitions if (times := watch.commits_of(where)))
 
 
 def tasks_of_members(found: StreamsGroupDescription) -> dict[str, tuple[int, Mapping[str, tuple[int, ...]]]]:
@@ -205,19 +215,23 @@ def restarted(world: World, watch: Watch, admin: Admin, instance: Instance, *, a
 
     world.wait_for(is_back, f"{instance.name} has its tasks again")
     back = time.monotonic()
+    mine_before = {(name, partition) for name, partitions in mine.items() for partition in partitions}
+    inputs = inputs_of(owners.before, mine_before)
+    world.wait_for(lambda: has_worked(watch, stopped, inputs), f"{instance.name} works on its tasks again")
+    working = time.monotonic()
     world.rest(1.0)
     now = group(admin, GROUP)
     found = tasks_of_members(now).get(instance.application.member_id or "", (0, {}))[1] if now is not None else {}
     if are_static and found != mine:
         world.fail(f"{instance.name} had {mine} and has {found} after its restart")
-    mine_before = {(name, partition) for name, partitions in mine.items() for partition in partitions}
     stayed = owners.stayed - mine_before  # where a member id is kept its tasks stay, and yet nobody works on them
     result = Restart(
         instance=instance.name,
         stop_s=stopped - began,
         start_s=back - stopped,
-        stayed=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, stayed)),
-        moved_rest_s=watch.longest_rest(began, back + 1.0, inputs_of(owners.before, owners.tasks - stayed)).seconds,
+        first_commit_s=working - back,
+        stayed=watch.longest_rest(began, working + 1.0, inputs_of(owners.before, stayed)),
+        moved_rest_s=watch.longest_rest(began, working + 1.0, inputs_of(owners.before, owners.tasks - stayed)).seconds,
         moved=len(owners.tasks - stayed),
         flights=range(first, world.feed.next),
     )
