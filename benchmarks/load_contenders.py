@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
+from penstock.cli.instances import free_port
 from penstock.client.admin import Admin
 from penstock.client.network_client import NetworkClient
 from penstock.errors import PenstockError
@@ -85,14 +85,13 @@ class FullSizeKafka(KafkaBroker):
 
 
 @contextlib.contextmanager
-def penstock_broker(fsync: str, directory: str | None = None) -> Iterator[Contender]:
-    """`fsync` as `penstock.flush.policy` has it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+def penstock_broker(fsync: str, directory: str | None = None, *, settings: Sequence[str] = ()) -> Iterator[Contender]:
+    """`fsync` as `penstock.flush.policy` has it; `settings`: others, NAME=VALUE."""
+    port = free_port("127.0.0.1")
     with tempfile.TemporaryDirectory(dir=directory) as data:
         command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", data, "--port", str(port)]
-        command += ["--override", f"penstock.flush.policy={fsync}"]
+        for setting in (f"penstock.flush.policy={fsync}", *settings):
+            command += ["--override", setting]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             address = f"127.0.0.1:{port}"

@@ -17,15 +17,18 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from load_contenders import Contender, apache_kafka, penstock_broker
 from produce_fetch import PARTITIONS, produce
+
+from penstock.cli.instances import free_port
+from penstock.protocol.array_bounds import unsigned_varint
 
 PRODUCE = 0
 TOLD_VERSION = 13  # of Produce: topics by their ids
@@ -73,24 +76,15 @@ def main() -> None:
 @contextlib.contextmanager
 def nothing_stored() -> Iterator[Contender]:
     """This program again, as a process of its own, in front of a broker that tells clients of it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    with tempfile.TemporaryDirectory() as data, socket.socket() as behind:
-        behind.bind(("127.0.0.1", 0))
-        real = int(behind.getsockname()[1])
-        behind.close()
-        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", data, "--port", str(real)]
-        command += ["--override", f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"]
-        broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        front = subprocess.Popen([sys.executable, __file__, "--front", str(port), str(real)])
+    port = free_port("127.0.0.1")
+    with penstock_broker("never", settings=[f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"]) as behind:
+        _, _, real = behind.bootstrap_servers.rpartition(":")
+        front = subprocess.Popen([sys.executable, __file__, "--front", str(port), real])
         try:
-            address = f"127.0.0.1:{port}"
-            yield Contender(name="nothing stored", fsync="never", pid=front.pid, bootstrap_servers=address)
+            yield replace(behind, name="nothing stored", pid=front.pid, bootstrap_servers=f"127.0.0.1:{port}")
         finally:
-            for process in (front, broker):
-                process.terminate()
-                process.wait()
+            front.terminate()
+            front.wait()
 
 
 def serve(port: int, real: int) -> None:
@@ -147,35 +141,25 @@ def _all_well(request: bytearray, at: int) -> bytes:
     told = bytearray(b"\x00\x00\x00\x00" + request[at + 4 : at + 8] + b"\x00")
     position = at + 10 + int.from_bytes(request[at + 8 : at + 10])  # behind the client id
     position += 1  # no tagged fields
-    name, position = _varint(request, position)
+    name, position = unsigned_varint(request, position)
     position += max(0, name - 1) + 6  # transactional id, acks, timeout
-    topics, position = _varint(request, position)
-    told += _as_varint(topics)
+    topics, behind = unsigned_varint(request, position)
+    told += request[position:behind]
+    position = behind
     for _ in range(topics - 1):
-        told += request[position : position + 16]
-        partitions, position = _varint(request, position + 16)
-        told += _as_varint(partitions)
+        partitions, behind = unsigned_varint(request, position + 16)
+        told += request[position:behind]  # the topic's id, and how many of its partitions follow
+        position = behind
         for _ in range(partitions - 1):
             # no error, base offset 0, no append time, log start 0, no record errors, no message, no tagged fields
             told += request[position : position + 4] + b"\0\0" + bytes(8) + b"\xff" * 8 + bytes(8) + b"\x01\0\0"
-            size, position = _varint(request, position + 4)
-            position += size - 1 + 1
+            size, position = unsigned_varint(request, position + 4)
+            position += size  # one less of records, and no tagged fields
         told += b"\0"
         position += 1
     told += b"\0\0\0\0\0"  # no throttling, no tagged fields
     told[:4] = (len(told) - 4).to_bytes(4)
     return bytes(told)
-
-
-def _varint(data: bytearray, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := data[at]) >= 0x80:
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-    return value | byte << shift, at + 1
-
-
-def _as_varint(value: int) -> bytes:
-    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80, value >> 7])
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ STARTS_SPARK = """
 from penstock.spark import session
 spark = session("prepared")
 assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
-jvm = spark.sparkContext._gateway.jvm
-print(jvm.java.lang.ProcessHandle.current().pid())
-print(open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/maps").read())
+print(open(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read())
 """
 
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.spark.class_archive import SILENT
+
 __all__ = [
     "OLD_STREAMS",
     "STREAMS_TESTS",
@@ -109,19 +111,18 @@ def compiled(sources: Path) -> Path:
 
 
 def class_archive(version: str, train: Callable[[list[str]], None]) -> list[str]:
-    """What a JVM with these jars as its class path is told, so that it starts in half the time.
+    """What a JVM with these jars as its class path is told, so that it has less to do at its start.
 
     `train` runs one to its end with the options it gets, once: its classes are kept (as `penstock prepare` does).
     """
-    silent = "-Xlog:cds*=off"
 
     def make(target: Path) -> None:
         aside = target.with_suffix(".new")
         aside.unlink(missing_ok=True)
-        train([f"-XX:ArchiveClassesAtExit={aside}", silent])
+        train([f"-XX:ArchiveClassesAtExit={aside}", SILENT])
         aside.rename(target)
 
-    return [f"-XX:SharedArchiveFile={_made_once(f'{version}.jsa', make)}", silent]
+    return [f"-XX:SharedArchiveFile={_made_once(f'{version}.jsa', make)}", SILENT]
 
 
 def _made_once(name: str, make: Callable[[Path], None]) -> Path:

@@ -15,25 +15,22 @@ from pathlib import Path
 
 from penstock import EmbeddedBroker
 from penstock.cli.application import configure_by_file, load_application
-from penstock.cli.demo.stage import TOPIC, example_path
-from penstock.client.configuration import without_client_settings
+from penstock.cli.demo.stage import TOPIC, example_path, spark_environment
 from penstock.errors import PenstockError
-from penstock.spark.class_archive import SILENT, archive_path
+from penstock.spark.class_archive import SILENT
 
 __all__ = ["make_archive", "train"]
 
 FLIGHTS = 400
-JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the archive is for any compiler and collector
 TRAINING_S = 600
 JVM_ENDS_WITHIN_S = 300
 
 
-def make_archive(java: str) -> Path:
-    """Where the new archive lies. Takes about as long as two starts of Spark.
+def make_archive(path: Path) -> None:
+    """Makes the archive at `path` (`archive_path`), which takes about as long as two starts of Spark.
 
     Others may use or make it meanwhile: it is written aside and moved into place. Raises PenstockError("not-prepared").
     """
-    path = archive_path(java)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".training-", dir=path.parent) as scratch:
@@ -42,13 +39,12 @@ def make_archive(java: str) -> Path:
             made.replace(path)
     except OSError as error:
         raise _not_prepared(f"{path.parent}: {error}") from error
-    return path
 
 
 def _train_apart(archive: Path, scratch: Path) -> None:
-    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {JVM_OF_SECONDS} -XX:ArchiveClassesAtExit={archive} {SILENT}"
-    # An archive cannot be made from one: to the training, the cache is empty.
-    environment = without_client_settings(os.environ) | {
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={archive} {SILENT}"
+    # An archive serves any compiler and collector, but cannot be made from one: to the training, the cache is empty.
+    environment = spark_environment() | {
         "SPARK_SUBMIT_OPTS": options.strip(),
         "PENSTOCK_CACHE_DIR": str(scratch),
     }

@@ -39,7 +39,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "verify": _entry("verify", _OURS, "Recompute an application as one Spark batch and compare."),
     "top": _entry("top", _OURS, "The live table of a streams group: who owns which tasks, and the lag."),
     "upgrade": _entry("upgrade", _OURS, "Make room for a changed topology; the group's positions are kept."),
-    "prepare": _entry("prepare", _OURS, "Let applications start in half the time on this machine."),
+    "prepare": _entry("prepare", _OURS, "Let applications start faster on this machine."),
     "broker": _entry("broker", _OURS, "Run the broker on one data directory."),
     "advise": _entry("advise", _OURS, "Findings on a client's configuration, with reasons, and a corrected file."),
     "explain": _entry("explain", _OURS, "The page of an error code, or of a rule of advise."),

@@ -71,12 +71,13 @@ def _alike(
         if (found := section[at + stride : end : stride]) != expected:
             most = min(most, _in_common(found, expected))
     same = [*range(key_length, value_length - max(key, 0)), *range(value_length, headers - max(value, 0)), headers]
+    times = range(timestamp, offset)
     if one_time:
-        same += range(timestamp, offset)
+        same += times
     for at in same:
         if unlike := section[at + stride : end : stride].lstrip(section[at : at + 1]):
             most = min(most, whole - len(unlike))
-    for at in range(timestamp, timestamp if one_time else offset):
+    for at in () if one_time else times:
         if unlike := section[at + stride : end : stride].lstrip(_LOW if at == offset - 1 else _HIGH):
             most = min(most, whole - len(unlike))
     return most

@@ -65,8 +65,7 @@ class FlightYear:
 def load_year(source: Path | None = None) -> FlightYear:
     """Reads `source` (None: the package's file). Raises PenstockError `extra-missing`."""
     with zipfile.ZipFile(source or _packaged()) as archive, archive.open("flights.csv") as raw:
-        names = raw.readline().decode().strip().split(",")
-        names = [name.strip('"') for name in names]
+        names = [name.strip('"') for name in raw.readline().decode().strip().split(",")]
         types = {name: pa.string() if name in _TEXT_COLUMNS else pa.int64() for name in names}
         table = csv.read_csv(
             raw,

@@ -22,6 +22,7 @@ __all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "spark_envir
 GROUP = "flight-delays"
 TOPIC = "flights"
 PARTITIONS = 8
+JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 HOST = "127.0.0.1"
 
 
@@ -107,7 +108,7 @@ def spark_environment() -> dict[str, str]:
     how his own brokers are reached: the demo's is on the loopback, in the clear."""
     from penstock.client.configuration import without_client_settings
 
-    return {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"} | without_client_settings(os.environ)
+    return {"JDK_JAVA_OPTIONS": JVM_OF_SECONDS} | without_client_settings(os.environ)
 
 
 def example_path() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,11 @@ class DriverJvm:
         """How it ended; None while it runs. `may_be_dying`: something else says so, wait a moment for it."""
         if self._process is None:
             return None
-        try:
-            code = self._process.wait(DYING_S if may_be_dying else 0)
-        except subprocess.TimeoutExpired:
+        code = self._process.poll()
+        if code is None and may_be_dying:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(DYING_S)
+        if code is None:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return PenstockError(
