@@ -118,6 +118,13 @@ _ROWS: Final = (
         "how long a micro-batch should take: below the two limits above, its size follows its time",
     ),
     _int(
+        "penstock.warm.up.records",
+        None,
+        0,
+        10,
+        "of each input topic, run through the SQL before the instance joins, nothing comes of them; 0: none",
+    ),
+    _int(
         "penstock.join.refresh.ms",
         None,
         0,

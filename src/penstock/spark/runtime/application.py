@@ -43,6 +43,7 @@ from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.status import write_status_of
 from penstock.spark.runtime.store import BatchKey, boot_id
 from penstock.spark.runtime.transaction_journal import TransactionJournal
+from penstock.spark.runtime.warm_up import warm_up
 from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ class ApplicationRuntime:
 
     def _build_runners(self) -> None:
         cores = int(self.app.config.get("penstock.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
+        most_records = int(self.app.config["penstock.warm.up.records"])
         self._chains_of: dict[str, int] = {}
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
@@ -273,9 +275,10 @@ class ApplicationRuntime:
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self._chains_of[name] = chains.count
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
-            jobs.warm_up(
-                self.plan(subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0))
+            nothing = self.plan(
+                subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
             )
+            warm_up(jobs, subtopology, nothing, Admin(self._client), most_records=most_records)
             self.runners[name] = SubtopologyRunner(self, subtopology, jobs, slots)
 
     def _most_tasks(self, subtopology: CompiledSubtopology) -> int:

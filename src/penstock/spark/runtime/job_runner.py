@@ -78,6 +78,11 @@ class JobRunner:
         """That of its restores: they run beside micro-batches, and are cancelled without them."""
         return f"{self.group}-restore"
 
+    @property
+    def has_probes(self) -> bool:
+        """Whether Spark SQL sees records before an aggregate or a sink does."""
+        return bool(self._chains.probes)
+
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
         with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
@@ -110,9 +115,11 @@ class JobRunner:
         for attempt in range(WARM_UP_TRIES):
             try:
                 with self._running(plan, "warm-up"):
-                    for prepared in (self._chains.main, *self._chains.probes, self._chains.restore):
+                    for prepared in (self._chains.main, self._chains.restore):
                         if prepared is not None:
-                            prepared.run()
+                            prepared.collect()
+                    for prepared in self._chains.probes:
+                        prepared.run()
             except BatchFailed as failed:
                 if attempt == WARM_UP_TRIES - 1 or failed.cause is not None or kind_of(failed.error) != "worker-lost":
                     raise failed.cause or user_error(failed.error, f"{self._name}: warming up failed") from failed
