@@ -85,6 +85,8 @@ class SubtopologyRunner:
             slots=slots,
             next_batch=self.next_batch,
             inputs=self._inputs,
+            internal=frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource)),
+            newest=self._newest_for,
             restore=self._restore if subtopology.aggregates else None,
             restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,
@@ -259,6 +261,10 @@ class SubtopologyRunner:
     def _is_wanted(self, request: OpenRequest) -> bool:
         with self._lock:
             return not self._stopping and request.number in self._opening.values()
+
+    def _newest_for(self, request: OpenRequest) -> AssignmentSnapshot:
+        with self._lock:
+            return self._wanted or self._newest or request.assignment
 
     def _take_opened(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
         with self._lock:

@@ -3,6 +3,10 @@
 Opening has a thread of its own per subtopology, so that a task which restores for a minute holds up no other. In it the
 order of `tried-on-kafka.md` 1.5: OffsetFetch (stable), then the changelog's end, then replay. What time mends is waited
 for as long as the tasks are wanted: a broker that is away, a transaction that somebody who died left open.
+
+`auto_offset_reset` is about the topics of the outside world; an internal topic is read from its beginning. "latest" is
+another place every time it is asked for, so the answer is committed before the task runs: whoever opens the task next,
+before or after its first micro-batch, goes on from there and leaves nothing out.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ from dataclasses import dataclass
 
 from penstock.client.admin import Admin
 from penstock.client.admin_results import CommittedOffset, OffsetAndTimestamp
-from penstock.client.group_offsets import fetch_committed
+from penstock.client.group_offsets import commit_offsets, fetch_committed
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, CannotConnect, PenstockError
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
 from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from penstock.spark.runtime.replicas import Brought
@@ -55,6 +59,8 @@ class TaskOpener:
         slots: int,
         next_batch: Callable[[], BatchKey],
         inputs: Callable[[NetworkClient, Iterable[int]], Mapping[int, tuple[TopicPartition, ...]]],
+        internal: frozenset[str],
+        newest: Callable[[OpenRequest], AssignmentSnapshot],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
         restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]], BatchKey], Brought] | None,
@@ -65,11 +71,12 @@ class TaskOpener:
         failed: Callable[[PenstockError], None],
         make_thread: Callable[..., threading.Thread],
     ) -> None:
-        """`bear` waits a little, and raises what no waiting mends."""
+        """`internal`: those of the inputs' topics that the application writes itself. `newest`: the assignment that
+        holds now. `bear` waits a little, and raises what no waiting mends."""
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
-        self._inputs = inputs
+        self._inputs, self._internal, self._newest = inputs, internal, newest
         self._restored, self._settle = restored, settle
         self._opened, self._failed = opened, failed
         self._wanted, self._bear = wanted, bear
@@ -115,6 +122,9 @@ class TaskOpener:
         while self._wanted(request):
             try:
                 return self._open(request)
+            except Fenced as error:  # by the epoch of a moment ago; whether the tasks are still ours is told soon
+                error.facts["retriable"] = True
+                self._bear(error)
             except (BrokerError, CannotConnect) as error:
                 if self._closing.is_set():
                     raise
@@ -123,7 +133,7 @@ class TaskOpener:
 
     def _open(self, request: OpenRequest) -> list[RunningTask]:
         inputs = self._inputs(self._client, request.partitions)
-        starts, committed = self._starts([where for mine in inputs.values() for where in mine])
+        starts, committed = self._starts(request, [where for mine in inputs.values() for where in mine])
         tasks = [
             RunningTask(
                 partition=partition,
@@ -185,7 +195,7 @@ class TaskOpener:
         return sum(report.changelog_records for report in reports.values())
 
     def _starts(
-        self, inputs: list[TopicPartition]
+        self, request: OpenRequest, inputs: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, CommittedOffset]]:
         """Committed offsets, where there is none what `auto_offset_reset` says; and what was found committed."""
         if not inputs:
@@ -198,11 +208,17 @@ class TaskOpener:
         admin = Admin(self._client)
         first = _offsets(admin.list_offsets(dict.fromkeys(inputs, "earliest")))
         if fresh:
-            found |= self._reset_offsets(admin, fresh, first)
+            found |= {where: first[where] for where in fresh}
+            if outside := [where for where in fresh if where[0] not in self._internal]:
+                found |= self._reset_offsets(request, admin, outside, first)
         return {where: self._inside(where, found[where], first[where]) for where in inputs}, committed
 
     def _reset_offsets(
-        self, admin: Admin, fresh: list[TopicPartition], first: Mapping[TopicPartition, int]
+        self,
+        request: OpenRequest,
+        admin: Admin,
+        fresh: list[TopicPartition],
+        first: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
         if self._reset == "none":
             raise BrokerError(
@@ -210,9 +226,12 @@ class TaskOpener:
                 f"the group {self._group_id} has no committed offset for {fresh[0][0]}-{fresh[0][1]}",
                 'Set auto_offset_reset="earliest" or "latest", or commit offsets for the group.',
             )
-        if self._reset == "latest":
-            return _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
-        return {where: first[where] for where in fresh}
+        if self._reset == "earliest":
+            return {where: first[where] for where in fresh}
+        ends = _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
+        member = self._newest(request)
+        commit_offsets(self._client, self._group_id, ends, member_id=member.member_id, member_epoch=member.member_epoch)
+        return ends
 
     def _inside(self, where: TopicPartition, committed: int, first: int) -> int:
         """Records that retention took before they were read are said, and passed over only when that was asked for."""

@@ -1,0 +1,102 @@
+"""Where a task begins without a committed position, and what of it stays when somebody else opens it next."""
+
+import queue
+import threading
+
+import pytest
+
+from penstock.client.admin import Admin
+from penstock.client.membership.assignment import AssignmentSnapshot
+from penstock.errors import BrokerError
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.runtime.task_opener import OpenRequest, TaskOpener
+
+INTERNAL = "counts-by-origin-repartition"
+WITHOUT_GROUP = AssignmentSnapshot(member_id="", member_epoch=-1)
+
+
+@pytest.fixture
+def topics(broker):
+    """Three records in partition 0 of a topic of the world and of one of ours."""
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics({INTERNAL: 1}, replication_factor=1)
+    for topic in ("flights", INTERNAL):
+        broker.produce(topic, [b"{}"] * 3, partition=0)
+    return broker
+
+
+@pytest.fixture
+def opened(topics):
+    """`opened(reset)` opens task 0 of the group "counts": its positions by topic, or the error."""
+
+    def open_once(reset, wanted_topics=("flights", INTERNAL)):
+        with Admin(topics.bootstrap_servers) as admin:
+            told = queue.Queue()
+            inputs = tuple((topic, 0) for topic in wanted_topics)
+            opener = TaskOpener(
+                name="by-origin",
+                group_id="counts",
+                client=admin.client,
+                auto_offset_reset=reset,
+                slots=1,
+                next_batch=lambda: BatchKey(incarnation="test", batch_id=0),
+                inputs=lambda _client, _partitions: {0: inputs},
+                internal=frozenset({INTERNAL}),
+                newest=lambda request: request.assignment,
+                restore=None,
+                restored=lambda _records: None,
+                bring_near=None,
+                settle=None,
+                opened=lambda _request, tasks: told.put(tasks[0].positions),
+                wanted=lambda _request: True,
+                bear=_raise,
+                failed=told.put,
+                make_thread=threading.Thread,
+            )
+            opener.open(OpenRequest(number=0, assignment=WITHOUT_GROUP, partitions=(0,)))
+            found = told.get(timeout=30)
+            opener.close()
+            if isinstance(found, Exception):
+                raise found
+            return {topic: offset for (topic, _), offset in found.items()}
+
+    return open_once
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("reset", "begins"),
+    [("earliest", {"flights": 0, INTERNAL: 0}), ("latest", {"flights": 3, INTERNAL: 0})],
+)
+def test_what_the_application_wrote_itself_is_read_whole(opened, reset, begins):
+    """Rows that another subtopology wrote before this one was opened are nobody else's to read."""
+    assert opened(reset) == begins
+
+
+def test_without_a_reset_only_the_worlds_topics_need_positions(opened):
+    with pytest.raises(BrokerError, match="no committed offset for flights-0"):
+        opened("none")
+    assert opened("none", wanted_topics=(INTERNAL,)) == {INTERNAL: 0}
+
+
+def test_the_latest_is_where_it_was_when_somebody_first_asked(topics, opened):
+    """The first owner may go before its first micro-batch; what came meanwhile is the next one's."""
+    assert opened("latest")["flights"] == 3
+    topics.produce("flights", [b"{}"] * 4, partition=0)
+    assert opened("latest")["flights"] == 3
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_an_application_that_begins_at_the_end_leaves_nothing_out_from_then_on(broker, make_app, flights, guarantee):
+    """Nothing to do at first, and it is caught up all the same; records of the time between two lives are not lost."""
+    flights.send(broker, range(20))
+    settings = {"auto_offset_reset": "latest", "processing_guarantee": guarantee}
+    flights.count_by_origin(make_app(**settings)).run(until="caught-up")
+    flights.send(broker, range(100, 130))
+    flights.count_by_origin(make_app(instance="b", **settings)).run(until="caught-up")
+    counted = flights.newest(broker, "by-origin")
+    assert {origin: row["flights"] for origin, row in counted.items()} == {"EWR": 10, "JFK": 10, "LGA": 10}
