@@ -23,18 +23,20 @@ from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 from penstock.spark.runtime.batch_commit import Committed, Patience
 from penstock.spark.runtime.batch_limits import BatchMeasure
+from penstock.spark.runtime.batch_outcome import complete, measure
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
 from penstock.spark.runtime.chains import source_topics
-from penstock.spark.runtime.fetch_stage import name_of
 from penstock.spark.runtime.input_watch import InputWatch
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
+from penstock.spark.runtime.own_tasks import OpenRequest, OwnTasks
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from penstock.spark.runtime.progress import BatchTiming, SubtopologyProgress
+from penstock.spark.runtime.repartition_purge import RepartitionPurge
 from penstock.spark.runtime.replicas import Brought
 from penstock.spark.runtime.spark_errors import user_error
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.table_sinks import TableSinks
-from penstock.spark.runtime.task_opener import OpenRequest, TaskOpener
+from penstock.spark.runtime.task_opener import TaskOpener
 from penstock.spark.runtime.tasks import RunningTask, TopicPartition, plan_slots
 from penstock.spark.topology.nodes import CompiledSubtopology, RepartitionSource
 
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["SubtopologyRunner"]
 
 log = logging.getLogger("penstock.spark")
-PURGE_INTERVAL = 5.0
 
 
 class SubtopologyRunner:
@@ -56,24 +57,19 @@ class SubtopologyRunner:
         self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
         self.name = subtopology.subtopology_id
         self.progress = SubtopologyProgress(self.name, [t for s in subtopology.sources for t in source_topics(s)])
+        internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
         self._client = runtime.network_client()
         self._admin = Admin(self._client)
         self._watch = InputWatch(runtime.network_client())
-        self._tasks: dict[int, RunningTask] = {}
+        self._own = OwnTasks(self.name)
+        self._tasks = self._own.running
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
         self._commit = runtime.committing(self.name, self._client)
         self._limits = runtime.batch_limits(self.name)
         self._tables = TableSinks(runtime.group_id, subtopology)
-        self._last_purge = time.monotonic()
+        self._purge = RepartitionPurge(self._admin, internal)
         self._lock = threading.Condition()
-        self._wanted: AssignmentSnapshot | None = None  # what the member thread wants taken; None: nothing new
-        self._opening: dict[int, int] = {}  # task → the request that opens it; an older one's result is not taken
-        self._requests = itertools.count()
-        self._newest: AssignmentSnapshot | None = None
-        self._lost_taken = 0
-        self._lost = 0  # counts how often everything was lost: a batch planned before is not committed
-        self._arrived: list[tuple[int, RunningTask]] = []  # with the request
         self._stopping = False
         self.last_turn = time.monotonic()
         self.batch_since: float | None = None
@@ -85,7 +81,7 @@ class SubtopologyRunner:
             slots=slots,
             next_batch=self.next_batch,
             inputs=self._inputs,
-            internal=frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource)),
+            internal=internal,
             newest=self._newest_for,
             restore=self._restore if subtopology.aggregates else None,
             restored=self._add_restored,
@@ -107,16 +103,13 @@ class SubtopologyRunner:
     def assign(self, snapshot: AssignmentSnapshot) -> None:
         """Take this assignment at the next turn; what is new in it is opened beside the micro-batch that runs."""
         with self._lock:
-            self._wanted = snapshot
-            if self._lost_taken == self._lost and not self._stopping:  # else it may still run on what was lost
-                self._open_fresh(snapshot)
+            self._open(self._own.assign(snapshot))
             self._wake()
 
     def lose(self) -> None:
         """Everything is gone: what runs is not committed."""
         with self._lock:
-            self._lost += 1
-            self._wanted = AssignmentSnapshot(member_id="")
+            self._own.lose()
             self._wake()
 
     def stop(self) -> None:
@@ -129,7 +122,7 @@ class SubtopologyRunner:
     def abandon(self) -> None:
         """End without finishing: nothing that is under way will be committed."""
         with self._lock:
-            self._lost += 1
+            self._own.lose()
         self._client.end()
         self._watch.end()
         self.cancel()
@@ -150,7 +143,7 @@ class SubtopologyRunner:
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
         """Whether nothing that `snapshot` no longer has is still in work."""
         with self._lock:
-            return self._wanted is None and set(self._tasks) <= set(snapshot.active.get(self.name, ()))
+            return self._own.has_taken(snapshot)
 
     def cancel(self) -> None:
         """The last resort for a batch that does not end; its Python workers die."""
@@ -170,7 +163,7 @@ class SubtopologyRunner:
     @property
     def losses(self) -> int:
         """How often its tasks were lost."""
-        return self._lost
+        return self._own.losses
 
     def tasks(self) -> list[RunningTask]:
         with self._lock:
@@ -178,7 +171,7 @@ class SubtopologyRunner:
 
     def opening(self) -> list[int]:
         with self._lock:
-            return sorted(self._opening)
+            return self._own.opening
 
     def _wake(self) -> None:
         """Whoever holds the lock tells the loop, wherever it waits."""
@@ -194,7 +187,7 @@ class SubtopologyRunner:
     def is_caught_up(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
         """Whether every task stands at the ends: those given, else those last seen."""
         with self._lock:
-            if self._opening or self._wanted is not None:
+            if not self._own.is_settled:
                 return False
             for task in self._tasks.values():
                 for where, at in task.positions.items():
@@ -224,51 +217,23 @@ class SubtopologyRunner:
 
     def _take_assignment(self) -> None:
         with self._lock:
-            snapshot, self._wanted = self._wanted, None
-            if self._lost_taken != self._lost:  # what came after is new, even if it is the same tasks
-                self._lost_taken = self._lost
-                self._tasks.clear()
-                self._opening.clear()
-            if snapshot is not None:
-                self._newest = snapshot
-                mine = set(snapshot.active.get(self.name, ()))
-                for partition in set(self._tasks) - mine:
-                    del self._tasks[partition]
-                for task in self._tasks.values():
-                    task.assignment = snapshot
-                self._open_fresh(snapshot)
-            arrived, self._arrived = self._arrived, []
-            for request, task in arrived:
-                if self._opening.get(task.partition) == request:
-                    del self._opening[task.partition]
-                    task.assignment = self._newest or task.assignment
-                    self._tasks[task.partition] = task
+            self._open(self._own.take())
 
-    def _open_fresh(self, snapshot: AssignmentSnapshot) -> None:
-        """Whoever holds the lock has the tasks opened that are new in `snapshot`, and gives up those not in it."""
-        mine = set(snapshot.active.get(self.name, ()))
-        self._opening = {task: request for task, request in self._opening.items() if task in mine}
-        if fresh := sorted(mine - set(self._tasks) - set(self._opening)):
-            log.info("%s: tasks %s arrive with epoch %d", self.name, fresh, snapshot.member_epoch)
-            self._open(snapshot, fresh)
-
-    def _open(self, assignment: AssignmentSnapshot, partitions: list[int]) -> None:
-        """Whoever holds the lock does."""
-        request = OpenRequest(number=next(self._requests), assignment=assignment, partitions=tuple(partitions))
-        self._opening |= dict.fromkeys(partitions, request.number)
-        self._opener.open(request)
+    def _open(self, request: OpenRequest | None) -> None:
+        if request is not None and not self._stopping:
+            self._opener.open(request)
 
     def _is_wanted(self, request: OpenRequest) -> bool:
         with self._lock:
-            return not self._stopping and request.number in self._opening.values()
+            return not self._stopping and self._own.is_wanted(request)
 
     def _newest_for(self, request: OpenRequest) -> AssignmentSnapshot:
         with self._lock:
-            return self._wanted or self._newest or request.assignment
+            return self._own.newest(request)
 
     def _take_opened(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
         with self._lock:
-            self._arrived += [(request.number, task) for task in tasks]
+            self._own.opened(request, tasks)
             self._wake()
 
     def _inputs(self, client: NetworkClient, partitions: Iterable[int]) -> dict[int, tuple[TopicPartition, ...]]:
@@ -291,7 +256,7 @@ class SubtopologyRunner:
         slots = plan_slots(self._tasks.values(), self._slots, self._limits.records)
         if not slots:
             self._recovery.check_stops()
-            self._purge()
+            self._purge.if_due(self._tasks.values())
             return False
         try:
             plan = self._plan(slots, self.next_batch())
@@ -306,11 +271,11 @@ class SubtopologyRunner:
                 self.progress.totals.failed += 1
         finally:
             self.batch_since = None
-        self._purge()
+        self._purge.if_due(self._tasks.values())
         pause = self._runtime.trigger_interval_ms / 1000 - (time.monotonic() - started)
         if pause > 0 and not self._stopping:
             with self._lock:
-                self._lock.wait_for(lambda: self._stopping or self._wanted is not None, pause)
+                self._lock.wait_for(lambda: self._stopping or self._own.has_news, pause)
         return True
 
     def _look_for_news(self) -> None:
@@ -352,8 +317,8 @@ class SubtopologyRunner:
 
     def _run(self, plan: MicroBatchPlan, started: float) -> bool:
         """Process and commit. Whether both succeeded, for all tasks."""
-        lost = self._lost
-        patience = Patience(goes_on=lambda: not self._stopping and lost == self._lost, bear=self._bear)
+        lost = self._own.losses
+        patience = Patience(goes_on=lambda: not self._stopping and lost == self._own.losses, bear=self._bear)
         try:
             reports = self._jobs.process(plan)
         except BatchFailed as failed:
@@ -378,14 +343,14 @@ class SubtopologyRunner:
             self._commit.abandon(plan)
             raise
         processed = time.monotonic()
-        if lost != self._lost:
+        if lost != self._own.losses:
             log.warning("%s: batch %d is not committed, the member lost its tasks", self.name, plan.batch.batch_id)
             self._commit.abandon(plan)
             return False
-        tasks = _complete(plan, merged(reports), reports)
+        tasks = complete(plan, merged(reports), reports)
         outcome = self._commit.commit(plan, tasks, patience)
         timing = BatchTiming(started=started, processed=processed, committed=time.monotonic())
-        self._limits.took(_measure(plan, tasks, reports, timing, succeeded=bool(outcome.tasks)))
+        self._limits.took(measure(plan, tasks, reports, timing, succeeded=bool(outcome.tasks)))
         committed = {partition: report for partition, report in tasks.items() if partition in outcome.tasks}
         self._stand(plan, outcome, committed)
         if committed:
@@ -411,9 +376,7 @@ class SubtopologyRunner:
 
     def _reopen(self, partitions: list[int]) -> None:
         with self._lock:
-            tasks = [self._tasks.pop(partition) for partition in partitions if partition in self._tasks]
-            if tasks:
-                self._open(tasks[0].assignment, [task.partition for task in tasks])
+            self._open(self._own.reopen(partitions))
 
     def _bear(self, error: PenstockError) -> None:
         """Brokers come back; give up when they refuse for good."""
@@ -423,61 +386,3 @@ class SubtopologyRunner:
         log.warning("%s: %s; trying again", self.name, error)
         with self._lock:
             self._lock.wait_for(lambda: self._stopping, 0.5)
-
-    def _purge(self) -> None:
-        """Committed rows of repartition topics are deleted, every few seconds: their retention is endless."""
-        if time.monotonic() - self._last_purge < PURGE_INTERVAL:
-            return
-        self._last_purge = time.monotonic()
-        topics = {s.topic for s in self.subtopology.sources if isinstance(s, RepartitionSource)}
-        before = {
-            where: at
-            for task in self._tasks.values()
-            for where, at in task.positions.items()
-            if where[0] in topics and at > 0
-        }
-        if before:
-            try:
-                self._admin.delete_records(before)
-            except (BrokerError, CannotConnect) as error:
-                log.warning("%s: repartition topics were not purged: %s", self.name, error)
-
-
-def _measure(
-    plan: MicroBatchPlan,
-    tasks: Mapping[int, TaskReport],
-    reports: list[StageReport],
-    timing: BatchTiming,
-    *,
-    succeeded: bool,
-) -> BatchMeasure:
-    """What the batch says about the next one's size. Time in no stage of ours is overhead, or a `foreachBatch`'s."""
-    spent_ms = (timing.committed - timing.started) * 1000
-    stages_ms = max((report.timings_ms.get(report.stage, 0.0) for report in reports), default=0.0)
-    read = [
-        max(0, tasks[t.partition].reached[name_of(r.topic, r.partition)] - r.start)
-        for t in plan.tasks
-        for r in t.ranges
-    ]
-    return BatchMeasure(
-        largest_records=max(read),
-        largest_bytes=max(task.bytes_in for task in tasks.values()),
-        spent_ms=spent_ms,
-        overhead_ms=max(0.0, spent_ms - stages_ms),
-        succeeded=succeeded,
-    )
-
-
-def _complete(plan: MicroBatchPlan, tasks: dict[int, TaskReport], reports: list[StageReport]) -> dict[int, TaskReport]:
-    """Every task of the plan reports what it reached; chains that read the same input agree on it."""
-    fetched = [task for report in reports for task in report.tasks if task.reached]
-    for planned in plan.tasks:
-        report = tasks.setdefault(planned.partition, TaskReport(partition=planned.partition))
-        mine = [task.reached for task in fetched if task.partition == planned.partition]
-        for found in planned.ranges:
-            name = f"{found.topic}-{found.partition}"
-            if not plan.ends_early:
-                report.reached[name] = found.end
-                continue
-            report.reached[name] = min((seen[name] for seen in mine if name in seen), default=found.start)
-    return tasks

@@ -16,7 +16,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from penstock.client.admin import Admin
 from penstock.client.admin_results import CommittedOffset, OffsetAndTimestamp
@@ -25,25 +24,17 @@ from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
 from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
 from penstock.spark.runtime.fetch_stage import name_of
+from penstock.spark.runtime.own_tasks import OpenRequest
 from penstock.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from penstock.spark.runtime.replicas import Brought
 from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.tasks import RunningTask, TopicPartition
 
-__all__ = ["OpenRequest", "TaskOpener"]
+__all__ = ["TaskOpener"]
 
 log = logging.getLogger("penstock.spark")
 CLOSE_WAIT = 2.0
 STABLE_WAIT_MS = 2000  # then it is said, and asked whether the tasks are still wanted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest:
-    """Tasks that an assignment brought."""
-
-    number: int
-    assignment: AssignmentSnapshot
-    partitions: tuple[int, ...]
 
 
 class TaskOpener:
