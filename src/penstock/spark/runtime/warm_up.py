@@ -10,13 +10,12 @@ they belong to: read, put through the SQL, dropped. What goes wrong there is the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.client.admin import Admin
 from penstock.errors import PenstockError
 from penstock.spark.runtime.chains import source_topics
-from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
+from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from penstock.spark.topology.nodes import CompiledSubtopology
 
@@ -43,7 +42,7 @@ def warm_up(
             complaint = jobs.probe(replace(nothing, slots=(slot,), batch=batch, probe=True))
             if complaint is not None:
                 log.info("%s: the newest records did not warm it up: %s", subtopology.subtopology_id, complaint[:200])
-    except (BatchFailed, PenstockError) as error:
+    except PenstockError as error:
         log.info("%s: not warmed up by records: %s", subtopology.subtopology_id, str(error)[:200])
 
 
@@ -54,7 +53,7 @@ def newest_records(admin: Admin, topics: list[str], most: int) -> tuple[InputRan
     first = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
     ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
     fullest: dict[str, InputRange] = {}
-    held: Mapping[tuple[str, int], int] = {where: ends[where].offset - first[where].offset for where in partitions}
+    held = {where: ends[where].offset - first[where].offset for where in partitions}
     for topic, partition in sorted(partitions, key=held.__getitem__):
         if held[topic, partition] > 0:
             end = ends[topic, partition].offset
