@@ -83,18 +83,24 @@ class KafkaBroker:
         listeners: Mapping[str, str] | None = None,
         scram_users: Sequence[str] = (),
         jvm: Sequence[str] | None = None,
+        directory: Path | None = None,
+        log_level: str = "ERROR",
     ) -> None:
         """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them.
 
         `jvm`: what the broker's JVM is told beside; None: to take its classes from an archive, where that pays.
+        `directory`: a new one, for everything it writes, which stays there.
         """
         self.version = version
-        self.directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+        self._stays = directory is not None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+        self.directory.mkdir(exist_ok=True)
         self.log_directory = self.directory / "data"
         self.port, controller = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = kafka_jars(version)
         self._jvm = list(jvm) if jvm is not None else archived(version) if version == TOOLS_VERSION else []
+        self._jvm.append(f"-Dorg.apache.logging.log4j.level={log_level}")
         self._properties = self.directory / "server.properties"
         self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
         self._scram_users = tuple(scram_users)
@@ -136,7 +142,8 @@ class KafkaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.kill() if kind is not None else self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if not self._stays:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def format(self) -> None:
         """Make its directory one of the cluster."""
