@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.storage.log_samples import NOW_MS, ManualClock, batch, opened, produc
 from penstock.protocol.record_batches import PlainRecord, encode_batch
 from penstock.storage.errors import StorageError
 from penstock.storage.partition_log import PartitionLog
-from penstock.storage.record_walk import check_lengths
+from penstock.storage.record_walk import check_lengths, record_at
 from penstock.storage.usual_batch import looks_usual
 
 MANY = [f"value {number}" for number in range(40)]
@@ -82,6 +83,36 @@ def test_random_and_bent_batches_end_alike(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 15, 70])
+@pytest.mark.parametrize(("value_bytes", "step_ms"), [(20, 0), (1024, 1), (200, -1), (9000, 0)])
+def test_a_byte_of_records_that_are_alike_is_seen_on_both_ways(
+    count: int, value_bytes: int, step_ms: int, tmp_path: Path
+) -> None:
+    """What a producer of records of one size sends, bent where the fields of a record are."""
+    logs = [opened(tmp_path / name) for name in "ab"]
+    times = [NOW_MS + step_ms * number for number in range(count)]
+    good = encode_batch([PlainRecord(value=b"\1" * value_bytes, timestamp_ms=each) for each in times])
+    section = good[61:]
+    starts = [0]
+    while len(starts) < count:
+        starts.append(record_at(section, starts[-1])[4])
+    chance = random.Random(count)
+    taken = []
+    for turn in range(60):
+        bent = bytearray(good)
+        if turn:
+            at = 61 + chance.choice(starts) + chance.randrange(-1, 9)
+            bent[at] = chance.choice((0, 1, 2, 4, 0x7F, 0x80, bent[at] ^ 2, bent[at] ^ 0x80))
+            struct.pack_into(">I", bent, 17, crc32c(bytes(bent[21:])))
+        found, usual = short_way(logs[0], bytes(bent))
+        taken.append(usual)
+        assert found == long_way(logs[1], bytes(bent)), bent.hex()
+    assert taken[0]
+    for log in logs:
+        log.close()
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -107,6 +138,8 @@ def test_every_setting_counts_on_both_ways(settings: dict[str, object], tmp_path
         batch(*MANY, timestamp_ms=NOW_MS - 5000),
         batch(*MANY, timestamp_ms=NOW_MS + 5000),
         batch("two", "times", timestamps=[NOW_MS, NOW_MS - 1]),
+        batch("one", "two", "low", timestamps=[0, 2, -2]),
+        batch("one", "two", "six", timestamps=[NOW_MS, NOW_MS - 1, NOW_MS + 1]),
         batch("none", timestamp_ms=-1),
         batch("before the beginning", timestamp_ms=-(2**60)),
         encode_batch([PlainRecord(key=b"k", value=b"v", timestamp_ms=NOW_MS, headers=(("h", b"x"), ("i", None)))]),
@@ -143,6 +176,36 @@ def test_sequences_are_judged_on_both_ways(tmp_path: Path) -> None:
         assert found == long_way(logs[1], data)
         assert list(logs[0].producers.described()) == list(logs[1].producers.described())
     assert taken == [False, True, True, False, False, False, True, False, False, False, True, False, False]
+
+
+def test_a_producer_that_expires_with_the_segment_that_its_batch_begins(tmp_path: Path) -> None:
+    clocks = [ManualClock(NOW_MS), ManualClock(NOW_MS)]
+    logs = [
+        opened(tmp_path / name, clock=clock, segment_bytes=300, producer_id_expiration_ms=1000)
+        for name, clock in zip("ab", clocks, strict=True)
+    ]
+    taken = []
+    for sequence in range(8):
+        data = produced(sequence, "x" * 100)
+        for clock in clocks:
+            clock.now_ms += 2000
+        found, usual = short_way(logs[0], data)
+        taken.append(usual)
+        assert found == long_way(logs[1], data)
+        assert list(logs[0].producers.described()) == list(logs[1].producers.described())
+        assert logs[0].producers.last_batches() == logs[1].producers.last_batches()
+    assert taken == [False] + 7 * [True]
+    assert len(logs[0].segment_base_offsets) == len(logs[1].segment_base_offsets) > 2
+
+
+def test_settings_of_an_open_log_count_at_once(tmp_path: Path) -> None:
+    log = opened(tmp_path / "a")
+    assert [short_way(log, batch("x"))[1]] == [True]
+    log.reconfigure(replace(log.config, cleanup_policy=frozenset({"compact"})))
+    assert not short_way(log, encode_batch([PlainRecord(key=b"k", value=b"v", timestamp_ms=NOW_MS)]))[1]
+    log.reconfigure(replace(log.config, cleanup_policy=frozenset({"delete"}), max_message_bytes=100))
+    assert short_way(log, batch("x"))[1]
+    assert not short_way(log, batch("x" * 100))[1]
 
 
 def test_a_log_that_has_failed_says_so(tmp_path: Path) -> None:

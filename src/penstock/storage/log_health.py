@@ -24,14 +24,11 @@ class LogHealth:
         self._name = f"{topic}-{partition}"
         self._facts: dict[str, Any] = {"topic": topic, "partition": partition, "path": str(directory)}
         self._failure: str | None = None
-
-    @property
-    def is_good(self) -> bool:
-        return self._failure is None
+        self.is_good = True
 
     def end(self, why: str) -> None:
         """No further work; the first reason stands."""
-        self._failure = self._failure or why
+        self._failure, self.is_good = self._failure or why, False
 
     def check_usable(self) -> None:
         if self._failure is not None:
@@ -55,7 +52,7 @@ class LogHealth:
         ) from error
 
     def fail(self, error: OSError, what: str) -> NoReturn:
-        self._failure = f"{what}: {error}"
+        self._failure, self.is_good = f"{what}: {error}", False
         _log.error("partition %s %s", self._name, self._failure)
         raise LogFailed(
             "disk-failed",

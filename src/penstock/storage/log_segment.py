@@ -135,7 +135,7 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         self._first_timestamp_ms = None
         for header in scan_batches(self.file, 0, self.size_bytes, base_offset=self.base_offset):
-            self._index(header, header.position)
+            self._index(header.position, header.size_bytes, header.last_offset, header.max_timestamp)
             yield header
         self.close_time_index()
 
@@ -146,16 +146,26 @@ class LogSegment:
 
         Raises OSError; the file is then cut back to what it was (if even that fails, `errno` is EIO).
         """
-        self.load_indexes()  # entries are added behind those that are there
+        position = self._write(data)
+        for header in headers:
+            self._index(position + header.position, header.size_bytes, header.last_offset, header.max_timestamp)
+
+    def append_one(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
+        """`append` for one batch."""
+        self._index(self._write(data), len(data), last_offset, max_timestamp)
+
+    def _write(self, data: Buffer) -> int:
+        """Where it begins."""
+        if not self._indexes_loaded:
+            self.load_indexes()  # entries are added behind those that are there
         position = self.size_bytes
         try:
-            self.file.write_at(data, position)
+            (self._file or self.file).write_at(data, position)
         except OSError as error:
             self._take_back(position, error)
             raise
         self.size_bytes = position + len(data)
-        for header in headers:
-            self._index(header, position + header.position)
+        return position
 
     def _take_back(self, size: int, cause: OSError) -> None:
         try:
@@ -163,26 +173,29 @@ class LogSegment:
         except OSError as error:
             raise OSError(errno.EIO, f"a part of an append could not be taken back: {error}", str(self.path)) from cause
 
-    def _index(self, header: BatchHeader, position: int) -> None:
-        if self._first_timestamp_ms is None and position == 0:
-            self._first_timestamp_ms = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp_ms:
-            self.max_timestamp_ms = header.max_timestamp
-            self._offset_of_max_timestamp = header.last_offset
+    def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch that was written."""
+        if position == 0 and self._first_timestamp_ms is None:
+            self._first_timestamp_ms = max_timestamp
+        if max_timestamp > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp
+            self._offset_of_max_timestamp = last_offset
         if self._bytes_since_index_entry > self._config.index_interval_bytes:
-            self.offset_index.append(header.last_offset, position)
+            self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp)
             self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += header.size_bytes
+        self._bytes_since_index_entry += size
 
-    def should_roll(self, config: LogConfig, *, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
+    def should_roll(self, config: LogConfig, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
         """Kafka's five reasons: size, age (by record time), either index full, an offset too far from the base.
 
         `config` is the log's of now: it may have been altered since the segment was begun.
         """
         if self.size_bytes == 0:
             return False
-        first = self.first_timestamp_ms()
+        first = self._first_timestamp_ms
+        if first is None:
+            first = self.first_timestamp_ms()
         return (
             self.size_bytes > config.segment_bytes - incoming_bytes
             or (first >= 0 and max_timestamp_ms - first > config.roll_ms)

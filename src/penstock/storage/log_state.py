@@ -18,6 +18,7 @@ from penstock.storage.log_transactions import note_marker
 from penstock.storage.producer_snapshots import save_snapshot
 from penstock.storage.producer_state import ProducerState, WrittenBatch
 from penstock.storage.segment_row import SegmentRow
+from penstock.storage.usual_batch import UsualLimits, usual_limits
 
 __all__ = ["LogState"]
 
@@ -35,6 +36,7 @@ class LogState:
     producers: ProducerState
     row: SegmentRow
     flush: LogFlush
+    usual_limits: UsualLimits | None
     log_start_offset: int = 0
     log_end_offset: int = 0
 
@@ -60,7 +62,11 @@ class LogState:
             producers=ProducerState(topic, partition),
             row=SegmentRow(),
             flush=LogFlush(directory, file_system, health),
+            usual_limits=usual_limits(config),
         )
+
+    def reconfigure(self, config: LogConfig) -> None:
+        self.config, self.usual_limits = config, usual_limits(config)
 
     @property
     def high_watermark(self) -> int:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.protocol.record_batches import BatchHeader
 from penstock.storage.batch_validation import Origin, numbered, validated_batches
 from penstock.storage.file_span import FileSpan
 from penstock.storage.file_system import REAL, Buffer, FileSystem
-from penstock.storage.log_appending import written
+from penstock.storage.log_appending import append_usual, written
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_lookup import TimestampOffset, first_since, youngest
 from penstock.storage.log_reading import read, span
@@ -26,7 +25,6 @@ from penstock.storage.log_shortening import apply_retention, delete_records_befo
 from penstock.storage.log_state import LogState
 from penstock.storage.log_transactions import aborted_transactions
 from penstock.storage.producer_state import ProducerState
-from penstock.storage.usual_batch import head, takes_usual, usual_batch
 
 if TYPE_CHECKING:
     from penstock.storage.log_cleaning import CleaningPlan, SegmentExchange
@@ -72,6 +70,7 @@ class PartitionLog:
             clock_ms=clock_ms,
             file_system=file_system,
         )
+        self.fsync = config.fsync
         self._written_since_open = False
         self.recovered = False
         self.bytes_cut = 0
@@ -135,7 +134,8 @@ class PartitionLog:
 
     def reconfigure(self, config: LogConfig) -> None:
         """New settings for the open log. They count at once, but for those of indexes: with the next segment."""
-        self._state.config = config
+        self._state.reconfigure(config)
+        self.fsync = config.fsync
 
     @property
     def is_usable(self) -> bool:
@@ -227,36 +227,6 @@ class PartitionLog:
         data = bytearray(batches)
         base_offset = self._state.log_end_offset
         headers = numbered(data, headers, base_offset, leader_epoch, append_time_ms)
-        return self._written(data, headers, leader_epoch, now_ms, append_time_ms, flush_now=flush_now)
-
-    def append_usual(self, frame: bytes, start: int, end: int, *, leader_epoch: int) -> AppendResult | None:
-        """As `append` without a flush for one batch of a client, which `looks_usual`, in `frame[start:end]`.
-
-        None when it is not certain that nothing speaks against it: nothing was done, and `append` has the word.
-        Raises StorageFull, LogFailed.
-        """
-        state = self._state
-        if not state.health.is_good or not takes_usual(state.config):
-            return None
-        now_ms = state.clock_ms()
-        found = usual_batch(
-            frame, start, end, state.config, now_ms, base_offset=state.log_end_offset, leader_epoch=leader_epoch
-        )
-        if found is None or not state.producers.surely_next(found[0]):
-            return None
-        header, checked = found
-        return self._written(head(header) + checked, [header], leader_epoch, now_ms, None, flush_now=False)
-
-    def _written(
-        self,
-        data: Buffer,
-        headers: list[BatchHeader],
-        leader_epoch: int,
-        now_ms: int,
-        append_time_ms: int | None,
-        *,
-        flush_now: bool,
-    ) -> AppendResult:
         base_offset = written(self._state, data, headers, leader_epoch, now_ms)
         self._written_since_open = True
         if flush_now and self.flush_is_due(now_ms):
@@ -267,6 +237,19 @@ class PartitionLog:
             log_append_time_ms=-1 if append_time_ms is None else append_time_ms,
             log_start_offset=self._state.log_start_offset,
         )
+
+    def append_usual(self, frame: bytes, start: int, end: int, *, leader_epoch: int) -> AppendResult | None:
+        """As `append` without a flush for one batch of a client, which `looks_usual`, in `frame[start:end]`.
+
+        None when it is not certain that nothing speaks against it: nothing was done, and `append` has the word.
+        Raises StorageFull, LogFailed.
+        """
+        state = self._state
+        offsets = append_usual(state, frame, start, end, leader_epoch) if state.health.is_good else None
+        if offsets is None:
+            return None
+        self._written_since_open = True
+        return AppendResult(*offsets, -1, state.log_start_offset)
 
     # -- read ------------------------------------------------------------------------------------------------
 

@@ -27,11 +27,11 @@ from penstock.storage.errors import (
 )
 from penstock.storage.file_system import Buffer
 
-__all__ = ["DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
+__all__ = ["LARGEST_SEQUENCE", "DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
 
 REMEMBERED_BATCHES = 5
 EPOCH_BUMP_VERSION = 2
-_MAX_SEQUENCE = 2**31 - 1
+LARGEST_SEQUENCE = 2**31 - 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
@@ -137,23 +137,30 @@ class ProducerState:
             if header.is_control and control_record(batches, header)[1] < known.coordinator_epoch:
                 self._refuse_coordinator(header, control_record(batches, header)[1], known.coordinator_epoch)
 
-    def surely_next(self, header: BatchHeader) -> bool:
+    def surely_next(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
         """Whether a batch outside of transactions certainly follows its producer's last one; False says nothing."""
-        if header.producer_id < 0:
-            return True
-        known = self._producers.get(header.producer_id)
+        known = self._producers.get(producer_id)
         return (
             known is not None
-            and known.epoch == header.producer_epoch
+            and known.epoch == producer_epoch
             and known.transaction_start < 0
             and bool(known.batches)
-            and known.batches[-1].last_sequence + 1 == header.base_sequence
+            and known.batches[-1].last_sequence + 1 == base_sequence
         )
+
+    def note_next(self, producer_id: int, producer_epoch: int, batch: WrittenBatch, *, seen_ms: int) -> None:
+        """`update` for a batch that was `surely_next`."""
+        producer = self._producers.get(producer_id)
+        if producer is None:  # it has expired since, with the segment that was begun for this batch
+            producer = self._producers[producer_id] = _Producer(producer_epoch)
+        if seen_ms > producer.timestamp_ms:
+            producer.timestamp_ms = seen_ms
+        producer.batches.append(batch)
 
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
         if header.producer_epoch < epoch:
             self._refuse_epoch(header, epoch)
-        expected = 0 if header.producer_epoch > epoch or sequence == _MAX_SEQUENCE else sequence + 1
+        expected = 0 if header.producer_epoch > epoch or sequence == LARGEST_SEQUENCE else sequence + 1
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
                 "sequence-out-of-order",
@@ -296,7 +303,7 @@ class ProducerState:
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_start = transaction_start
             if sequence >= 0 and last_offset >= 0:
-                first = sequence - delta if sequence >= delta else sequence - delta + _MAX_SEQUENCE + 1
+                first = sequence - delta if sequence >= delta else sequence - delta + LARGEST_SEQUENCE + 1
                 producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
         self._producers = producers
 
