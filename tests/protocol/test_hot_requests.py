@@ -47,12 +47,7 @@ def same(frame: bytes) -> bool:
         return False
     header, decoded = decode_request(frame)
     message: Any = decoded
-    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
-        ApiKey.PRODUCE,
-        found.api_version,
-        found.correlation_id,
-        found.client_id,
-    )
+    assert header == found.header
     assert (message.acks, message.transactional_id) == (found.acks, None)
     assert len(message.topic_data) == len(found.topics)
     for theirs, ours in zip(message.topic_data, found.topics, strict=True):
@@ -61,7 +56,7 @@ def same(frame: bytes) -> bool:
         else:
             assert theirs.name == ours.name == ours.key[1:].decode()
         assert [(part.index, part.records) for part in theirs.partition_data] == [
-            (batch.partition, frame[batch.start : batch.end]) for batch in ours.batches
+            (partition, frame[start:end]) for partition, start, end in ours.batches
         ]
     return True
 

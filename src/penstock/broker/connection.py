@@ -231,7 +231,7 @@ class ClientConnection(ClientSocket):
             self._hand_over()
         if self._authentication is not None and self._authentication.take(frame):
             return
-        if self._steady_answers and not usual and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+        if not usual and self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
         self._began = time.monotonic()
@@ -277,13 +277,7 @@ class ClientConnection(ClientSocket):
         request = hot_requests.produce_request(frame)
         if request is None:
             return False
-        header = RequestHeader(
-            api_key=ApiKey.PRODUCE,
-            api_version=request.api_version,
-            correlation_id=request.correlation_id,
-            client_id=request.client_id,
-        )
-        outcome = append_usual(request, frame, partial(self.call, header), services)
+        outcome = append_usual(request, frame, lambda: self.call(request.header), services)
         if outcome is None:
             return False
         if faults is not None:
@@ -292,8 +286,11 @@ class ClientConnection(ClientSocket):
         if isinstance(outcome, bytes):
             if outcome is not NO_ANSWER:
                 self._gather(outcome, len(frame))
-                self._told(header, None)
+                self.last_active = time.monotonic()
+                seconds = self.last_active - self._began
+                self._server.request_log.usual(request, self.peer, seconds=seconds, queue_seconds=self._queued_seconds)
             return True
+        header = request.header
         if isinstance(outcome, Awaitable):
             self._park(header, outcome)
         else:
@@ -350,7 +347,6 @@ class ClientConnection(ClientSocket):
         return whole
 
     def _told(self, header: RequestHeader, response: object) -> None:
-        """`response` None: one without an error and a wait."""
         self.last_active = time.monotonic()
         self._server.request_log.answered(
             header,

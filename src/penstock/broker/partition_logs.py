@@ -103,11 +103,14 @@ class PartitionLogs:
         cleaner: LogCleaner | None = None,
     ) -> None:
         self._directory = directory
+        self._open_logs = directory.open_logs()
+        self._leader_epoch = directory.leader_epoch
         self._cleaner = cleaner
         self._flusher = flusher
         self._delayed_fetches = delayed_fetches
         self._noted: dict[tuple[str, int], tuple[int, int]] = {}
         self.now_ms = clock_ms
+        self.some_wait = False  # whether there was an append whose answer had to wait for the disk
         self.no_room: str | None = None  # what the disk had no room for, until an append succeeds again
 
     def topic_removed(self, topic: TopicDescription) -> None:
@@ -161,11 +164,11 @@ class PartitionLogs:
 
         Raises AppendRefused.
         """
-        log = self._directory.open_logs().get((topic.name, partition))
+        log = self._open_logs.get((topic.name, partition))
         if log is None:
             return None
         try:
-            result = log.append_usual(frame, start, end, leader_epoch=self._directory.leader_epoch)
+            result = log.append_usual(frame, start, end, leader_epoch=self._leader_epoch)
         except StorageError as error:
             raise self._refused(error) from error
         if result is not None:
@@ -181,10 +184,10 @@ class PartitionLogs:
 
     def _appended(self, log: PartitionLog, topic: str, partition: int, size: int) -> None:
         self.no_room = None
-        fsync = log.config.fsync
-        if fsync != "never":
+        if log.fsync != "never":
             self._flusher.dirty(log)
-        if fsync == "always":
+        if log.fsync == "always":
+            self.some_wait = True
             # Readers see records once they are on the disk, so they are woken then.
             self._flusher.after_flush(log, lambda: self._delayed_fetches.appended(topic, partition, size))
         else:
@@ -199,8 +202,8 @@ class PartitionLogs:
 
     def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
         """Whether an answer about what the partition holds now has to wait for the disk."""
-        log = self._directory.open_logs().get((topic.name, partition))
-        return log is not None and log.config.fsync == "always" and log.recovery_point < log.log_end_offset
+        log = self._open_logs.get((topic.name, partition))
+        return log is not None and log.fsync == "always" and log.recovery_point < log.log_end_offset
 
     def delete_records_before(self, topic: TopicDescription, partition: int, offset: int) -> int:
         """The new log start offset. Raises StorageError."""

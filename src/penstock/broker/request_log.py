@@ -12,6 +12,7 @@ from collections.abc import Callable
 from penstock.broker.request_metrics import RequestMetrics
 from penstock.protocol.api_keys import ApiKey
 from penstock.protocol.error_codes import ErrorCode, kafka_name
+from penstock.protocol.hot_requests import ProduceFrame
 from penstock.protocol.request_codec import RequestHeader
 
 __all__ = ["RequestLog"]
@@ -68,6 +69,13 @@ class RequestLog:
             requests.warning("A request was slow.", extra={"facts": facts})
         else:
             requests.debug("Answered a request.", extra={"facts": facts})
+
+    def usual(self, request: ProduceFrame, peer: tuple[str, int], *, seconds: float, queue_seconds: float) -> None:
+        """`answered` for a usual Produce request that went well, and waited for nothing."""
+        if self._each or seconds > _NEVER_SLOW_SECONDS:
+            self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
+        else:
+            self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds=seconds, queue_seconds=queue_seconds)
 
 
 # Nobody sets the threshold lower, and looking it up costs more than comparing with this.

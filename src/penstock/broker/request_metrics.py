@@ -8,6 +8,7 @@ neither queue nor are throttled, so those noughts are counted, not measured: boo
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from penstock.metrics.metric_families import Values, counter, gauge
@@ -63,7 +64,7 @@ class RequestMetrics:
         self._clock = clock
         self._requests: dict[tuple[int, int], int] = {}
         self._times: dict[int, _Times] = {}
-        self._errors: dict[tuple[int, ErrorCode], int] = {}
+        self._errors: dict[tuple[int, ErrorCode], int] = {}  # without NONE, which all others had
         self._repeated_api = (0, 0)
         self._repeated = 0
         self._repeated_seconds = 0.0
@@ -79,7 +80,10 @@ class RequestMetrics:
         remote_seconds: float = 0.0,
     ) -> None:
         """`seconds`: from the first look at the request to its answer; what it was parked of that is `remote`."""
-        times = self._count(api_key, api_version, 1, getattr(response, "error_code", ErrorCode.none))
+        times = self._count(api_key, api_version, 1)
+        code = getattr(response, "error_code", ErrorCode.none)
+        if code is not ErrorCode.none:
+            self._errors[api_key, code] = self._errors.get((api_key, code), 0) + 1
         times.total.add((seconds + queue_seconds) * 1000)
         times.local.add((seconds - remote_seconds) * 1000)
         noughts = times.noughts
@@ -96,6 +100,19 @@ class RequestMetrics:
             times.throttle.add(throttle.total_seconds() * 1000)
         else:
             noughts[2] += 1
+
+    def went_well(self, api_key: int, api_version: int, *, seconds: float, queue_seconds: float) -> None:
+        """`answered` for one without an error and a wait."""
+        times = self._count(api_key, api_version, 1)
+        times.local.add(seconds * 1000)
+        times.total.add((seconds + queue_seconds) * 1000)
+        noughts = times.noughts
+        if queue_seconds > _LEAST_SECONDS:
+            times.queue.add(queue_seconds * 1000)
+        else:
+            noughts[0] += 1
+        noughts[1] += 1
+        noughts[2] += 1
 
     def repeated(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
         """Heartbeats answered from the memo, in `seconds` together. Counted some hundreds at a time: counting each
@@ -120,7 +137,7 @@ class RequestMetrics:
             "RequestsPerSec: requests answered. ErrorsPerSec: answers by error, NONE too. …TimeMs: times taken.",
             [
                 *_requests_per_version(self._requests),
-                *_errors_per_code(self._errors),
+                *_errors_per_code(self._errors, self._requests),
                 *((found.count, labels) for found, labels in times),
             ],
         )
@@ -129,7 +146,7 @@ class RequestMetrics:
 
     def _count_repeated(self) -> None:
         if self._repeated:
-            times = self._count(*self._repeated_api, self._repeated, ErrorCode.none)
+            times = self._count(*self._repeated_api, self._repeated)
             each_ms = self._repeated_seconds / self._repeated * 1000
             times.total.add(each_ms, self._repeated)
             times.local.add(each_ms, self._repeated)
@@ -137,9 +154,9 @@ class RequestMetrics:
                 times.noughts[index] += self._repeated
             self._repeated, self._repeated_seconds = 0, 0.0
 
-    def _count(self, api_key: int, api_version: int, count: int, code: ErrorCode) -> _Times:
-        self._requests[api_key, api_version] = self._requests.get((api_key, api_version), 0) + count
-        self._errors[api_key, code] = self._errors.get((api_key, code), 0) + count
+    def _count(self, api_key: int, api_version: int, count: int) -> _Times:
+        api = api_key, api_version
+        self._requests[api] = self._requests.get(api, 0) + count
         found = self._times.get(api_key)
         if found is None:
             found = self._times[api_key] = _Times(self._clock)
@@ -161,8 +178,14 @@ def _requests_per_version(requests: Mapping[tuple[int, int], int]) -> Values:
     ]
 
 
-def _errors_per_code(errors: Mapping[tuple[int, ErrorCode], int]) -> Values:
-    ordered = sorted(errors.items(), key=lambda each: (each[0][0], each[0][1].value))
+def _errors_per_code(errors: Mapping[tuple[int, ErrorCode], int], requests: Mapping[tuple[int, int], int]) -> Values:
+    counts = Counter(errors)
+    for (key, _), count in requests.items():
+        counts[key, ErrorCode.none] += count
+    for (key, _), count in errors.items():
+        counts[key, ErrorCode.none] -= count
+    found = {each: count for each, count in counts.items() if count}
+    ordered = sorted(found.items(), key=lambda each: (each[0][0], each[0][1].value))
     return [
         (count, {"name": "ErrorsPerSec", "request": _name(key), "error": kafka_name(code)})
         for (key, code), count in ordered

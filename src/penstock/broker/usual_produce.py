@@ -14,7 +14,7 @@ from kio.schema.types import TopicName
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.handlers import produce
-from penstock.broker.partition_logs import AppendRefused
+from penstock.broker.partition_logs import AppendRefused, PartitionLogs
 from penstock.broker.security.acls import Operation
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import hot_responses
@@ -42,22 +42,24 @@ def append_usual(
     topics = _known(request, frame, broker)
     if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(), broker)):
         return None
+    logs = broker.logs
     appended = [
-        [
-            (batch.partition, _append(topic, batch.partition, frame, batch.start, batch.end, broker))
-            for batch in asked.batches
-        ]
+        [(partition, _append(topic, partition, frame, start, end, logs)) for partition, start, end in asked.batches]
         for asked, topic in zip(request.topics, topics, strict=True)
     ]
     if not request.acks:
         return NO_ANSWER
-    for topic, outcomes in zip(topics, appended, strict=True):
+    told = []
+    for asked, topic, outcomes in zip(request.topics, topics, appended, strict=True):
+        results = []
         for partition, outcome in outcomes:
             if isinstance(outcome, AppendRefused) or outcome.log_append_time_ms >= 0:
                 return _answer(request, topics, appended, broker)
-            if broker.logs.wait_for_flush(topic, partition):
+            if logs.some_wait and logs.wait_for_flush(topic, partition):
                 return _answer(request, topics, appended, broker)
-    return _bytes(request, appended)
+            results.append((partition, outcome.base_offset, outcome.log_start_offset))
+        told.append((asked.key, results))
+    return hot_responses.produced(request.correlation_id, told)
 
 
 def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
@@ -68,8 +70,8 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
         topic = broker.metadata.topic_by_key(asked.key) if request.by_id else broker.metadata.topic(asked.name)
         if topic is None or topic.is_internal:
             return None
-        for batch in asked.batches:
-            if not 0 <= batch.partition < topic.partitions or not looks_usual(frame, batch.start, batch.end):
+        for partition, start, end in asked.batches:
+            if not 0 <= partition < topic.partitions or not looks_usual(frame, start, end):
                 return None
         topics.append(topic)
     return topics
@@ -80,26 +82,13 @@ def _permitted(topics: list[TopicDescription], call: Call, broker: Services) -> 
 
 
 def _append(
-    topic: TopicDescription, partition: int, frame: bytes, start: int, end: int, broker: Services
+    topic: TopicDescription, partition: int, frame: bytes, start: int, end: int, logs: PartitionLogs
 ) -> AppendResult | AppendRefused:
     try:
-        result = broker.logs.append_usual(topic, partition, frame, start, end)
-        return broker.logs.append(topic, partition, frame[start:end]) if result is None else result
+        result = logs.append_usual(topic, partition, frame, start, end)
+        return logs.append(topic, partition, frame[start:end]) if result is None else result
     except AppendRefused as refused:
         return refused
-
-
-def _bytes(request: ProduceFrame, appended: list[list[Outcome]]) -> bytes:
-    keys = [asked.key for asked in request.topics]
-    results = [
-        [
-            (partition, outcome.base_offset, outcome.log_start_offset)
-            for partition, outcome in outcomes
-            if isinstance(outcome, AppendResult)
-        ]
-        for outcomes in appended
-    ]
-    return hot_responses.produced(request.correlation_id, tuple(zip(keys, results, strict=True)))
 
 
 def _answer(

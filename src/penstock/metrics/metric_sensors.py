@@ -59,7 +59,8 @@ class Distribution:
         self.count = 0
 
     def add(self, time_ms: float, times: int = 1) -> None:
-        self._turn()
+        if self._clock() - self._started >= WINDOW_SECONDS:
+            self._turn()
         self.count += times
         self._current.add(time_ms, times)
 
@@ -104,8 +105,10 @@ class _Window:
 
     def add(self, time_ms: float, times: int) -> None:
         bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
-        bucket = min(bucket, _BUCKETS - 1)
+        if bucket >= _BUCKETS:
+            bucket = _BUCKETS - 1
         self.buckets[bucket] = self.buckets.get(bucket, 0) + times
         self.count += times
         self.sum_ms += time_ms * times
-        self.max_ms = max(self.max_ms, time_ms)
+        if time_ms > self.max_ms:
+            self.max_ms = time_ms

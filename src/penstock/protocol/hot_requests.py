@@ -10,23 +10,23 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.request_codec import RequestHeader
+
 __all__ = ["ProduceFrame", "ProducedBatch", "ProducedTopic", "produce_request"]
 
 _HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 _BODY = struct.Struct(">bbhiB")  # no tagged fields, no transactional id, acks, timeout, topics + 1
-_INDEX = struct.Struct(">i")
+_PARTITION = struct.Struct(">iBB")  # its index, and the first two bytes of the length of its records
+_INDEX_BYTES = 4
 _FIRST_FLEXIBLE, _FIRST_WITH_IDS, _LAST = 9, 13, 13
 _PRODUCE = 0
 _ID_BYTES = 16
 _SHORT = 0x80  # counts and lengths below are one byte
 
 
-class ProducedBatch(NamedTuple):
-    """The records of a partition: `start` to `end` of the frame."""
-
-    partition: int
-    start: int
-    end: int
+ProducedBatch = tuple[int, int, int]
+"""A partition, and where in the frame its records begin and end."""
 
 
 class ProducedTopic(NamedTuple):
@@ -52,6 +52,15 @@ class ProduceFrame(NamedTuple):
     @property
     def by_id(self) -> bool:
         return self.api_version >= _FIRST_WITH_IDS
+
+    @property
+    def header(self) -> RequestHeader:
+        return RequestHeader(
+            api_key=ApiKey.PRODUCE,
+            api_version=self.api_version,
+            correlation_id=self.correlation_id,
+            client_id=self.client_id,
+        )
 
 
 def produce_request(frame: bytes) -> ProduceFrame | None:
@@ -94,13 +103,17 @@ def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTo
     position += 1
     batches = []
     for _ in range(count - 1):
-        (partition,) = _INDEX.unpack_from(frame, position)
-        start, size = _size(frame, position + _INDEX.size)
-        position = start + size
-        if frame[position]:
+        partition, low, high = _PARTITION.unpack_from(frame, position)
+        if low >= _SHORT > high > 0:  # 128 bytes to 16 KiB
+            start = position + _PARTITION.size
+            end = start + (low & 0x7F | high << 7) - 1
+        else:
+            start, size = _size(frame, position + _INDEX_BYTES)
+            end = start + size
+        if frame[end]:
             raise ValueError("tagged fields")
-        position += 1
-        batches.append(ProducedBatch(partition, start, start + size))
+        position = end + 1
+        batches.append((partition, start, end))
     if frame[position]:
         raise ValueError("tagged fields")
     return position + 1, ProducedTopic(key, name, batches)
