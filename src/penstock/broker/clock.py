@@ -51,8 +51,7 @@ class SteadyClock:
     def now_ms(self) -> int:
         return self._offset_ms + time.monotonic_ns() // 1_000_000
 
-    def wall_clock_ms(self) -> int:
-        return wall_clock_ms()
+    wall_clock_ms = staticmethod(wall_clock_ms)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         return asyncio.get_running_loop().call_later(max(0.0, delay_ms / 1000), callback)

@@ -19,7 +19,8 @@ __all__ = ["append_usual", "written"]
 def written(log: LogState, data: Buffer, headers: list[BatchHeader], leader_epoch: int, now_ms: int) -> int:
     """Writes whole, sound, numbered batches; the offset of the first. Raises StorageFull, LogFailed."""
     base_offset = log.log_end_offset
-    _note_epoch(log, leader_epoch, base_offset)
+    if log.epochs.note(leader_epoch, base_offset):
+        _save_epoch(log)
     try:
         segment = _segment_for(log, len(data), headers)
         segment.append(data, headers)
@@ -46,7 +47,8 @@ def append_usual(log: LogState, frame: bytes, start: int, end: int, leader_epoch
         return None
     base_offset = log.log_end_offset
     last_offset = base_offset + delta
-    _note_epoch(log, leader_epoch, base_offset)
+    if log.epochs.note(leader_epoch, base_offset):
+        _save_epoch(log)
     try:
         segment = log.row.segments[-1]
         if segment.should_roll(log.config, end - start, max_timestamp, last_offset):
@@ -62,9 +64,7 @@ def append_usual(log: LogState, frame: bytes, start: int, end: int, leader_epoch
     return base_offset, last_offset
 
 
-def _note_epoch(log: LogState, leader_epoch: int, offset: int) -> None:
-    if not log.epochs.note(leader_epoch, offset):
-        return
+def _save_epoch(log: LogState) -> None:
     try:
         log.epochs.save()
     except OSError as error:

@@ -27,6 +27,11 @@ _SMALLEST_RECORD = 6
 _SHORTEST_RUN = 12
 _MOST_KEYED = 1 << 20  # their offset deltas are varints of at most three bytes
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
+# Where in a batch the timestamps are, and what must be where else: column by column, every byte that is not a key's, a
+# value's or a record's attributes.
+_Layout = tuple[slice, tuple[tuple[slice, bytes], ...]]
+_layouts: dict[tuple[int, int, int], _Layout] = {}  # those seen: of so many bytes, so many records, from there on
+_MOST_LAYOUTS = 64
 _FEWEST_KEYED = 6  # alike, that one look at all of them costs less than one at each
 _FIRST_WINDOW, _LARGEST_WINDOW, _LONGEST_PAUSE = 16, 8192, 64
 # Offset deltas of one byte, of two and of three, as varints: a slice of them is what the columns of a run must hold.
@@ -67,9 +72,26 @@ def timestamps_if_alike(section: bytes, count: int, position: int = 0) -> bytes:
 
     Raises ValueError, IndexError when the first is not sound.
     """
-    stride, rest = divmod(len(section) - position, count)
-    if rest or count > len(_ONE_BYTE):
+    size = len(section)
+    layout = _layouts.get((size, count, position))
+    if layout is not None:  # mostly a batch is laid out as another was, and then nothing of it has to be found out
+        timestamps = _timestamps(section, layout)
+        if timestamps:
+            return timestamps
+    if (size - position) % count or count > len(_ONE_BYTE):
         return b""
+    layout = _layout(section, count, position)
+    if layout is None or not (timestamps := _timestamps(section, layout)):
+        return b""
+    if len(_layouts) >= _MOST_LAYOUTS:
+        _layouts.clear()
+    _layouts[size, count, position] = layout
+    return timestamps
+
+
+def _layout(section: bytes, count: int, position: int) -> _Layout | None:
+    """That of the first record, for all. Raises ValueError, IndexError."""
+    stride = (len(section) - position) // count
     _, _, key, value, end = record_at(section, position)
     key, value = max(key, 0), max(value, 0)
     timestamp = _behind_varint(section, position) + 1
@@ -77,15 +99,21 @@ def timestamps_if_alike(section: bytes, count: int, position: int = 0) -> bytes:
     value_length = _behind_varint(section, key_length) + key
     headers = _behind_varint(section, value_length) + value
     if end - position != stride or section[headers] or headers + 1 != end:
-        return b""
-    if section[timestamp + 1 :: stride] != _ONE_BYTE[:count]:
-        return b""
-    same = [*range(position, timestamp - 1), *range(key_length, value_length - key)]
-    for at in (*same, *range(value_length, headers - value), headers):
-        if section[at::stride].count(section[at]) != count:
+        return None
+    same = (*range(position, timestamp - 1), *range(key_length, value_length - key))
+    columns = [(at, section[at : at + 1] * count) for at in (*same, *range(value_length, headers - value), headers)]
+    columns.append((timestamp + 1, _ONE_BYTE[:count]))
+    return slice(timestamp, None, stride), tuple((slice(at, None, stride), column) for at, column in columns)
+
+
+def _timestamps(section: bytes, layout: _Layout) -> bytes:
+    """Of the records of a batch, each a byte; b"" where they are not laid out like this."""
+    column, others = layout
+    for where, expected in others:
+        if section[where] != expected:
             return b""
-    timestamps = section[timestamp::stride]
-    return timestamps if timestamps.isascii() else b""  # of one byte each
+    timestamps = section[column]
+    return timestamps if timestamps.isascii() else b""  # an encoded byte below 0x80 is a whole number
 
 
 def _alike(
