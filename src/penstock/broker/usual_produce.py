@@ -14,7 +14,7 @@ from kio.schema.types import TopicName
 from penstock.broker.call import Call
 from penstock.broker.cluster_metadata import TopicDescription
 from penstock.broker.handlers import produce
-from penstock.broker.partition_logs import AppendRefused, PartitionLogs
+from penstock.broker.partition_logs import AppendRefused
 from penstock.broker.security.acls import Operation
 from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import hot_responses
@@ -43,10 +43,18 @@ def append_usual(
     if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(), broker)):
         return None
     logs = broker.logs
-    appended = [
-        [(partition, _append(topic, partition, frame, start, end, logs)) for partition, start, end in asked.batches]
-        for asked, topic in zip(request.topics, topics, strict=True)
-    ]
+    appended = []
+    for asked, topic in zip(request.topics, topics, strict=True):
+        outcomes: list[Outcome] = []
+        for partition, start, end in asked.batches:
+            try:
+                result = logs.append_usual(topic, partition, frame, start, end)
+                if result is None:
+                    result = logs.append(topic, partition, frame[start:end])
+                outcomes.append((partition, result))
+            except AppendRefused as refused:
+                outcomes.append((partition, refused))
+        appended.append(outcomes)
     if not request.acks:
         return NO_ANSWER
     told = []
@@ -79,16 +87,6 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
 
 def _permitted(topics: list[TopicDescription], call: Call, broker: Services) -> bool:
     return all(broker.authorizer.on_topic(call, Operation.WRITE, topic.name) for topic in topics)
-
-
-def _append(
-    topic: TopicDescription, partition: int, frame: bytes, start: int, end: int, logs: PartitionLogs
-) -> AppendResult | AppendRefused:
-    try:
-        result = logs.append_usual(topic, partition, frame, start, end)
-        return logs.append(topic, partition, frame[start:end]) if result is None else result
-    except AppendRefused as refused:
-        return refused
 
 
 def _answer(

@@ -61,8 +61,16 @@ class Distribution:
     def add(self, time_ms: float, times: int = 1) -> None:
         if self._clock() - self._started >= WINDOW_SECONDS:
             self._turn()
+        bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
+        if bucket >= _BUCKETS:
+            bucket = _BUCKETS - 1
         self.count += times
-        self._current.add(time_ms, times)
+        window = self._current
+        window.buckets[bucket] = window.buckets.get(bucket, 0) + times
+        window.count += times
+        window.sum_ms += time_ms * times
+        if time_ms > window.max_ms:
+            window.max_ms = time_ms
 
     def mean(self) -> float:
         self._turn()
@@ -102,13 +110,3 @@ class _Window:
         self.count = 0
         self.sum_ms = 0.0
         self.max_ms = 0.0
-
-    def add(self, time_ms: float, times: int) -> None:
-        bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
-        if bucket >= _BUCKETS:
-            bucket = _BUCKETS - 1
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + times
-        self.count += times
-        self.sum_ms += time_ms * times
-        if time_ms > self.max_ms:
-            self.max_ms = time_ms

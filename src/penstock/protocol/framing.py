@@ -44,10 +44,12 @@ class FrameBuffer:
         """Whole frames in order; what is left stays for the next `feed`."""
         if self._held_bytes < max(self._wanted_bytes, _LENGTH_BYTES):
             return  # pieces of a large frame are put together once, when the last is here
-        data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        position, size = 0, len(data)
+        data, position, first = self._joined()
+        size = len(data)
         self._wanted_bytes = 0
         try:
+            if first is not None:
+                yield first
             while size - position >= _LENGTH_BYTES:
                 start = position + _LENGTH_BYTES
                 length = int.from_bytes(data[position:start], "big", signed=True)
@@ -62,3 +64,17 @@ class FrameBuffer:
             # One cut for all frames taken: also when the reader stops between two of them.
             self._held = [data[position:]] if position < size else []
             self._held_bytes = size - position
+
+    def _joined(self) -> tuple[bytes | bytearray | memoryview, int, bytes | None]:
+        """What holds the frames, where they begin there, and a first one out of several pieces.
+
+        Of those only that one is put together: the others lie whole in the last piece.
+        """
+        held = self._held
+        if len(held) == 1:
+            return held[0], 0, None
+        last = held[-1]
+        end = self._wanted_bytes - (self._held_bytes - len(last))
+        if not self._wanted_bytes or end < 0:
+            return b"".join(held), 0, None
+        return last, end, b"".join((memoryview(held[0])[_LENGTH_BYTES:], *held[1:-1], memoryview(last)[:end]))

@@ -33,6 +33,7 @@ _ABORTED = struct.Struct(">qqb")  # ... no tagged fields
 _PREFERRED = struct.Struct(">i")
 _DIVERGING = struct.Struct(">bbbiqb")  # one tagged field, number 0, of 13 bytes
 _FEW = 0x7F  # items and characters whose count is one byte
+_LENGTHS = tuple(bytes((size + 1,)) for size in range(_FEW))
 
 
 def produce_response(
@@ -141,7 +142,7 @@ def _diverging(end: m.fetch_response.EpochEndOffset) -> bytes:
 def _length(size: int) -> bytes:
     """A compact length."""
     if size < _FEW:
-        return bytes((size + 1,))
+        return _LENGTHS[size]
     value, encoded = size + 1, bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
