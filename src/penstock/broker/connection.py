@@ -277,7 +277,7 @@ class ClientConnection(ClientSocket):
         request = hot_requests.produce_request(frame)
         if request is None:
             return False
-        outcome = append_usual(request, frame, lambda: self.call(request.header), services)
+        outcome = append_usual(request, frame, self.call, services)
         if outcome is None:
             return False
         if faults is not None:
@@ -288,7 +288,7 @@ class ClientConnection(ClientSocket):
                 self._gather(outcome, len(frame))
                 self.last_active = time.monotonic()
                 seconds = self.last_active - self._began
-                self._server.request_log.usual(request, self.peer, seconds=seconds, queue_seconds=self._queued_seconds)
+                self._server.request_log.usual(request, self.peer, seconds, self._queued_seconds)
             return True
         header = request.header
         if isinstance(outcome, Awaitable):

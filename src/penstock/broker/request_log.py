@@ -70,12 +70,12 @@ class RequestLog:
         else:
             requests.debug("Answered a request.", extra={"facts": facts})
 
-    def usual(self, request: ProduceFrame, peer: tuple[str, int], *, seconds: float, queue_seconds: float) -> None:
+    def usual(self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float) -> None:
         """`answered` for a usual Produce request that went well, and waited for nothing."""
         if self._each or seconds > _NEVER_SLOW_SECONDS:
             self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
         else:
-            self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds=seconds, queue_seconds=queue_seconds)
+            self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
 
 
 # Nobody sets the threshold lower, and looking it up costs more than comparing with this.

@@ -20,6 +20,7 @@ from penstock.broker.services import NO_THROTTLE, Services
 from penstock.protocol import hot_responses
 from penstock.protocol import messages as m
 from penstock.protocol.hot_requests import ProduceFrame
+from penstock.protocol.request_codec import RequestHeader
 from penstock.storage.partition_log import AppendResult
 from penstock.storage.usual_batch import looks_usual
 
@@ -32,7 +33,7 @@ Outcome = tuple[int, AppendResult | AppendRefused]
 
 
 def append_usual(
-    request: ProduceFrame, frame: bytes, call: Callable[[], Call], broker: Services
+    request: ProduceFrame, frame: bytes, call: Callable[[RequestHeader], Call], broker: Services
 ) -> bytes | m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse] | None:
     """None: it is not usual, nothing was done. Else the answer: the bytes of its frame when all went well and nobody
     has to wait (`NO_ANSWER` for acks=0), or what the handler would give.
@@ -40,34 +41,31 @@ def append_usual(
     `call` makes the call, which is needed only where access is checked.
     """
     topics = _known(request, frame, broker)
-    if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(), broker)):
+    if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(request.header), broker)):
         return None
-    logs = broker.logs
-    appended = []
+    logs, all_is_well = broker.logs, True
+    appended, told = [], []
     for asked, topic in zip(request.topics, topics, strict=True):
         outcomes: list[Outcome] = []
+        offsets: list[tuple[int, int, int]] = []
         for partition, start, end in asked.batches:
             try:
                 result = logs.append_usual(topic, partition, frame, start, end)
                 if result is None:
                     result = logs.append(topic, partition, frame[start:end])
+                    all_is_well = all_is_well and result.log_append_time_ms < 0
                 outcomes.append((partition, result))
+                offsets.append((partition, result.base_offset, result.log_start_offset))
             except AppendRefused as refused:
                 outcomes.append((partition, refused))
+                all_is_well = False
         appended.append(outcomes)
+        told.append((asked.key, offsets))
     if not request.acks:
         return NO_ANSWER
-    told = []
-    for asked, topic, outcomes in zip(request.topics, topics, appended, strict=True):
-        results = []
-        for partition, outcome in outcomes:
-            if isinstance(outcome, AppendRefused) or outcome.log_append_time_ms >= 0:
-                return _answer(request, topics, appended, broker)
-            if logs.some_wait and logs.wait_for_flush(topic, partition):
-                return _answer(request, topics, appended, broker)
-            results.append((partition, outcome.base_offset, outcome.log_start_offset))
-        told.append((asked.key, results))
-    return hot_responses.produced(request.correlation_id, told)
+    if all_is_well and not (logs.some_wait and _waiting(topics, appended, broker)):
+        return hot_responses.produced(request.correlation_id, told)
+    return _answer(request, topics, appended, broker)
 
 
 def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
@@ -109,10 +107,17 @@ def _answer(
         ),
         throttle_time=NO_THROTTLE,
     )
-    waiting = [
+    waiting = _waiting(topics, appended, broker)
+    return produce.when_flushed(response, waiting, broker) if waiting else response
+
+
+def _waiting(
+    topics: list[TopicDescription], appended: list[list[Outcome]], broker: Services
+) -> list[tuple[TopicDescription, int]]:
+    """The partitions whose answer has to wait for the disk."""
+    return [
         (topic, partition)
         for topic, outcomes in zip(topics, appended, strict=True)
         for partition, outcome in outcomes
         if isinstance(outcome, AppendResult) and broker.logs.wait_for_flush(topic, partition)
     ]
-    return produce.when_flushed(response, waiting, broker) if waiting else response

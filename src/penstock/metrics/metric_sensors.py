@@ -59,18 +59,16 @@ class Distribution:
         self.count = 0
 
     def add(self, time_ms: float, times: int = 1) -> None:
-        if self._clock() - self._started >= WINDOW_SECONDS:
-            self._turn()
-        bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
-        if bucket >= _BUCKETS:
-            bucket = _BUCKETS - 1
+        self._turn()
         self.count += times
-        window = self._current
-        window.buckets[bucket] = window.buckets.get(bucket, 0) + times
-        window.count += times
-        window.sum_ms += time_ms * times
-        if time_ms > window.max_ms:
-            window.max_ms = time_ms
+        self._current.add(time_ms, times)
+
+    def add_all(self, times_ms: list[float]) -> None:
+        """Of some that ended just now."""
+        if times_ms:
+            self._turn()
+            self.count += len(times_ms)
+            self._current.add_all(times_ms)
 
     def mean(self) -> float:
         self._turn()
@@ -110,3 +108,22 @@ class _Window:
         self.count = 0
         self.sum_ms = 0.0
         self.max_ms = 0.0
+
+    def add(self, time_ms: float, times: int) -> None:
+        bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
+        bucket = min(bucket, _BUCKETS - 1)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + times
+        self.count += times
+        self.sum_ms += time_ms * times
+        self.max_ms = max(self.max_ms, time_ms)
+
+    def add_all(self, times_ms: list[float]) -> None:
+        buckets, log2 = self.buckets, math.log2
+        for time_ms in times_ms:
+            bucket = int(_PER_DOUBLING * log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
+            if bucket >= _BUCKETS:
+                bucket = _BUCKETS - 1
+            buckets[bucket] = buckets.get(bucket, 0) + 1
+        self.count += len(times_ms)
+        self.sum_ms += sum(times_ms)
+        self.max_ms = max(self.max_ms, *times_ms)

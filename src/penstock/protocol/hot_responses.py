@@ -24,6 +24,8 @@ FIRST_FLEXIBLE, FIRST_WITH_IDS = 9, 13
 _HEAD = struct.Struct(">iib")  # length of the frame, correlation id, no tagged fields
 _PARTITION = struct.Struct(">ihqqqbbb")  # ... no record errors, no error message, no tagged fields
 _THROTTLE = struct.Struct(">ib")
+_HEAD_BYTES = _HEAD.size
+_NO_THROTTLE = _THROTTLE.pack(0, 0)
 _NO_TIME = -1
 _NO_ID = bytes(16)
 _FIRST_FLEXIBLE_FETCH, _FIRST_FETCH_WITH_IDS = 12, 13
@@ -66,14 +68,15 @@ def produced(correlation_id: int, topics: Sequence[tuple[bytes, Sequence[tuple[i
 
     Of each topic its key in the request, of each partition its number, base offset and log start offset.
     """
-    parts = [b"", _length(len(topics))]
+    parts = [_length(len(topics))]
     for key, partitions in topics:
         parts += (key, _length(len(partitions)))
-        parts += [_PARTITION.pack(number, 0, base, _NO_TIME, start, 1, 0, 0) for number, base, start in partitions]
+        for number, base, start in partitions:
+            parts.append(_PARTITION.pack(number, 0, base, _NO_TIME, start, 1, 0, 0))
         parts.append(b"\x00")
-    parts.append(_THROTTLE.pack(0, 0))
-    parts[0] = _HEAD.pack(_HEAD.size - 4 + sum(map(len, parts)), correlation_id, 0)
-    return b"".join(parts)
+    parts.append(_NO_THROTTLE)
+    body = b"".join(parts)
+    return _HEAD.pack(_HEAD_BYTES - 4 + len(body), correlation_id, 0) + body
 
 
 def fetch_response(
