@@ -19,8 +19,8 @@ from penstock.protocol.record_batches import (
 from penstock.storage.batch_scan import parse_header
 from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.storage.log_config import LogConfig
+from penstock.storage.record_at import record_at
 from penstock.storage.record_validation import FEW_RECORDS, MOST_ERRORS_TOLD, UNPACKED_MAX_BYTES, set_right
-from penstock.storage.record_walk import record_at
 
 NOW = 1_700_000_000_000
 MANY = 20 * FEW_RECORDS

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records, record_at
+from penstock.storage.record_at import record_at
+from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records
 
 HEADER_BYTES = 61
 
@@ -76,14 +77,15 @@ def _near_a_record(section: bytes, count: int, chance: Random) -> int:
 
 def test_what_is_sound_is_never_refused_and_what_is_refused_is_not_sound() -> None:
     chance = Random(3)
-    for _ in range(400):
-        count = chance.randrange(1, 120)
-        sizes = [chance.choice((0, 5, 5, 5, 63, 70, 300)) for _ in range(chance.randrange(1, 4))]
+    for _ in range(600):
+        count = chance.choice((chance.randrange(1, 24), chance.randrange(1, 120)))
+        sizes = [chance.choice((0, 5, 5, 5, 63, 70, 300, 9_000)) for _ in range(chance.randrange(1, 4))]
+        late = chance.randrange(count)
         records = [
             PlainRecord(
-                key=chance.choice((None, b"", b"key")) if chance.random() < 0.3 else b"key",
-                value=b"v" * chance.choice(sizes),
-                timestamp_ms=5_000 + chance.choice((0, 1, 70)) * index,
+                key=chance.choice((None, b"", b"key", b"k" * 64)) if chance.random() < 0.3 else b"key",
+                value=None if chance.random() < 0.05 else b"v" * chance.choice(sizes),
+                timestamp_ms=5_000 + chance.choice((0, 1, 70)) * index * (index > late),
                 headers=(("h", b"1"),) if chance.random() < 0.05 else (),
             )
             for index in range(count)
@@ -111,6 +113,41 @@ def test_of_many_unlike_records_the_first_are_looked_into() -> None:
 
     assert not passes(with_another_offset(MOST_ONE_BY_ONE - 1), count)
     assert passes(with_another_offset(MOST_ONE_BY_ONE), count), "found by its reader"
+
+
+def unlike(count: int) -> tuple[bytes, list[int]]:
+    """Records of many lengths, and where they begin."""
+    records = [
+        PlainRecord(key=(None, b"", b"key")[index % 3], value=b"v" * (index * 17 % 90), timestamp_ms=1_000 + index)
+        for index in range(count)
+    ]
+    section, starts = encode_batch(records)[HEADER_BYTES:], [0]
+    while len(starts) < count:
+        starts.append(record_at(section, starts[-1])[4])
+    return section, starts
+
+
+@pytest.mark.parametrize("count", [4, 7, MOST_ONE_BY_ONE])
+def test_any_byte_of_a_few_unlike_records(count: int) -> None:
+    section, starts = unlike(count)
+    assert passes(section, count)
+    assert not passes(section, count - 1)
+    assert not passes(section, count + 1)
+    for at in range(len(section)):
+        for byte in (0, 1, 2, 0x7F, 0x80, 0xFF, section[at] ^ 1, section[at] ^ 2):
+            bent = bytearray(section)
+            bent[at] = byte
+            assert passes(bytes(bent), count) is is_sound(bytes(bent), count), (at, byte, starts)
+
+
+def test_a_few_more_unlike_records_are_all_looked_into() -> None:
+    section, starts = unlike(23)
+    assert passes(section, 23)
+    for start in starts:
+        bent = bytearray(section)
+        at = start + (3 if section[start] < 0x80 else 4)
+        bent[at] ^= 2
+        assert not passes(bytes(bent), 23)
 
 
 def timestamps_if_keyed(section: bytes, count: int) -> tuple[int, int] | None:

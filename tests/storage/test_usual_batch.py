@@ -18,7 +18,8 @@ from tests.storage.log_samples import NOW_MS, ManualClock, batch, opened, produc
 from penstock.protocol.record_batches import PlainRecord, encode_batch
 from penstock.storage.errors import StorageError
 from penstock.storage.partition_log import PartitionLog
-from penstock.storage.record_walk import check_lengths, record_at
+from penstock.storage.record_at import record_at
+from penstock.storage.record_walk import check_lengths
 from penstock.storage.usual_batch import looks_usual
 
 MANY = [f"value {number}" for number in range(40)]

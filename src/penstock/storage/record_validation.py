@@ -3,7 +3,7 @@
 Kafka looks at every record of every batch (LogValidator). In plain Python that would cost more than all the rest of an
 append, so here a batch is looked at as closely as there is reason to:
 - always: it can be unpacked (bounded by `UNPACKED_MAX_BYTES`), its records are as many as it says and fill it exactly,
-  and the first of them and all that are alike are sound inside (`record_walk`);
+  and the first of them, all that are alike, and mostly all of a small batch are sound inside (`record_walk`);
 - every record inside: in a batch of at most `FEW_RECORDS`, in a compacted topic (keys), under a finite
   `message.timestamp.before.max.ms`, when the header's timestamps are out of range, and when it is packed anew; in one
   pass where all have keys and no headers (`keyed_records`).
@@ -23,7 +23,8 @@ from penstock.storage.batch_scan import crc_of
 from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.storage.file_system import Buffer
 from penstock.storage.log_config import NO_LIMIT, LogConfig
-from penstock.storage.record_walk import check_records, keyed_records, record_at
+from penstock.storage.record_at import record_at
+from penstock.storage.record_walk import check_records, keyed_records
 
 __all__ = [
     "FEW_RECORDS",

@@ -2,36 +2,24 @@
 
 A step costs a microsecond where it looks at one record, and next to nothing where it looks at a column: records of one
 length that are laid out alike, which is what many producers send, have each field at the same distance, so that one
-slice holds that byte of all of them (`_alike`; `timestamps_if_alike` for the few of a small batch). Records that are
-not alike are looked at one by one, `MOST_ONE_BY_ONE` of them in a batch; of those behind that only the lengths are
-(`check_lengths`).
+slice holds that byte of all of them (`_alike`; `batch_layouts` for the few of a small batch). Records that are not
+alike are looked at one by one, `MOST_ONE_BY_ONE` of them, in a small batch after the plain ones that it begins with; of
+those behind that only the lengths are (`check_lengths`).
 """
 
 from __future__ import annotations
 
 from penstock.protocol.raw_records import read_varint
+from penstock.storage.batch_layouts import FEWEST_ALIKE, timestamps_if_alike
+from penstock.storage.record_at import SMALLEST_RECORD, behind_varint, over_plain, record_at
 
-__all__ = [
-    "FEWEST_ALIKE",
-    "MOST_ONE_BY_ONE",
-    "check_lengths",
-    "check_records",
-    "keyed_records",
-    "record_at",
-    "timestamps_if_alike",
-]
+__all__ = ["MOST_ONE_BY_ONE", "check_lengths", "check_records", "keyed_records"]
 
 MOST_ONE_BY_ONE = 8
-FEWEST_ALIKE = 3  # in a batch, that one look at all of them costs less than one at each
-_SMALLEST_RECORD = 6
 _SHORTEST_RUN = 12
+_MANY = 24  # of fewer records each is looked at sooner than runs of them are found
 _MOST_KEYED = 1 << 20  # their offset deltas are varints of at most three bytes
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
-# Where in a batch the timestamps are, and what must be where else: column by column, every byte that is not a key's, a
-# value's or a record's attributes.
-_Layout = tuple[slice, tuple[tuple[slice, bytes], ...]]
-_layouts: dict[tuple[int, int, int], _Layout] = {}  # those seen: of so many bytes, so many records, from there on
-_MOST_LAYOUTS = 64
 _FEWEST_KEYED = 6  # alike, that one look at all of them costs less than one at each
 _FIRST_WINDOW, _LARGEST_WINDOW, _LONGEST_PAUSE = 16, 8192, 64
 # Offset deltas of one byte, of two and of three, as varints: a slice of them is what the columns of a run must hold.
@@ -46,11 +34,14 @@ _SECOND_OF_THREE = bytes(byte | 0x80 for byte in _SECOND_OF_TWO)
 def check_records(section: bytes, count: int, position: int = 0) -> None:
     """That `count` records fill the section from `position` on, and are sound inside: fields, headers, offset deltas.
 
-    Looks inside the first `MOST_ONE_BY_ONE`, and all that are alike. Raises ValueError, IndexError.
+    Looks inside the first `MOST_ONE_BY_ONE`, all that are alike, and of a small batch the plain ones up to the first
+    that is not. Raises ValueError, IndexError.
     """
     if count >= FEWEST_ALIKE and timestamps_if_alike(section, count, position):
         return
     index, left = 0, MOST_ONE_BY_ONE
+    if count < _MANY:
+        index, position = over_plain(section, count, position)
     while index < count and left:
         start = position
         _, offset_delta, key, value, position = record_at(section, start)
@@ -66,56 +57,6 @@ def check_records(section: bytes, count: int, position: int = 0) -> None:
     check_lengths(section, count - index, position)
 
 
-def timestamps_if_alike(section: bytes, count: int, position: int = 0) -> bytes:
-    """The timestamp deltas, a byte each as they are encoded, where `count` records fill the section from `position` on,
-    are laid out as the first of them, and are sound inside; b"" where a closer look is needed to tell.
-
-    Raises ValueError, IndexError when the first is not sound.
-    """
-    size = len(section)
-    layout = _layouts.get((size, count, position))
-    if layout is not None:  # mostly a batch is laid out as another was, and then nothing of it has to be found out
-        timestamps = _timestamps(section, layout)
-        if timestamps:
-            return timestamps
-    if (size - position) % count or count > len(_ONE_BYTE):
-        return b""
-    layout = _layout(section, count, position)
-    if layout is None or not (timestamps := _timestamps(section, layout)):
-        return b""
-    if len(_layouts) >= _MOST_LAYOUTS:
-        _layouts.clear()
-    _layouts[size, count, position] = layout
-    return timestamps
-
-
-def _layout(section: bytes, count: int, position: int) -> _Layout | None:
-    """That of the first record, for all. Raises ValueError, IndexError."""
-    stride = (len(section) - position) // count
-    _, _, key, value, end = record_at(section, position)
-    key, value = max(key, 0), max(value, 0)
-    timestamp = _behind_varint(section, position) + 1
-    key_length = timestamp + 2
-    value_length = _behind_varint(section, key_length) + key
-    headers = _behind_varint(section, value_length) + value
-    if end - position != stride or section[headers] or headers + 1 != end:
-        return None
-    same = (*range(position, timestamp - 1), *range(key_length, value_length - key))
-    columns = [(at, section[at : at + 1] * count) for at in (*same, *range(value_length, headers - value), headers)]
-    columns.append((timestamp + 1, _ONE_BYTE[:count]))
-    return slice(timestamp, None, stride), tuple((slice(at, None, stride), column) for at, column in columns)
-
-
-def _timestamps(section: bytes, layout: _Layout) -> bytes:
-    """Of the records of a batch, each a byte; b"" where they are not laid out like this."""
-    column, others = layout
-    for where, expected in others:
-        if section[where] != expected:
-            return b""
-    timestamps = section[column]
-    return timestamps if timestamps.isascii() else b""  # an encoded byte below 0x80 is a whole number
-
-
 def _alike(
     section: bytes, start: int, stride: int, key: int, value: int, index: int, most: int, *, one_time: bool = False
 ) -> int:
@@ -125,10 +66,10 @@ def _alike(
     `one_time`: and have the timestamp of that one.
     """
     timestamp = start + _length_bytes(section, start) + 1
-    offset = _behind_varint(section, timestamp)
-    key_length = _behind_varint(section, offset)
-    value_length = _behind_varint(section, key_length) + max(key, 0)
-    headers = _behind_varint(section, value_length) + max(value, 0)
+    offset = behind_varint(section, timestamp)
+    key_length = behind_varint(section, offset)
+    value_length = behind_varint(section, key_length) + max(key, 0)
+    headers = behind_varint(section, value_length) + max(value, 0)
     if section[headers] != 0 or headers + 1 != start + stride:
         return 0
     wanted = _offset_columns(index, most, key_length - offset)
@@ -168,12 +109,6 @@ def _in_common(one: bytes, other: bytes) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _behind_varint(section: bytes, position: int) -> int:
-    while section[position] >= 0x80:
-        position += 1
-    return position + 1
-
-
 def check_lengths(section: bytes, count: int, position: int = 0) -> None:
     """That `count` records fill the section from `position` on. Raises ValueError, IndexError.
 
@@ -210,7 +145,7 @@ def _over(section: bytes, position: int, count: int) -> int:
         else:
             length, position = read_varint(section, position)
             position += length
-        if length < _SMALLEST_RECORD:
+        if length < SMALLEST_RECORD:
             raise ValueError(f"a record has a length of {length}")
     return position
 
@@ -295,64 +230,3 @@ def _keyed_at(section: bytes, position: int, index: int) -> tuple[int, int, int,
     if max(byte, timestamp, key, value) >= 0x4000:  # more bytes follow than were read
         return None
     return end, timestamp, key, value
-
-
-def record_at(section: bytes, position: int) -> tuple[int, int, int, int, int]:
-    """Timestamp delta, offset delta, lengths of key and value (negative for null), the position behind the record.
-
-    Raises ValueError, IndexError when it is not as Kafka's DefaultRecord reads it. Varints of one byte, and a length of
-    two, are read without a call.
-    """
-    length = section[position]
-    if length < 0x80:
-        length, position = (length >> 1) ^ -(length & 1), position + 1
-    elif (second := section[position + 1]) < 0x80:
-        length = length & 0x7F | second << 7
-        length, position = (length >> 1) ^ -(length & 1), position + 2
-    else:
-        length, position = read_varint(section, position)
-    end = position + length
-    if length < _SMALLEST_RECORD or end > len(section):
-        raise ValueError(f"a record has a length of {length} where {len(section) - position} bytes are left")
-    timestamp_delta, position = section[position + 1], position + 2
-    if timestamp_delta < 0x80:
-        timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
-    else:
-        timestamp_delta, position = read_varint(section, position - 1)
-    offset_delta, position = section[position], position + 1
-    if offset_delta < 0x80:
-        offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
-    else:
-        offset_delta, position = read_varint(section, position - 1)
-    key, position = section[position], position + 1
-    if key < 0x80:
-        key = (key >> 1) ^ -(key & 1)
-    else:
-        key, position = read_varint(section, position - 1)
-    if key > 0:
-        position += key
-    value, position = section[position], position + 1
-    if value < 0x80:
-        value = (value >> 1) ^ -(value & 1)
-    else:
-        value, position = read_varint(section, position - 1)
-    if value > 0:
-        position += value
-    if position + 1 != end or section[position]:  # nearly all records have no headers
-        _check_headers(section, position, end)
-    return timestamp_delta, offset_delta, key, value, end
-
-
-def _check_headers(section: bytes, position: int, end: int) -> None:
-    """That the headers of a record fill what is left of it. Raises ValueError, IndexError."""
-    headers, position = read_varint(section, position)
-    if not 0 <= headers <= end - position:
-        raise ValueError(f"a record has {headers} headers")
-    for _ in range(headers):
-        name, position = read_varint(section, position)
-        if name < 0:
-            raise ValueError("a record header has no key")
-        content, position = read_varint(section, position + name)
-        position += max(content, 0)
-    if position != end:
-        raise ValueError("a record is not as long as it says")

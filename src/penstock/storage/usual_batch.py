@@ -13,9 +13,11 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from penstock.protocol.batch_headers import HEADER_BYTES
+from penstock.storage.batch_layouts import FEWEST_ALIKE, timestamps_if_alike
 from penstock.storage.log_config import NO_LIMIT, LogConfig
+from penstock.storage.record_at import record_at
 from penstock.storage.record_validation import FEW_RECORDS
-from penstock.storage.record_walk import FEWEST_ALIKE, check_records, record_at, timestamps_if_alike
+from penstock.storage.record_walk import check_records
 
 __all__ = ["UsualLimits", "head", "looks_usual", "usual_batch", "usual_limits"]
 
