@@ -143,7 +143,8 @@ class ClientConnection(ClientSocket):
                 return
         self._frames.feed(data)
         try:
-            self._waiting.extend((self.last_active, frame) for frame in self._frames.frames())
+            for frame in self._frames.frames():
+                self._waiting.append((self.last_active, frame))
         except FrameTooLarge as error:
             self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
             return
@@ -198,8 +199,10 @@ class ClientConnection(ClientSocket):
 
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
-        while self._waiting and self.ready and self._transport is not None:
-            self._answer(*self._waiting.popleft())
+        waiting = self._waiting
+        while waiting and self._transport is not None and self.ready:
+            arrived, frame = waiting.popleft()
+            self._answer(arrived, frame)
         self._hand_over()
         wanted = not self._waiting and self._muted is None
         if wanted != self._reading:

@@ -21,7 +21,7 @@ _PARTITION = struct.Struct(">iBB")  # its index, and the first two bytes of the 
 _INDEX_BYTES = 4
 _FIRST_FLEXIBLE, _FIRST_WITH_IDS, _LAST = 9, 13, 13
 _PRODUCE = 0
-_ID_BYTES = 16
+_HEADER_BYTES, _BODY_BYTES, _PARTITION_BYTES, _ID_BYTES = _HEADER.size, _BODY.size, _PARTITION.size, 16
 _SHORT = 0x80  # counts and lengths below are one byte
 
 
@@ -69,15 +69,16 @@ def produce_request(frame: bytes) -> ProduceFrame | None:
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
         if api_key != _PRODUCE or not _FIRST_FLEXIBLE <= api_version <= _LAST or length < -1:
             return None
-        position = _HEADER.size + max(length, 0)
-        client_id = None if length < 0 else frame[_HEADER.size : position].decode()
+        position = _HEADER_BYTES if length < 0 else _HEADER_BYTES + length
+        client_id = None if length < 0 else frame[_HEADER_BYTES:position].decode()
         tags, transactional_id, acks, _, count = _BODY.unpack_from(frame, position)
         if tags or transactional_id or not 0 < count < _SHORT:
             return None
-        position += _BODY.size
+        position += _BODY_BYTES
+        by_id = api_version >= _FIRST_WITH_IDS
         topics = []
         for _ in range(count - 1):
-            position, topic = _topic(frame, position, by_id=api_version >= _FIRST_WITH_IDS)
+            position, topic = _topic(frame, position, by_id)
             topics.append(topic)
         if frame[position] or position + 1 != len(frame):
             return None
@@ -86,7 +87,7 @@ def produce_request(frame: bytes) -> ProduceFrame | None:
     return ProduceFrame(api_version, correlation_id, client_id, acks, topics)
 
 
-def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTopic]:
+def _topic(frame: bytes, position: int, by_id: bool) -> tuple[int, ProducedTopic]:
     """The position behind it, and the topic. Raises ValueError, IndexError, struct.error."""
     if by_id:
         end = position + _ID_BYTES
@@ -105,7 +106,7 @@ def _topic(frame: bytes, position: int, *, by_id: bool) -> tuple[int, ProducedTo
     for _ in range(count - 1):
         partition, low, high = _PARTITION.unpack_from(frame, position)
         if low >= _SHORT > high > 0:  # 128 bytes to 16 KiB
-            start = position + _PARTITION.size
+            start = position + _PARTITION_BYTES
             end = start + (low & 0x7F | high << 7) - 1
         else:
             start, size = _size(frame, position + _INDEX_BYTES)

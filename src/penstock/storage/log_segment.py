@@ -152,7 +152,8 @@ class LogSegment:
 
     def append_one(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
         """`append` for one batch."""
-        self._index(self._write(data), len(data), last_offset, max_timestamp)
+        position = self._write(data)
+        self._index(position, self.size_bytes - position, last_offset, max_timestamp)
 
     def _write(self, data: Buffer) -> int:
         """Where it begins."""
