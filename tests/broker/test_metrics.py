@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.broker.test_streams_group import FAST, heartbeat, topology
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.request_metrics import RequestMetrics
 from penstock.broker.server_metrics import MOST_PARTITIONS, LogSize
 from penstock.broker.shard_runner import Outcome
 from penstock.coordinator.records.schemas import OffsetCommitKey
@@ -20,6 +23,7 @@ from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord
 from penstock.metrics.metric_sensors import Distribution, Meter
 from penstock.metrics.prometheus_text import Family, Sample, prometheus_text
 from penstock.protocol.api_keys import ApiKey
+from penstock.protocol.error_codes import ErrorCode
 
 Connect = Callable[[EmbeddedBroker], Any]
 
@@ -196,6 +200,24 @@ def test_a_distribution_knows_mean_greatest_and_percentiles() -> None:
     clock.now += 200
     assert (times.max(), times.mean(), times.percentile(0.99)) == (0.0, 0.0, 0.0)
     assert times.count == 1000
+
+
+def test_requests_counted_together_are_told_as_those_counted_one_by_one() -> None:
+    apart, together = RequestMetrics(lambda: 0.0), RequestMetrics(lambda: 0.0)
+    chance = random.Random(2)
+    for number in range(700):
+        version = 12 if number % 300 < 20 else 13
+        seconds, queued = chance.choice((0.0, 1e-7, 2e-4, chance.random())), chance.choice((0.0, 1e-5, 0.003))
+        apart.answered(ApiKey.PRODUCE, version, None, seconds=seconds, queue_seconds=queued)
+        together.went_well(ApiKey.PRODUCE, version, seconds, queued)
+        if number % 100 == 0:
+            for each in (apart, together):
+                each.answered(ApiKey.FETCH, 12, SimpleNamespace(error_code=ErrorCode.unknown_topic_id), seconds=0.1)
+    first, second = (parsed(prometheus_text(each.families())) for each in (apart, together))
+    assert first == pytest.approx(second)
+    errors = {name: value for name, value in second.items() if "ErrorsPerSec" in name}
+    assert sorted(errors.values()) == [7, 700]
+    assert any("NONE" in name and 'request="Produce"' in name for name in errors)
 
 
 def test_numbers_of_a_running_broker(connect: Connect) -> None:

@@ -265,6 +265,7 @@ def test_a_traceback_stays_in_the_document() -> None:
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
     from penstock.broker.request_log import RequestLog
     from penstock.broker.request_metrics import RequestMetrics
+    from penstock.protocol.hot_requests import ProduceFrame
     from penstock.protocol.request_codec import RequestHeader
 
     def told(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
@@ -288,8 +289,18 @@ def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptu
     assert told(ApiKey.FETCH, 30.0, 29.9) == 0
     assert told(ApiKey.FETCH, 30.0, 28.0) == 1
     assert told(ApiKey.PRODUCE, 30.0, 0.0, slow_ms=0) == 0
+    usual = ProduceFrame(api_version=13, correlation_id=7, client_id="app", acks=1, topics=[])
+    log = RequestLog(RequestMetrics(), lambda: 1000)
+    for seconds in (0.0005, 0.9, 1.1):
+        log.usual(usual, ("10.0.0.1", 5), seconds, 0.0)
+    assert len(caplog.records) == 1
+    facts = vars(caplog.records[0])["facts"]
+    assert (facts["api"], facts["version"], facts["correlation_id"], facts["total_ms"]) == ("Produce", 13, 7, 1100.0)
     caplog.set_level("DEBUG")
     assert told(ApiKey.FETCH, 0.001, 0.0) == 1
+    caplog.clear()
+    RequestLog(RequestMetrics(), lambda: 1000).usual(usual, ("10.0.0.1", 5), 0.0005, 0.0)
+    assert len(caplog.records) == 1
 
 
 # --- the process ---
