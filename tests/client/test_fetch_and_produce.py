@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -188,6 +190,25 @@ def test_a_broker_that_dies_between_loses_and_reorders_nothing(
     else:
         assert sorted(set(found)) == list(range(60))
         assert list(dict.fromkeys(found)) == list(range(60)), "the first copy of each comes in order"
+
+
+def test_a_partition_that_an_answer_leaves_out_is_written_again(broker: EmbeddedBroker, client: NetworkClient) -> None:
+    """It may be stored or not; a flush that took it for stored would lose its records without a word."""
+
+    def without_the_last(response: Any) -> Any:
+        [topic] = response.responses
+        return replace(response, responses=(replace(topic, partition_responses=topic.partition_responses[:-1]),))
+
+    producer = Producer(client)
+    for partition in range(3):
+        producer.send("flights", partition, None, pa.array([b"first"]))
+    producer.flush()
+    fault = broker.faults.rewrite("Produce", without_the_last, times=1)
+    for partition in range(3):
+        producer.send("flights", partition, None, pa.array([b"second"]))
+    assert producer.flush() == {("flights", partition): 1 for partition in range(3)}
+    assert fault.hits == 1
+    assert [row["value"] for row in everything(client, "flights")] == [b"first", b"second"] * 3
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

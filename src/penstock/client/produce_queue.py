@@ -250,13 +250,15 @@ class ProduceQueue:
         except ConnectionLost as error:
             self._unanswered(exchange.batches, error)
             return
-        failed = False
+        failed, untold = False, dict(exchange.batches)
         for topic in response.responses:
             name = topic.name or exchange.cluster.topic_name(topic.topic_id) or ""
             for entry in topic.partition_responses:
                 key = (name, int(entry.index))
-                failed |= not self._settle(key, exchange.batches[key], entry)
-        if failed:
+                failed |= not self._settle(key, untold.pop(key), entry)
+        if untold:  # nothing is known of them, as if there had been no answer
+            self._unanswered(untold, ConnectionLost(exchange.cluster.brokers[exchange.node], "it answers for a part"))
+        elif failed:
             self._backoff.pause(self._deadline)
         else:
             self._backoff = Backoff()
