@@ -14,7 +14,7 @@ from penstock.client.member_runner import MemberRunner
 from penstock.client.membership.events import Assigned
 from penstock.client.network_client import NetworkClient
 from penstock.protocol import messages as m
-from penstock.spark.runtime import batch_runner
+from penstock.spark.runtime import repartition_purge
 
 pytestmark = pytest.mark.spark
 LEAVE = -1
@@ -101,7 +101,7 @@ def test_a_killed_guardian_is_replaced(broker, make_app, running, flights):
 
 
 def test_committed_rows_of_repartition_topics_are_deleted(broker, make_app, running, flights, monkeypatch):
-    monkeypatch.setattr(batch_runner, "PURGE_INTERVAL", 0.1)
+    monkeypatch.setattr(repartition_purge, "INTERVAL_S", 0.1)
     flights.send(broker, range(200))
     app = running(flights.count_by_origin(make_app()))
     app.wait_until("caught-up", timeout=60)
