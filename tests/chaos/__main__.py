@@ -13,6 +13,7 @@ import sys
 import time
 
 from tests.chaos.chaos import broker_of, chaos, new_directory
+from tests.chaos.segments import faults
 
 
 def main() -> int:
@@ -42,7 +43,9 @@ def main() -> int:
         + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
     )
     if outcome.failures:
-        print(f"logs, state and data are in {directory}")
+        for data in (directory / "data", directory / "kafka" / "data"):
+            print("".join(f"{fault}\n" for fault in faults(data)) if data.exists() else "", end="")
+        print(f"logs, state and data are in {directory}; what became of a record: python -m tests.chaos.segments")
         return 1
     shutil.rmtree(directory, ignore_errors=True)
     return 0
