@@ -7,11 +7,13 @@ import pytest
 from tests.longer import LONG
 
 from penstock.broker.embedded import EmbeddedBroker
+from penstock.client.admin import Admin
 from penstock.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
 from penstock.client.configuration import ClientConfiguration
 from penstock.client.network_client import NetworkClient
 from penstock.errors import PenstockError
 from penstock.spark.access_rules import as_commands, rules_for
+from penstock.spark.runtime import repartition_purge
 
 pytestmark = pytest.mark.spark
 
@@ -78,14 +80,18 @@ def needed(app):
     return rules_for(app.compile(), principal="User:pilot", exactly_once=True)
 
 
-def test_with_exactly_these_it_runs_and_purges(broker, admin, make_secured, flights):
+def test_with_exactly_these_it_runs_and_purges(broker, admin, make_secured, flights, monkeypatch):
+    monkeypatch.setattr(repartition_purge, "INTERVAL_S", 0.1)
     app = make_secured("allowed")
     create_acls(admin, needed(app))
     with app.start() as started:
         started.wait_until("caught-up", timeout=180)
-        for runner in started._runtime.runners.values():
-            runner._last_purge = -1e9
-        started._wait(lambda: all(r._last_purge > 0 for r in started._runtime.runners.values()), None, "purged")
+        internal = [where for where in broker.group("allowed").offsets if where[0].endswith("-repartition")]
+
+        def begins():
+            return [row.offset for row in Admin(admin).list_offsets(dict.fromkeys(internal, "earliest")).values()]
+
+        started._wait(lambda: any(begins()), time.monotonic() + 60, "purged")
     counts = {key: row["flights"] for key, row in flights.newest(broker, "allowed-counts").items()}
     assert counts == {key: row["flights"] for key, row in flights.counted(range(100)).items()}
     assert started.exception() is None
@@ -105,11 +111,8 @@ def told(app, caplog, lacking):
     except PenstockError as error:
         return f"{error} {error.fix}"
     with started:
-        runners = started._runtime.runners.values()
 
         def decided():
-            for runner in runners:
-                runner._last_purge = -1e9
             told_so = (runs_on and "were not purged" in caplog.text) or (waits and started._runtime.not_ready)
             return told_so or not started.isActive
 
@@ -123,7 +126,8 @@ def told(app, caplog, lacking):
         return str(ended) if ended is not None else "; ".join(detail for _, detail in started._runtime.not_ready)
 
 
-def test_what_is_missing_is_named(broker, admin, make_secured, flights, caplog):
+def test_what_is_missing_is_named(broker, admin, make_secured, flights, caplog, monkeypatch):
+    monkeypatch.setattr(repartition_purge, "INTERVAL_S", 0.1)
     count = len(needed(make_secured("counted")))
     assert count == 10
     for index in range(0, count, EVERY):
