@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -28,13 +28,10 @@ class Piece:
     """The batches of one transaction in one partition, in the order of their offsets."""
 
     owner: Owner
-    directory: Path
+    partition: str
     end: End
     batches: tuple[BatchHeader, ...]
-
-    @property
-    def partition(self) -> str:
-        return self.directory.name
+    content: bytes = field(repr=False)  # of the partition, in which they lie
 
     def __str__(self) -> str:
         offsets = ", ".join(f"{batch.base_offset} to {batch.last_offset}" for batch in self.batches)
@@ -47,20 +44,15 @@ def pieces_in(data: Path) -> Iterator[Piece]:
         yield from _pieces_of(directory)
 
 
-def _content(directory: Path) -> bytes:
-    """All segments, one behind the other."""
-    return b"".join(segment.read_bytes() for segment in sorted(directory.glob("*.log")))
-
-
 def _pieces_of(directory: Path) -> Iterator[Piece]:
-    content = _content(directory)
+    content = b"".join(segment.read_bytes() for segment in sorted(directory.glob("*.log")))
     unended: dict[int, list[BatchHeader]] = defaultdict(list)
 
     def ended(producer_id: int, end: End) -> Iterator[Piece]:
         batches = unended.pop(producer_id, [])
         for epoch in dict.fromkeys(batch.producer_epoch for batch in batches):
             mine = tuple(batch for batch in batches if batch.producer_epoch == epoch)
-            yield Piece(owner=(producer_id, epoch), directory=directory, end=end, batches=mine)
+            yield Piece(owner=(producer_id, epoch), partition=directory.name, end=end, batches=mine, content=content)
 
     for header in iter_batch_headers(content):
         if header.is_transactional and not header.is_control:
@@ -92,9 +84,8 @@ def faults(data: Path) -> list[str]:
 def places_of(data: Path, text: bytes) -> Iterator[str]:
     """Every transactional record whose value holds `text`."""
     for piece in pieces_in(data):
-        content = _content(piece.directory)
         for batch in piece.batches:
-            for record in records_of_batch(content, batch):
+            for record in records_of_batch(piece.content, batch):
                 if record.value is not None and text in record.value:
                     producer_id, epoch = piece.owner
                     yield (

@@ -147,7 +147,7 @@ class PartitionLogs:
             log = self._directory.log(topic.name, partition)
             result = log.append(
                 batches,
-                leader_epoch=self._directory.leader_epoch,
+                leader_epoch=self._leader_epoch,
                 origin=origin,
                 transaction_version=transaction_version,
                 flush_now=False,
@@ -195,7 +195,7 @@ class PartitionLogs:
 
     def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
         """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
-        log = self._directory.open_logs().get((topic.name, partition))
+        log = self._open_logs.get((topic.name, partition))
         if log is None:
             raise FlushFailed(f"The log of partition {topic.name}-{partition} is gone: the topic was deleted.")
         return self._flusher.flushed(log)
@@ -227,16 +227,16 @@ class PartitionLogs:
                 log_start_offset=log.log_start_offset,
                 log_end_offset=log.log_end_offset,
             )
-            for log in self._directory.open_logs().values()
+            for log in self._open_logs.values()
         ]
 
     def failed_logs(self) -> list[str]:
         """Partitions whose log does no further work until a restart."""
-        return [f"{log.topic}-{log.partition}" for log in self._directory.open_logs().values() if not log.is_usable]
+        return [f"{log.topic}-{log.partition}" for log in self._open_logs.values() if not log.is_usable]
 
     def enforce_retention(self) -> None:
         """Deletes the segments that are too old or too much."""
-        for log in tuple(self._directory.open_logs().values()):
+        for log in tuple(self._open_logs.values()):
             try:
                 log.apply_retention()
             except StorageError as error:
@@ -250,7 +250,7 @@ class PartitionLogs:
     async def flush_closed_segments(self) -> None:
         """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check; so
         does what a flush has left, for want of room."""
-        for log in tuple(self._directory.open_logs().values()):
+        for log in tuple(self._open_logs.values()):
             is_due = log.config.fsync != "never" and log.recovery_point < log.log_end_offset
             if log.is_usable and (is_due or log.recovery_point < log.segment_base_offsets[-1]):
                 self._flusher.dirty(log)
@@ -260,7 +260,7 @@ class PartitionLogs:
 
     def checkpoint(self) -> None:
         """Log start offsets and recovery points are noted; without it DeleteRecords would be undone by a crash."""
-        reached = {key: (log.recovery_point, log.log_start_offset) for key, log in self._directory.open_logs().items()}
+        reached = {key: (log.recovery_point, log.log_start_offset) for key, log in self._open_logs.items()}
         if reached != self._noted:
             self._directory.checkpoint()
             self._noted = reached

@@ -110,20 +110,23 @@ class _Window:
         self.max_ms = 0.0
 
     def add(self, time_ms: float, times: int) -> None:
-        bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
-        bucket = min(bucket, _BUCKETS - 1)
+        bucket = _bucket(time_ms)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + times
         self.count += times
         self.sum_ms += time_ms * times
         self.max_ms = max(self.max_ms, time_ms)
 
     def add_all(self, times_ms: list[float]) -> None:
-        buckets, log2 = self.buckets, math.log2
-        for time_ms in times_ms:
-            bucket = int(_PER_DOUBLING * log2(time_ms / _LEAST_MS)) if time_ms > _LEAST_MS else 0
-            if bucket >= _BUCKETS:
-                bucket = _BUCKETS - 1
+        buckets = self.buckets
+        for bucket in map(_bucket, times_ms):
             buckets[bucket] = buckets.get(bucket, 0) + 1
         self.count += len(times_ms)
         self.sum_ms += sum(times_ms)
         self.max_ms = max(self.max_ms, *times_ms)
+
+
+def _bucket(time_ms: float) -> int:
+    if time_ms <= _LEAST_MS:
+        return 0
+    bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS))
+    return bucket if bucket < _BUCKETS else _BUCKETS - 1

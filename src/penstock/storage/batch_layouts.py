@@ -6,7 +6,7 @@ do is to compare. A larger batch, whose offset deltas have more than one byte, i
 
 from __future__ import annotations
 
-from penstock.storage.record_at import behind_varint, record_at
+from penstock.storage.record_at import fields_at, record_at
 
 __all__ = ["FEWEST_ALIKE", "timestamps_if_alike"]
 
@@ -46,16 +46,15 @@ def _layout(section: bytes, count: int, position: int) -> _Layout | None:
     """That of the first record, for all. Raises ValueError, IndexError."""
     stride = (len(section) - position) // count
     _, _, key, value, end = record_at(section, position)
-    key, value = max(key, 0), max(value, 0)
-    timestamp = behind_varint(section, position) + 1
-    key_length = timestamp + 2
-    value_length = behind_varint(section, key_length) + key
-    headers = behind_varint(section, value_length) + value
+    timestamp, offset, key_length, value_length, headers = fields_at(section, position, key, value)
+    if offset != timestamp + 1 or key_length != offset + 1:  # of a byte each
+        return None
     if end - position != stride or section[headers] or headers + 1 != end:
         return None
-    same = (*range(position, timestamp - 1), *range(key_length, value_length - key))
-    columns = [(at, section[at : at + 1] * count) for at in (*same, *range(value_length, headers - value), headers)]
-    columns.append((timestamp + 1, _OFFSET_DELTAS[:count]))
+    same = (*range(position, timestamp - 1), *range(key_length, value_length - max(key, 0)))
+    same = (*same, *range(value_length, headers - max(value, 0)), headers)
+    columns = [(at, section[at : at + 1] * count) for at in same]
+    columns.append((offset, _OFFSET_DELTAS[:count]))
     return slice(timestamp, None, stride), tuple((slice(at, None, stride), column) for at, column in columns)
 
 

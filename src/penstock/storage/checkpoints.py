@@ -118,9 +118,9 @@ class LeaderEpochs:
 
     def note(self, epoch: int, start: int) -> bool:
         """Remember that `epoch` writes from `start` on; whether that was news. `save` makes it last."""
-        epochs, starts = self._table
-        if epoch <= (epochs[-1] if epochs else -1):
+        if epoch <= self.latest:
             return False
+        epochs, starts = self._table
         self._table = ((*epochs, epoch), (*starts, start))
         return True
 

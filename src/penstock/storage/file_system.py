@@ -87,10 +87,7 @@ class RealFile:
         return descriptor.number
 
     def write_at(self, data: Buffer, position: int) -> None:
-        descriptor = self._descriptor
-        if descriptor is None:
-            raise OSError(errno.EBADF, "the file is closed")
-        written = os.pwrite(descriptor.number, data, position)
+        written = os.pwrite(self._fd, data, position)
         if written == len(data):
             return
         view = memoryview(data)

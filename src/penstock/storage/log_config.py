@@ -50,8 +50,7 @@ class LogConfig:
     @property
     def roll_ms(self) -> int:
         """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`, as what is active is never cleaned."""
-        compacted = "compact" in self.cleanup_policy
-        return min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def fsync(self) -> FsyncPolicy:

@@ -24,11 +24,14 @@ class LogHealth:
         self._name = f"{topic}-{partition}"
         self._facts: dict[str, Any] = {"topic": topic, "partition": partition, "path": str(directory)}
         self._failure: str | None = None
-        self.is_good = True
+
+    @property
+    def is_good(self) -> bool:
+        return self._failure is None
 
     def end(self, why: str) -> None:
         """No further work; the first reason stands."""
-        self._failure, self.is_good = self._failure or why, False
+        self._failure = self._failure or why
 
     def check_usable(self) -> None:
         if self._failure is not None:
@@ -52,7 +55,7 @@ class LogHealth:
         ) from error
 
     def fail(self, error: OSError, what: str) -> NoReturn:
-        self._failure, self.is_good = f"{what}: {error}", False
+        self._failure = f"{what}: {error}"
         _log.error("partition %s %s", self._name, self._failure)
         raise LogFailed(
             "disk-failed",

@@ -75,6 +75,10 @@ class _IndexFile:
                 return
             self._written = count
 
+    def _write_when_many(self) -> None:
+        if len(self) - self._written >= _MOST_UNWRITTEN:
+            self.write()
+
     def _cut(self, count: int) -> None:
         """The file shall hold no more than so many entries, as memory does already."""
         with self._lock:
@@ -147,14 +151,12 @@ class OffsetIndex(_IndexFile):
 
     def append(self, offset: int, position: int) -> None:
         """`offset` is the last one of the batch at `position`. Entries that do not grow are left out."""
-        offsets, relative = self._offsets, offset - self._base_offset
-        count = len(offsets)
-        if count >= self._max_entries or (count and relative <= offsets[-1]):
+        relative = offset - self._base_offset
+        if self.is_full or (self._offsets and relative <= self._offsets[-1]):
             return
         self._positions.append(position)
-        offsets.append(relative)  # last: it counts the entries
-        if count - self._written >= _MOST_UNWRITTEN - 1:
-            self.write()
+        self._offsets.append(relative)  # last: it counts the entries
+        self._write_when_many()
 
     def _bytes(self, start: int, end: int) -> bytes:
         numbers = array("i", bytes(8 * (end - start)))
@@ -236,17 +238,14 @@ class TimeIndex(_IndexFile):
 
     def append(self, timestamp_ms: int, offset: int, *, closing: bool = False) -> None:
         """The largest timestamp so far and the last offset of its batch. An entry with no news is left out."""
-        offsets, relative = self._offsets, offset - self._base_offset
-        count = len(offsets)
-        # One entry stays free for the closing one.
-        if count >= (self._max_entries if closing else self._max_entries - 1) or timestamp_ms < 0:
+        relative = offset - self._base_offset
+        if (self.is_full and not closing) or len(self) >= self._max_entries or timestamp_ms < 0:
             return
-        if count and (timestamp_ms <= self._timestamps[-1] or relative < offsets[-1]):
+        if self._offsets and (timestamp_ms <= self._timestamps[-1] or relative < self._offsets[-1]):
             return
         self._timestamps.append(timestamp_ms)
-        offsets.append(relative)  # last: it counts the entries
-        if count - self._written >= _MOST_UNWRITTEN - 1:
-            self.write()
+        self._offsets.append(relative)  # last: it counts the entries
+        self._write_when_many()
 
     def _bytes(self, start: int, end: int) -> bytes:
         return b"".join(map(_TIME_ENTRY.pack, self._timestamps[start:end], self._offsets[start:end]))

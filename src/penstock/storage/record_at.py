@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.protocol.raw_records import read_varint
 
-__all__ = ["SMALLEST_RECORD", "behind_varint", "over_plain", "record_at"]
+__all__ = ["SMALLEST_RECORD", "fields_at", "over_plain", "record_at"]
 
 SMALLEST_RECORD = 6
 
@@ -98,7 +98,19 @@ def over_plain(section: bytes, count: int, position: int) -> tuple[int, int]:
     return count, position
 
 
-def behind_varint(section: bytes, position: int) -> int:
+def fields_at(section: bytes, position: int, key: int, value: int) -> tuple[int, int, int, int, int]:
+    """Where the timestamp delta, the offset delta, the lengths of key and value, and the headers of a record begin.
+
+    `key`, `value`: their lengths, negative for null.
+    """
+    timestamp = _behind_varint(section, position) + 1
+    offset = _behind_varint(section, timestamp)
+    key_length = _behind_varint(section, offset)
+    value_length = _behind_varint(section, key_length) + max(key, 0)
+    return timestamp, offset, key_length, value_length, _behind_varint(section, value_length) + max(value, 0)
+
+
+def _behind_varint(section: bytes, position: int) -> int:
     while section[position] >= 0x80:
         position += 1
     return position + 1

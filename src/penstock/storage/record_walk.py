@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from penstock.protocol.raw_records import read_varint
 from penstock.storage.batch_layouts import FEWEST_ALIKE, timestamps_if_alike
-from penstock.storage.record_at import SMALLEST_RECORD, behind_varint, over_plain, record_at
+from penstock.storage.record_at import SMALLEST_RECORD, fields_at, over_plain, record_at
 
 __all__ = ["MOST_ONE_BY_ONE", "check_lengths", "check_records", "keyed_records"]
 
@@ -65,11 +65,7 @@ def _alike(
 
     `one_time`: and have the timestamp of that one.
     """
-    timestamp = start + _length_bytes(section, start) + 1
-    offset = behind_varint(section, timestamp)
-    key_length = behind_varint(section, offset)
-    value_length = behind_varint(section, key_length) + max(key, 0)
-    headers = behind_varint(section, value_length) + max(value, 0)
+    timestamp, offset, key_length, value_length, headers = fields_at(section, start, key, value)
     if section[headers] != 0 or headers + 1 != start + stride:
         return 0
     wanted = _offset_columns(index, most, key_length - offset)

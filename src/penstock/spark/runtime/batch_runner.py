@@ -25,7 +25,7 @@ from penstock.spark.runtime.batch_commit import Committed, Patience
 from penstock.spark.runtime.batch_limits import BatchMeasure
 from penstock.spark.runtime.batch_outcome import complete, measure
 from penstock.spark.runtime.batch_recovery import RETRIES, BatchRecovery
-from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.chains import input_topics
 from penstock.spark.runtime.input_watch import InputWatch
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.own_tasks import OpenRequest, OwnTasks
@@ -56,7 +56,7 @@ class SubtopologyRunner:
     ) -> None:
         self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
         self.name = subtopology.subtopology_id
-        self.progress = SubtopologyProgress(self.name, [t for s in subtopology.sources for t in source_topics(s)])
+        self.progress = SubtopologyProgress(self.name, input_topics(subtopology))
         internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
         self._client = runtime.network_client()
         self._admin = Admin(self._client)
@@ -237,7 +237,7 @@ class SubtopologyRunner:
             self._wake()
 
     def _inputs(self, client: NetworkClient, partitions: Iterable[int]) -> dict[int, tuple[TopicPartition, ...]]:
-        topics = [topic for source in self.subtopology.sources for topic in source_topics(source)]
+        topics = input_topics(self.subtopology)
         found = client.known_topics(topics, refresh=True).topics
         return {p: tuple((topic, p) for topic in topics if p in found[topic].partitions) for p in partitions}
 

@@ -42,7 +42,15 @@ from penstock.spark.topology.nodes import (
     TopicSource,
 )
 
-__all__ = ["Chains", "ForeachBatchChain", "PreparedPlan", "build_chains", "shared_topics", "source_topics"]
+__all__ = [
+    "Chains",
+    "ForeachBatchChain",
+    "PreparedPlan",
+    "build_chains",
+    "input_topics",
+    "shared_topics",
+    "source_topics",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,11 @@ class Chains:
 def source_topics(source: Source) -> tuple[str, ...]:
     """The topics a source reads."""
     return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
+
+
+def input_topics(subtopology: CompiledSubtopology) -> list[str]:
+    """The topics of all its sources, in their order."""
+    return [topic for source in subtopology.sources for topic in source_topics(source)]
 
 
 def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:

@@ -113,12 +113,11 @@ class TaskOpener:
         while self._wanted(request):
             try:
                 return self._open(request)
-            except Fenced as error:  # by the epoch of a moment ago; whether the tasks are still ours is told soon
-                error.facts["retriable"] = True
-                self._bear(error)
             except (BrokerError, CannotConnect) as error:
                 if self._closing.is_set():
                     raise
+                if isinstance(error, Fenced):  # by the epoch of a moment ago; whether the tasks are ours is told soon
+                    error.facts["retriable"] = True
                 self._bear(error)
         return []
 

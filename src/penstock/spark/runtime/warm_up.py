@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from penstock.client.admin import Admin
 from penstock.errors import PenstockError
-from penstock.spark.runtime.chains import source_topics
+from penstock.spark.runtime.chains import input_topics
 from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from penstock.spark.topology.nodes import CompiledSubtopology
@@ -35,7 +35,7 @@ def warm_up(
     if not jobs.has_probes or not most_records:
         return
     try:
-        ranges = newest_records(admin, [t for s in subtopology.sources for t in source_topics(s)], most_records)
+        ranges = newest_records(admin, input_topics(subtopology), most_records)
         if ranges:
             slot = SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=ranges),))
             batch = replace(nothing.batch, attempt=1)
