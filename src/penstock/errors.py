@@ -65,7 +65,8 @@ class CannotConnect(PenstockError, ConnectionError):
 
 
 class BrokerError(PenstockError):
-    """A broker refused: topic-missing, group-kind, streams-protocol-off, topology-differs, not-ready, not-authorized.
+    """A broker refused: topic-missing, group-kind, streams-protocol-off, topology-differs, not-ready, not-authorized,
+    not-stored.
 
     Where an answer of the broker stands behind it, `facts` holds `kafka_code`, `kafka_name`, `retriable` and `api`.
     """

@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kio.static.primitive import i64
 
 from penstock.broker.embedded import EmbeddedBroker
 from penstock.client.admin import Admin
 from penstock.client.fetcher import Fetcher
 from penstock.client.network_client import NetworkClient
 from penstock.client.plain_records import PlainRecord, consume, produce
+from penstock.client.produce_partitions import PartitionBatches
 from penstock.client.produce_queue import ProduceQueue
 from penstock.client.producer import Producer
 from penstock.errors import BrokerError, ConfigError
@@ -209,6 +211,34 @@ def test_a_partition_that_an_answer_leaves_out_is_written_again(broker: Embedded
     assert producer.flush() == {("flights", partition): 1 for partition in range(3)}
     assert fault.hits == 1
     assert [row["value"] for row in everything(client, "flights")] == [b"first", b"second"] * 3
+
+
+def test_a_batch_that_was_taken_for_an_earlier_one_is_told(broker: EmbeddedBroker, client: NetworkClient) -> None:
+    """Its records would be nowhere: the answer is the one to the earlier batch, and it has no error."""
+
+    def as_the_first_time(response: Any) -> Any:
+        [topic] = response.responses
+        [entry] = topic.partition_responses
+        earlier = replace(entry, base_offset=i64(0))
+        return replace(response, responses=(replace(topic, partition_responses=(earlier,)),))
+
+    producer = Producer(client)
+    producer.send("flights", 0, None, pa.array([b"first", b"second"]))
+    producer.flush()
+    broker.faults.rewrite("Produce", as_the_first_time, times=1)
+    producer.send("flights", 0, None, pa.array([b"third", b"fourth"]))
+    with pytest.raises(BrokerError, match="a batch behind offset 1 was told to begin at 0") as raised:
+        producer.flush()
+    assert (raised.value.code, raised.value.retriable) == ("not-stored", True)
+
+
+def test_a_batch_that_nobody_told_of_is_not_taken_for_stored() -> None:
+    batches = PartitionBatches("flights", 0)
+    batches.add(b"first", 1)
+    batches.add(b"second", 1)
+    batches.note_stored(batches.take(), 0, is_repeat=False, has_identity=True)
+    with pytest.raises(BrokerError, match="flights-0 are not certain to be stored: 1 of 2 batches were never told"):
+        batches.check_all_stored()
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,17 +1,15 @@
 """Sends encoded record batches: per leader several requests on the way, one batch per partition in each.
 
-Rules it obeys: batches of a partition arrive in order. With a producer identity (idempotence) up to five are on the way
-and their sequence numbers keep the order; without one, one at a time. After a failure a partition waits until all its
-answers are in, then goes on from the first batch that was not stored. Batches that were stored but whose answer was
-lost are recognised by the broker (DUPLICATE_SEQUENCE_NUMBER) with an identity, and written twice without. The first
-batch of a partition goes alone.
+In which order a partition's batches go and what is believed of their answers: `produce_partitions`. Batches that were
+stored but whose answer was lost are recognised by the broker with an identity (it answers as the first time, or
+DUPLICATE_SEQUENCE_NUMBER), and written twice without.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,6 +21,7 @@ from penstock.client.cluster_metadata import ClusterMetadata
 from penstock.client.connection import ConnectionLost, PendingReply
 from penstock.client.deadline import Backoff, Deadline
 from penstock.client.network_client import NetworkClient
+from penstock.client.produce_partitions import Batch, PartitionBatches
 from penstock.errors import BrokerError, CannotConnect, ConfigError
 from penstock.protocol import messages as m
 from penstock.protocol.api_keys import ApiKey
@@ -38,10 +37,9 @@ MAX_REQUEST_BYTES: Final = 8 << 20
 BUFFER_BYTES: Final = 32 << 20
 SEND_FROM_BYTES: Final = 1 << 20
 REQUESTS_PER_NODE: Final = 5
-BATCHES_PER_PARTITION: Final = 5
 DELIVERY_TIMEOUT_MS: Final = 120_000
 PRODUCE_BEFORE_VERSION_2: Final = 11  # from 12 on the first Produce adds its partitions to the transaction (KIP-890)
-_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+_STORED: Final = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,32 +57,11 @@ class TransactionalIdentity(ProducerIdentity):
     transactional_id: str
 
 
-@dataclass(slots=True, eq=False)
-class _Batch:
-    data: bytes
-    records: int
-    number: int
-
-
-@dataclass(slots=True)
-class _Partition:
-    """Mutable: the batches of one partition."""
-
-    waiting: deque[_Batch] = field(default_factory=deque)
-    on_the_way: int = 0
-    next_sequence: int = 0
-    next_number: int = 0
-    recovering: bool = False
-    known_to_broker: bool = False
-    registered: bool = False
-    last_offset: int | None = None
-
-
 @dataclass(slots=True)
 class _Exchange:
     node: int
     reply: PendingReply
-    batches: dict[TopicPartition, _Batch]
+    batches: dict[TopicPartition, Batch]
     cluster: ClusterMetadata
 
 
@@ -117,7 +94,7 @@ class ProduceQueue:
         self._identity_required = enable_idempotence is True
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionBatches] = {}
         self._sequences = sequences
         self._register = register
         self._transactional_id = identity.transactional_id if isinstance(identity, TransactionalIdentity) else None
@@ -142,7 +119,7 @@ class ProduceQueue:
         header = next(iter_batch_headers(batch))
         state = self._partitions.get((topic, partition))
         if state is None:
-            state = _Partition(next_sequence=self._sequences.get((topic, partition), 0))
+            state = PartitionBatches(topic, partition, self._sequences.get((topic, partition), 0))
             self._partitions[topic, partition] = state
         if self._identity is not None:
             stamped = bytearray(batch)
@@ -155,9 +132,7 @@ class ProduceQueue:
                 transactional=transactional,
             )
             batch = bytes(stamped)
-            state.next_sequence = (state.next_sequence + header.records_count) & _SEQUENCE_MASK
-        state.waiting.append(_Batch(batch, header.records_count, state.next_number))
-        state.next_number += 1
+        state.add(batch, header.records_count)
         if not self._exchanges and not self._waiting_bytes:
             self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
         self._waiting_bytes += len(batch)
@@ -178,6 +153,8 @@ class ProduceQueue:
         while self._exchanges or self._waiting_bytes:
             self._step()
         self._raise_errors()
+        for state in self._partitions.values():
+            state.check_all_stored()
         written: dict[TopicPartition, int] = {}
         for key in sorted(self._partitions):
             state = self._partitions[key]
@@ -212,26 +189,20 @@ class ProduceQueue:
                 return
             ready = [key for key, state in self._partitions.items() if self._may_send(state)]
 
-    def _may_send(self, state: _Partition) -> bool:
-        if state.recovering and not state.on_the_way:
-            state.recovering = False
-        # A log that does not know the producer takes any first sequence number: were the first batch refused (a leader
-        # that is not ready) and the second taken, the first could never be written. So the first goes alone.
-        window = BATCHES_PER_PARTITION if self._identity is not None and state.known_to_broker else 1
-        return bool(state.waiting) and not state.recovering and state.on_the_way < window
+    def _may_send(self, state: PartitionBatches) -> bool:
+        return state.may_send(has_identity=self._identity is not None)
 
     def _has_room(self, node: int) -> bool:
         return sum(1 for exchange in self._exchanges if exchange.node == node) < REQUESTS_PER_NODE
 
     def _send_to(self, node: int, keys: Iterable[TopicPartition]) -> bool:
-        taken: dict[TopicPartition, _Batch] = {}
+        taken: dict[TopicPartition, Batch] = {}
         size = 0
         for key in keys:
             batch = self._partitions[key].waiting[0]
             if taken and size + len(batch.data) > MAX_REQUEST_BYTES:
                 continue
-            taken[key] = self._partitions[key].waiting.popleft()
-            self._partitions[key].on_the_way += 1
+            taken[key] = self._partitions[key].take()
             size += len(batch.data)
         self._waiting_bytes -= size
         cluster = self._client.metadata({topic for topic, _ in taken})
@@ -264,17 +235,17 @@ class ProduceQueue:
             self._backoff = Backoff()
             self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
 
-    def _settle(self, key: TopicPartition, batch: _Batch, entry: Any) -> bool:
+    def _settle(self, key: TopicPartition, batch: Batch, entry: Any) -> bool:
         """False when the batch has to be sent again."""
         state = self._partitions[key]
         state.on_the_way -= 1
         code = entry.error_code
-        if code == ErrorCode.none:
-            state.known_to_broker = True
-            state.last_offset = int(entry.base_offset) + batch.records - 1
-            return True
-        if code == ErrorCode.duplicate_sequence_number:
-            state.last_offset = max(int(entry.base_offset) + batch.records - 1, state.last_offset or -1)
+        if code in _STORED:
+            again = code != ErrorCode.none
+            known = self._identity is not None
+            wrong = state.note_stored(batch, int(entry.base_offset), is_repeat=again, has_identity=known)
+            if wrong is not None:
+                self._errors.setdefault(key, wrong)
             return True
         if key in self._errors:
             return True
@@ -287,22 +258,17 @@ class ProduceQueue:
         self._give_up(key, code, entry.error_message)
         return True
 
-    def _put_back(self, state: _Partition, batch: _Batch) -> None:
-        state.recovering = True
+    def _put_back(self, state: PartitionBatches, batch: Batch) -> None:
         self._waiting_bytes += len(batch.data)
-        state.waiting.append(batch)
-        state.waiting = deque(sorted(state.waiting, key=lambda waiting: waiting.number))
+        state.put_back(batch)
 
     def _give_up(self, key: TopicPartition, code: ErrorCode, message: str | None) -> None:
-        topic, partition = key
         state = self._partitions[key]
         self._waiting_bytes -= sum(len(batch.data) for batch in state.waiting)
         state.waiting.clear()
-        self._errors[key] = refusal(
-            code, f"to write to {topic}-{partition}", api="Produce", message=message, topic=topic, partition=partition
-        )
+        self._errors[key] = state.refused(code, message)
 
-    def _unanswered(self, batches: dict[TopicPartition, _Batch], error: ConnectionLost) -> None:
+    def _unanswered(self, batches: dict[TopicPartition, Batch], error: ConnectionLost) -> None:
         if self._deadline.passed:
             raise CannotConnect(
                 "broker-unreachable",
@@ -322,7 +288,7 @@ class ProduceQueue:
             first.facts["partitions"] = sorted(self._errors)
             raise first
 
-    def _request(self, batches: dict[TopicPartition, _Batch], cluster: ClusterMetadata) -> object:
+    def _request(self, batches: dict[TopicPartition, Batch], cluster: ClusterMetadata) -> object:
         request = m.produce_request
         by_topic: dict[str, list[tuple[int, bytes]]] = {}
         for (topic, partition), batch in batches.items():
