@@ -170,6 +170,49 @@ def test_a_killed_worker_loses_nothing(broker, make_app, running, spark, flights
     assert flights.newest(broker, "by-origin") == flights.counted(range(600))
 
 
+class Factory:
+    """The one that runs an application's stages, by the fields that Spark does not show."""
+
+    def __init__(self, spark):
+        self._class = spark.sparkContext._jvm.java.lang.Class
+        env = self.field("SparkEnv$", "env").get(self.field("SparkEnv$", "MODULE$").get(None))
+        factories = self.field("SparkEnv", "pythonWorkers").get(env).valuesIterator()
+        self._factory = next(f for f in iter(factories.next, None) if self.of(f, "daemon") is not None)
+
+    def field(self, class_name, name):
+        found = self._class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
+        found.setAccessible(True)
+        return found
+
+    def of(self, factory, name):
+        return self.field("api.python.PythonWorkerFactory", name).get(factory)
+
+    @property
+    def daemon(self):
+        return self.of(self._factory, "daemon")
+
+    def lose_the_daemon(self):
+        """As after a death in its first second, with the task that waited for it cancelled."""
+        self.daemon.destroyForcibly().waitFor()
+        self.field("api.python.PythonWorkerFactory", "daemonSockPath").set(self._factory, None)
+        self.of(self._factory, "idleWorkers").clear()
+
+
+def test_a_daemon_that_died_while_it_started_is_replaced(broker, make_app, running, spark, flights):
+    """Spark keeps it for the rest of the JVM's life, and each task ends with a NullPointerException."""
+    app = running(flights.count_slowly(make_app("slow")))
+    app.wait_until("running", timeout=60)
+    flights.send_keyed(broker, range(200))
+    app.wait_until("caught-up", timeout=60)
+    factory = Factory(spark)
+    before = factory.daemon.pid()
+    factory.lose_the_daemon()
+    flights.send_keyed(broker, range(200, 400))
+    app.wait_until("caught-up", timeout=60)
+    assert flights.newest(broker, "by-origin") == flights.counted(range(400))
+    assert factory.daemon.pid() != before
+
+
 def test_a_cancelled_job_loses_nothing(broker, make_app, running, flights):
     app = running(flights.count_slowly(make_app("slow")))
     app.wait_until("running", timeout=60)

@@ -18,6 +18,7 @@ from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageRepo
 from penstock.spark.runtime.side_path import SidePath
 from penstock.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from penstock.spark.runtime.store_files import disk_full
+from penstock.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
 
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
@@ -140,6 +141,8 @@ class JobRunner:
         except PenstockError:
             raise
         except Exception as error:
+            if has_lost_its_daemon(error) and forget_dead_daemons(self._spark):
+                log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
             raise BatchFailed(error, side_path.errors() or _without_room(plan.state_dir)) from error
         finally:
             side_path.remove()
