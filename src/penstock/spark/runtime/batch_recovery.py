@@ -1,6 +1,7 @@
 """After a micro-batch that failed: nothing of it counts; find out why, and change the next plan accordingly.
 
-What says nothing about the records (a worker that died, a cancelled job, a broker that was away) is tried again. A
+What says nothing about the records (a worker that died, a cancelled job) is tried again a few times, and what is the
+brokers' trouble for as long as it may last: one that is away comes back, one that refuses for now has five minutes. A
 record that does not decode names itself; one that Spark SQL cannot digest is found by halving. Then the source's
 `on_error` decides: pass over it, or process everything before it and every other task, and fail.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.errors import BrokerError, CannotConnect, PenstockError, RecordError, SinkError, StateError
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError, RecordError, SinkError, StateError
 from penstock.spark.runtime.chains import source_topics
 from penstock.spark.runtime.job_runner import BatchFailed, JobRunner
 from penstock.spark.runtime.plan import InputRange, MicroBatchPlan
@@ -25,6 +27,7 @@ __all__ = ["BatchRecovery"]
 
 log = logging.getLogger("penstock.spark")
 RETRIES = 4
+BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
 MOST_UNDIGESTIBLE = 1000
 
@@ -40,14 +43,17 @@ class BatchRecovery:
         tasks: Mapping[int, RunningTask],
         reopen: Callable[[list[int]], None],
         tick: Callable[[], None],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._subtopology, self._jobs = subtopology, jobs
         self._tasks, self._reopen, self._tick = tasks, reopen, tick
         self._failures = 0
+        self._now_s = now_s
+        self._refused_since: float | None = None
         self._stops: dict[tuple[str, int], RecordError] = {}
 
     def succeeded(self) -> None:
-        self._failures = 0
+        self._failures, self._refused_since = 0, None
 
     def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
         """Returns when the next plan may do better. Raises what ends the application."""
@@ -55,10 +61,13 @@ class BatchRecovery:
         if record is not None:
             self._stop_at(record)
             return
-        self._failures += 1
         cause = failed.cause
+        if cause is not None and self._is_the_brokers(cause):
+            log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
+            return
+        self._failures += 1
         if isinstance(cause, StateError) and self._failures <= RETRIES:
-            log.warning("%s: %s; opening the tasks anew", self._subtopology.subtopology_id, cause)
+            log.warning("%s: %s; opening the tasks anew", plan.subtopology_id, cause)
             self._reopen([task.partition for task in plan.tasks])
             return
         if _is_transient(failed) and self._failures <= RETRIES:
@@ -69,7 +78,7 @@ class BatchRecovery:
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
             return
-        what = f"{self._subtopology.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
+        what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
         raise cause or failed.stumble or user_error(failed.error, what)
 
     def check_stops(self) -> None:
@@ -78,6 +87,19 @@ class BatchRecovery:
             for where, offset in task.stop_at.items():
                 if task.positions[where] >= offset:
                     raise self._stops[where]
+
+    def _is_the_brokers(self, cause: PenstockError) -> bool:
+        """Whether to wait for them. Where one was away, it answers again: the batch was undone with its help."""
+        if isinstance(cause, CannotConnect):
+            return cause.code == "broker-unreachable"
+        if not isinstance(cause, BrokerError) or not (cause.retriable or isinstance(cause, Fenced)):
+            return False
+        if cause.code in _HOPELESS or cause.code == "topic-missing":
+            return False
+        now = self._now_s()
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since < BROKER_PATIENCE_S
 
     def _look_for_records(self, plan: MicroBatchPlan) -> bool:
         """Whether records were found that Spark cannot digest."""

@@ -1,0 +1,101 @@
+"""After a micro-batch that failed: what is waited for, how long, and what ends the application."""
+
+import pytest
+
+from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
+from penstock.spark.runtime.batch_recovery import BROKER_PATIENCE_S, RETRIES, BatchRecovery
+from penstock.spark.runtime.job_runner import BatchFailed
+from penstock.spark.runtime.plan import MicroBatchPlan
+from penstock.spark.runtime.store import BatchKey
+from penstock.spark.topology.nodes import CompiledSubtopology
+
+PLAN = MicroBatchPlan(
+    subtopology_id="flights",
+    batch=BatchKey(incarnation="a", batch_id=7),
+    member_id="m",
+    member_epoch=1,
+    bootstrap_servers="127.0.0.1:9092",
+    state_dir="state",
+    slots=(),
+    topic_ids={},
+)
+AWAY = CannotConnect("broker-unreachable", "nobody answers")
+FULL = BrokerError(
+    "broker-refused", "the broker refused to write", "", kafka_name="NOT_ENOUGH_REPLICAS", retriable=True
+)
+OVERDUE = Fenced("producer-fenced", "the broker refused to write", "", kafka_name="INVALID_PRODUCER_EPOCH")
+BAD = BrokerError("broker-refused", "the broker refused to write", "", kafka_name="INVALID_RECORD", retriable=False)
+FORBIDDEN = BrokerError("not-authorized", "the broker refused to write", "", retriable=False)
+GONE = BrokerError("topic-missing", "there is no topic counted", "", retriable=True)
+NO_LOGIN = CannotConnect("authentication-failed", "the broker does not let us in")
+KILLED = "Lost task 0.0 in stage 3.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def recovery(clock):
+    nobody = None  # Spark is not asked about what a stage has said of itself, nor about no records
+    flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
+    return BatchRecovery(flights, nobody, tasks={}, reopen=nobody, tick=nobody, now_s=clock)
+
+
+def failed(*said, spark="Job aborted"):
+    return BatchFailed(Exception(spark), list(said))
+
+
+def test_a_broker_that_is_away_is_waited_for(recovery, clock):
+    for _ in range(100):
+        clock.now += 60
+        recovery.recover(PLAN, failed(AWAY))
+
+
+@pytest.mark.parametrize("cause", [FULL, OVERDUE], ids=lambda error: error.kafka_name)
+def test_a_broker_that_refuses_for_now_has_five_minutes(recovery, clock, cause):
+    for _ in range(29):
+        recovery.recover(PLAN, failed(cause))
+        clock.now += 10
+    recovery.succeeded()
+    for _ in range(30):
+        recovery.recover(PLAN, failed(cause))
+        clock.now += 10
+    assert clock.now > BROKER_PATIENCE_S
+    for _ in range(RETRIES):
+        recovery.recover(PLAN, failed(cause))
+    with pytest.raises(PenstockError) as raised:
+        recovery.recover(PLAN, failed(cause))
+    assert raised.value is cause
+
+
+@pytest.mark.parametrize("cause", [BAD, GONE, NO_LOGIN], ids=lambda error: error.code)
+def test_what_no_waiting_mends_ends_after_some_tries(recovery, cause):
+    for _ in range(RETRIES):
+        recovery.recover(PLAN, failed(cause))
+    with pytest.raises(PenstockError) as raised:
+        recovery.recover(PLAN, failed(cause))
+    assert raised.value is cause
+
+
+def test_what_is_forbidden_ends_at_once(recovery):
+    with pytest.raises(BrokerError, match="refused to write"):
+        recovery.recover(PLAN, failed(FORBIDDEN))
+
+
+def test_a_worker_that_dies_again_and_again_ends_it_however_often_a_broker_was_away_between(recovery):
+    for _ in range(RETRIES):
+        recovery.recover(PLAN, failed(AWAY))
+        recovery.recover(PLAN, failed(spark=KILLED))
+    with pytest.raises(PenstockError, match="could not process batch 7: .*Python worker exited"):
+        recovery.recover(PLAN, failed(spark=KILLED))
+    recovery.succeeded()
+    recovery.recover(PLAN, failed(spark=KILLED))
