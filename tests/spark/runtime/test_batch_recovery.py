@@ -95,7 +95,7 @@ def test_a_worker_that_dies_again_and_again_ends_it_however_often_a_broker_was_a
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(AWAY))
         recovery.recover(PLAN, failed(spark=KILLED))
-    with pytest.raises(PenstockError, match="could not process batch 7: .*Python worker exited"):
+    with pytest.raises(PenstockError, match=r"could not process batch 7: .*Python worker exited"):
         recovery.recover(PLAN, failed(spark=KILLED))
     recovery.succeeded()
     recovery.recover(PLAN, failed(spark=KILLED))

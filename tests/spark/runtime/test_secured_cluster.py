@@ -74,7 +74,7 @@ def test_workers_restore_and_guardian_come_in_and_nobody_reads_the_password(
     shown = [command_lines(), str(app.spark.sparkContext.getConf().getAll()), repr(app), str(app.config)]
     for subtopology in runtime.compiled.subtopologies:
         nobody, batch = AssignmentSnapshot(member_id=""), BatchKey(incarnation="shown", batch_id=0)
-        shown.append(runtime.plan(subtopology, nobody, (), batch).to_json())
+        shown.append(runtime.planning.plan(subtopology, nobody, (), batch).to_json())
         plan = runtime.runners[subtopology.subtopology_id]._jobs._chains.main
         shown.append(plan.dataframe()._jdf.queryExecution().toString())
     started.stop()

@@ -13,38 +13,33 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
 
 from penstock.client.admin import Admin
-from penstock.client.broker_errors import missing_topic
 from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from penstock.client.membership import events as member_events
 from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.membership.heartbeat_version import HeartbeatVersion
-from penstock.client.near_names import topic_missing
 from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
-from penstock.protocol.error_codes import ErrorCode
 from penstock.spark.observation import Observation
-from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
-from penstock.spark.runtime.batch_limits import BatchLimits
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
-from penstock.spark.runtime.chains import build_chains, shared_topics, source_topics
+from penstock.spark.runtime.chains import build_chains
 from penstock.spark.runtime.driver_jvm import DriverJvm
 from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.local_state import LocalState
-from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
-from penstock.spark.runtime.slot_transactions import SlotTransactions
+from penstock.spark.runtime.planning import Planning
 from penstock.spark.runtime.state_directory import StateDirectory
 from penstock.spark.runtime.status import write_status_of
-from penstock.spark.runtime.store import BatchKey, boot_id
+from penstock.spark.runtime.store import BatchKey
 from penstock.spark.runtime.transaction_journal import TransactionJournal
+from penstock.spark.runtime.user_topics import check_topics, most_tasks
 from penstock.spark.runtime.warm_up import warm_up
-from penstock.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
+from penstock.spark.topology.nodes import CompiledTopology
 
 if TYPE_CHECKING:
     from penstock.spark.streams_app import StreamsApp
@@ -70,9 +65,6 @@ class ApplicationRuntime:
         self.client_id = str(app.config.get("client.id") or app.name)
         self.auto_offset_reset = app.auto_offset_reset
         self.trigger_interval_ms = app.trigger_interval_ms
-        self.exactly_once = app.processing_guarantee == "exactly_once_v2"
-        self.transaction_timeout_ms = int(app.config["transaction.timeout.ms"])
-        self._max_bytes = int(app.config["penstock.batch.max.bytes"])
         self.instance_id = str(app.config["group.instance.id"]) or None
         self._max_poll_ms = int(app.config["max.poll.interval.ms"])
         self.incarnation = uuid.uuid4().hex[:12]
@@ -85,12 +77,12 @@ class ApplicationRuntime:
         self.observation = Observation(self)
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.boot_id = boot_id()
-        self._topic_ids: dict[str, str] = {}
-        self._transactions: dict[str, SlotTransactions] = {}
         self.directory = StateDirectory(Path(app.state_dir), self.group_id)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._client = self.network_client()
+        self.planning = Planning(
+            app, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
+        )
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
         self.state = LocalState(self)
@@ -101,8 +93,8 @@ class ApplicationRuntime:
     def start(self) -> None:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
-            self._check_topics()
-            self._journal.end_left_behind(self._client, transaction_timeout_ms=self.transaction_timeout_ms)
+            check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
+            self._journal.end_left_behind(self._client, transaction_timeout_ms=self.planning.transaction_timeout_ms)
             self.state.start()
             self._build_runners()
             self.observation.started()
@@ -152,140 +144,28 @@ class ApplicationRuntime:
         """A client of the application's cluster, by its way in; every client of the driver is made here."""
         return NetworkClient(self.bootstrap_servers, client_id=self.client_id, security=self.security, **settings)
 
-    # -- for runners --------------------------------------------------------------------------------------------------
-
-    def plan(
-        self,
-        subtopology: CompiledSubtopology,
-        assignment: AssignmentSnapshot,
-        slots: tuple[SlotPlan, ...],
-        batch: BatchKey,
-    ) -> MicroBatchPlan:
-        """A plan with everything that is the same for all micro-batches filled in."""
-        return MicroBatchPlan(
-            subtopology_id=subtopology.subtopology_id,
-            batch=batch,
-            member_id=assignment.member_id,
-            member_epoch=assignment.member_epoch,
-            bootstrap_servers=self.bootstrap_servers,
-            state_dir=str(self.directory.path),
-            slots=slots,
-            topic_ids=self._changelog_ids(subtopology) if slots else {},
-            group_id=self.group_id,
-            boot_id=self.boot_id,
-            compression=str(self.app.config["compression.type"]),
-            fetch_max_bytes=int(self.app.config["fetch.max.bytes"]),
-            fetch_max_partition_bytes=int(self.app.config["max.partition.fetch.bytes"]),
-            max_bytes_per_task=self._max_bytes,
-            ends_early=self._chains_of[subtopology.subtopology_id] == 1,
-            **(self._of_transactions(subtopology) if self.exactly_once else {}),
-        )
-
-    def batch_limits(self, subtopology_id: str) -> BatchLimits:
-        """How much a micro-batch of this subtopology may take; exactly once, it is over in a third of its time."""
-        return BatchLimits(
-            most_records=int(self.app.config["penstock.batch.max.records"]),
-            most_bytes=self._max_bytes,
-            target_ms=int(self.app.config["penstock.batch.target.ms"]),
-            deadline_ms=self.transaction_timeout_ms / 3 if self.exactly_once else 0,
-            bytes_end_fetches=self._chains_of[subtopology_id] == 1,
-        )
-
-    def committing(self, subtopology_id: str, client: NetworkClient) -> BatchCommit:
-        """The guarantee of the application, for one subtopology."""
-        if not self.exactly_once:
-            return AtLeastOnce(client, self.group_id)
-        transactions = SlotTransactions(
-            client,
-            group_id=self.group_id,
-            incarnation=self.incarnation,
-            subtopology_id=subtopology_id,
-            timeout_ms=self.transaction_timeout_ms,
-            announce=self._announce_transactions,
-        )
-        self._transactions[subtopology_id] = transactions
-        return ExactlyOnce(client, self.group_id, transactions)
-
-    def _of_transactions(self, subtopology: CompiledSubtopology) -> dict[str, Any]:
-        known = self._transactions.get(subtopology.subtopology_id)
-        return {
-            "exactly_once": True,
-            "fetch_deadline_ms": self.transaction_timeout_ms // 6,
-            "transaction_timeout_ms": self.transaction_timeout_ms,
-            "transaction_version": known.version if known is not None else 0,
-            "shared_topics": shared_topics(subtopology),
-        }
-
-    def _announce_transactions(self, transactional_ids: list[str]) -> None:
+    def announce_transactions(self, transactional_ids: list[str]) -> None:
+        """They are about to be used: who ends them when this process dies is told first."""
         assert self._link is not None
         self._journal.add(transactional_ids)
-        self._link.end_transactions_of(transactional_ids, transaction_timeout_ms=self.transaction_timeout_ms)
-
-    def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
-        with self._lock:
-            missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
-            if missing:
-                found = self._client.known_topics(missing, refresh=True).topics
-                self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
-        return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
-
-    def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
-        """Stores are about to be opened: a changelog that was deleted and created anew has another id."""
-        with self._lock:
-            for aggregate in subtopology.aggregates:
-                self._topic_ids.pop(aggregate.changelog_topic, None)
+        self._link.end_transactions_of(transactional_ids, transaction_timeout_ms=self.planning.transaction_timeout_ms)
 
     # -- starting -----------------------------------------------------------------------------------------------------
-
-    def _check_topics(self) -> None:
-        """Source topics must exist; sinks are created where the user consented with `partitions=`."""
-        sinks: dict[str, int | None] = {}
-        sources: set[str] = set()
-        for subtopology in self.compiled.subtopologies:
-            for source in subtopology.sources:
-                if isinstance(source, TopicSource):
-                    sources |= set(source.topics)
-                    if isinstance(source.on_error, DeadLetter):
-                        sinks.setdefault(source.on_error.topic, 1)
-            for branch in subtopology.branches:
-                if isinstance(branch.sink, TopicSink):
-                    sinks[branch.sink.topic] = branch.sink.partitions or sinks.get(branch.sink.topic)
-        cluster = self._client.metadata([*sorted(sources), *sorted(sinks)], refresh=True)
-        known = cluster.topics
-        to_create = {name: count for name, count in sinks.items() if name not in known and count}
-        missing = [name for name in [*sorted(sources), *sorted(sinks)] if name not in known and name not in to_create]
-        if missing:
-            code = cluster.refused.get(missing[0], ErrorCode.unknown_topic_or_partition)
-            if code != ErrorCode.unknown_topic_or_partition:
-                raise missing_topic(code, missing[0])
-            raise topic_missing(missing[0], self._client.metadata(refresh=True).topics, self.bootstrap_servers)
-        if to_create:
-            replicas = int(self.app.config["replication.factor"])
-            # another instance may be faster
-            Admin(self._client).create_topics(to_create, replication_factor=replicas, exist_ok=True)
-            self._client.metadata(sorted(to_create), refresh=True)
 
     def _build_runners(self) -> None:
         cores = int(self.app.config.get("penstock.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
         most_records = int(self.app.config["penstock.warm.up.records"])
-        self._chains_of: dict[str, int] = {}
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
-            slots = min(cores, self._most_tasks(subtopology) or cores)
+            slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
-            self._chains_of[name] = chains.count
+            self.planning.has_chains(name, chains.count)
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
-            nothing = self.plan(
+            nothing = self.planning.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
             )
             warm_up(jobs, subtopology, nothing, Admin(self._client), most_records=most_records)
             self.runners[name] = SubtopologyRunner(self, subtopology, jobs, slots)
-
-    def _most_tasks(self, subtopology: CompiledSubtopology) -> int:
-        topics = [t for s in subtopology.sources if isinstance(s, TopicSource) for t in source_topics(s)]
-        if len(topics) < len(subtopology.sources):
-            return 0  # a repartition topic may not exist yet
-        return max(len(self._client.metadata(topics).topics[topic].partitions) for topic in topics)
 
     def _join(self) -> None:
         keeps_member_id = self.instance_id is not None and not self._takes_static_members()

@@ -65,8 +65,8 @@ class SubtopologyRunner:
         self._tasks = self._own.running
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
-        self._commit = runtime.committing(self.name, self._client)
-        self._limits = runtime.batch_limits(self.name)
+        self._commit = runtime.planning.committing(self.name, self._client, announce=runtime.announce_transactions)
+        self._limits = runtime.planning.batch_limits(self.name)
         self._tables = TableSinks(runtime.group_id, subtopology)
         self._purge = RepartitionPurge(self._admin, internal)
         self._lock = threading.Condition()
@@ -287,7 +287,7 @@ class SubtopologyRunner:
 
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment
-        plan = self._runtime.plan(self.subtopology, assignment, self._commit.begin(slots), batch)
+        plan = self._runtime.planning.plan(self.subtopology, assignment, self._commit.begin(slots), batch)
         most = self._limits.bytes
         one = min(plan.fetch_max_partition_bytes, most)
         return replace(plan, max_bytes_per_task=most, fetch_max_partition_bytes=one)
@@ -296,7 +296,7 @@ class SubtopologyRunner:
         self.progress.restored += records
 
     def _bring_near(self, tasks: Mapping[int, Mapping[str, int]], batch: BatchKey) -> Brought:
-        self._runtime.forget_topic_ids(self.subtopology)
+        self._runtime.planning.forget_topic_ids(self.subtopology)
         return self._runtime.state.bring_near(self.name, tasks, lambda: self._stopping, batch)
 
     def _restore(
@@ -306,7 +306,7 @@ class SubtopologyRunner:
             if self._stopping:
                 break
             try:
-                plan = self._runtime.plan(self.subtopology, assignment, slots, replace(batch, attempt=attempt))
+                plan = self._runtime.planning.plan(self.subtopology, assignment, slots, replace(batch, attempt=attempt))
                 return self._jobs.restore(plan)
             except BatchFailed as failed:
                 if attempt == RETRIES - 1 or self._stopping:
@@ -331,7 +331,7 @@ class SubtopologyRunner:
                     "if this comes again, raise transaction.timeout.ms",
                     self.name,
                     spent_ms,
-                    self._runtime.transaction_timeout_ms,
+                    self._runtime.planning.transaction_timeout_ms,
                 )
             if not self._stopping and not self._runtime.is_failed:
                 self._stand(plan, self._commit.undo(plan, patience), {})

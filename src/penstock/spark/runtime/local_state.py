@@ -105,8 +105,8 @@ class LocalState:
                 "client_id": f"{self._runtime.client_id}-replicas",
                 "security": dict(self._runtime.security.to_settings()),
                 "state_dir": str(self._runtime.directory.path),
-                "exactly_once": self._runtime.exactly_once,
-                "boot_id": self._runtime.boot_id,
+                "exactly_once": self._runtime.planning.exactly_once,
+                "boot_id": self._runtime.planning.boot_id,
                 "stores": {name: [asdict(store) for store in stores] for name, stores in self._stores.items()},
             }
         )
