@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from penstock.client.deadline import Deadline
 from penstock.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
@@ -33,6 +33,7 @@ __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "Pending
 
 _LENGTH = struct.Struct(">i")
 MAX_RESPONSE_BYTES = 1 << 30
+IDLE_S: Final = 60.0  # brokers close connections that nobody uses, after minutes
 MAX_VERSIONS_BYTES = 1 << 20  # the first answer is short: what announces more speaks another protocol
 SOFTWARE_NAME = "penstock"
 SESSION_SHARE = 0.85  # of a login that ends: then the next one (Kafka: 85 to 95 %)
@@ -120,6 +121,7 @@ class Connection:
         self._client_id = client_id
         self._next_correlation_id = 0
         self._pending: deque[PendingReply] = deque()
+        self._closed_here, self._used_s = False, time.monotonic()
         self._versions: Mapping[int, VersionRange] = {}
         self._socket = self._connect(deadline)
         try:
@@ -193,10 +195,17 @@ class Connection:
             self._fail(NotKafka(self.address, f"answer {correlation_id} came instead of {pending.correlation_id}"))
             return
         self._pending.popleft()
+        self._used_s = time.monotonic()
         pending.settle(response, None)
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended by itself, and not because nobody had used it for a while."""
+        return self.closed and not self._closed_here and time.monotonic() - self._used_s < IDLE_S
 
     def close(self) -> None:
         """Fails what is pending; calling it again does nothing."""
+        self._closed_here = self._closed_here or not self.closed
         self._fail(ConnectionLost(self.address, "the connection was closed on this side"))
 
     def interrupt(self) -> None:

@@ -29,7 +29,7 @@ from penstock.client.membership.endpoints import Endpoint
 from penstock.client.membership.events import Fatal, MemberEvent
 from penstock.client.network_client import NetworkClient
 from penstock.client.process_tree import ProcessTree
-from penstock.client.transactions import Transactions
+from penstock.client.transaction_settling import settle
 from penstock.errors import MaxPollExceeded, PenstockError
 
 __all__ = ["Guardian", "main"]
@@ -81,6 +81,7 @@ class Guardian:
         self._watch = ProgressWatch(settings.max_poll_interval_ms, time.monotonic())
         self._closing = False
         self._transactional_ids: dict[str, None] = {}
+        self._written_topics: list[str] = []
         self._transaction_timeout_ms = 0
         client = NetworkClient(
             settings.bootstrap_servers,
@@ -172,7 +173,11 @@ class Guardian:
                 self._tree.watch(command["pid"])
             case "end-transactions":
                 self._transactional_ids |= dict.fromkeys(command["ids"])
+                self._written_topics = command["topics"]
                 self._transaction_timeout_ms = command["timeout_ms"]
+            case "forget-transactions":
+                for tid in command["ids"]:
+                    self._transactional_ids.pop(tid, None)
             case "leave":
                 self._watch.over = True  # nobody owes progress any more
                 self._runner.leave(for_a_while=command.get("for_a_while", False))
@@ -186,11 +191,20 @@ class Guardian:
         client = NetworkClient(
             self._settings.bootstrap_servers, client_id=self._settings.client_id, security=self._settings.security
         )
-        with client:
-            ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
-            ended = ends.initialise(self._transactional_ids, timeout_ms=END_WAIT_MS)
+        try:
+            with client:
+                ended = settle(
+                    client,
+                    self._transactional_ids,
+                    group_id=self._settings.group_id,
+                    topics=self._written_topics,
+                    transaction_timeout_ms=self._transaction_timeout_ms,
+                    timeout_ms=END_WAIT_MS,
+                )
+        except PenstockError as error:
+            ended = dict.fromkeys(self._transactional_ids, error)
         for tid, outcome in ended.items():
-            if isinstance(outcome, PenstockError):
+            if outcome is not None:
                 log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
 
     def _leave_for_lack_of_progress(self) -> None:

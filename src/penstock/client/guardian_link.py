@@ -47,7 +47,8 @@ class GuardianLink:
     def __init__(self, settings: GuardianSettings) -> None:
         self.settings = settings
         self._watched: list[int] = []
-        self._ending_ids: list[str] = []
+        self._ending_ids: dict[str, None] = {}
+        self._ending_topics: Sequence[str] = ()
         self._ending_timeout_ms = 0
         self._write_lock = threading.Lock()
         self._closed = True
@@ -145,11 +146,29 @@ class GuardianLink:
         self._watched.append(pid)
         self._tell({"do": "watch", "pid": pid})
 
-    def end_transactions_of(self, transactional_ids: Sequence[str], *, transaction_timeout_ms: int) -> None:
-        """What these ids have open is aborted when the driver dies: others need not wait for the timeout."""
-        self._ending_ids += [tid for tid in transactional_ids if tid not in self._ending_ids]
-        self._ending_timeout_ms = transaction_timeout_ms
-        self._tell({"do": "end-transactions", "ids": list(transactional_ids), "timeout_ms": transaction_timeout_ms})
+    def end_transactions_of(
+        self, transactional_ids: Sequence[str], *, topics: Sequence[str], transaction_timeout_ms: int
+    ) -> None:
+        """What these ids have open is aborted when the driver dies: others need not wait for the timeout.
+
+        `topics`: all that they may write.
+        """
+        self._ending_ids |= dict.fromkeys(transactional_ids)
+        self._ending_topics, self._ending_timeout_ms = topics, transaction_timeout_ms
+        self._tell(
+            {
+                "do": "end-transactions",
+                "ids": list(transactional_ids),
+                "topics": list(topics),
+                "timeout_ms": transaction_timeout_ms,
+            }
+        )
+
+    def forget_transactions_of(self, transactional_ids: Sequence[str]) -> None:
+        """They are over, and not used again."""
+        for tid in transactional_ids:
+            self._ending_ids.pop(tid, None)
+        self._tell({"do": "forget-transactions", "ids": list(transactional_ids)})
 
     def leave(self, *, for_a_while: bool = False) -> None:
         """Leaves the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will be back."""
@@ -182,7 +201,9 @@ class GuardianLink:
         for pid in self._watched:
             self._tell({"do": "watch", "pid": pid})
         if self._ending_ids:
-            self.end_transactions_of(self._ending_ids, transaction_timeout_ms=self._ending_timeout_ms)
+            self.end_transactions_of(
+                tuple(self._ending_ids), topics=self._ending_topics, transaction_timeout_ms=self._ending_timeout_ms
+            )
 
     def _launch(self) -> None:
         self._owner = os.getpid()

@@ -66,6 +66,7 @@ class NetworkClient:
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_timeout_ms = api_timeout_ms
+        self.reconnects = 0  # how often a connection in use broke off and was opened again: a broker may have been away
         self._bootstrap_timeout_ms = bootstrap_timeout_ms
         self._begin()
 
@@ -389,6 +390,7 @@ class NetworkClient:
     def _open(self, address: BrokerAddress, deadline: Deadline) -> Connection:
         connection = self._connections.get(address)
         if connection is None or connection.closed:
+            self.reconnects += connection is not None and connection.broke_off
             connection = Connection(address, client_id=self.client_id, deadline=deadline, security=self._security)
             self._connections[address] = connection
             self._ever_connected = True

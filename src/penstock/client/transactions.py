@@ -96,7 +96,7 @@ class Transactions:
         by_id = {identity.transactional_id: identity for identity in offsets}
         refused: dict[str, PenstockError] = {}
         if not self.renews_identities:
-            added = self._add_offsets(group_id, by_id, timeout_ms)
+            added = self.add_offsets(group_id, by_id.values(), timeout_ms=timeout_ms)
             refused = {tid: outcome for tid, outcome in added.items() if isinstance(outcome, PenstockError)}
 
         def request(tid: str) -> Any:
@@ -150,9 +150,29 @@ class Transactions:
             timeout_ms=timeout_ms,
         )
 
-    def _add_offsets(
-        self, group_id: str, by_id: Mapping[str, TransactionalIdentity], timeout_ms: float | None
+    def describe(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, str | PenstockError]:
+        """What coordinators say of ids: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort…"""
+
+        def request(tid: str) -> Any:
+            return m.describe_transactions_request.DescribeTransactionsRequest(
+                transactional_ids=(TransactionalId(tid),)
+            )
+
+        def read(_tid: str, response: Any) -> tuple[ErrorCode, str]:
+            (state,) = response.transaction_states
+            return state.error_code, state.transaction_state
+
+        ids = {tid: tid for tid in transactional_ids}
+        return self._together("DescribeTransactions", "to describe", ids, request, read, timeout_ms=timeout_ms)
+
+    def add_offsets(
+        self, group_id: str, identities: Iterable[TransactionalIdentity], *, timeout_ms: float | None = None
     ) -> dict[str, PenstockError | None]:
+        """AddOffsetsToTxn: the group's offsets belong to each transaction. Needless from version 2 on."""
+        by_id = {identity.transactional_id: identity for identity in identities}
+
         def request(tid: str) -> Any:
             return m.add_offsets_to_txn_request.AddOffsetsToTxnRequest(
                 transactional_id=TransactionalId(tid),

@@ -60,7 +60,7 @@ def test_the_next_process_ends_what_was_left_open(tmp_path):
         stable = {"isolation_level": "read_committed"}
         assert admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset == 0
 
-        TransactionJournal(tmp_path, "delays").end_left_behind(client, transaction_timeout_ms=TIMEOUT_MS)
+        TransactionJournal(tmp_path, "delays").end_left_behind(client, topics=["flights"], transaction_timeout_ms=TIMEOUT_MS)
         assert admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset == 2, "the record and its marker"
         assert fetch_offsets(client, "delays", [where], require_stable=True) == {where: -1}
         assert dead.left_behind() == []
@@ -73,4 +73,4 @@ def test_the_next_process_ends_what_was_left_open(tmp_path):
 
 def test_nothing_is_asked_where_nothing_was_left(tmp_path):
     with NetworkClient("127.0.0.1:1", bootstrap_timeout_ms=1) as client:
-        TransactionJournal(tmp_path, "delays").end_left_behind(client, transaction_timeout_ms=TIMEOUT_MS)
+        TransactionJournal(tmp_path, "delays").end_left_behind(client, topics=["flights"], transaction_timeout_ms=TIMEOUT_MS)

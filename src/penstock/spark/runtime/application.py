@@ -28,7 +28,7 @@ from penstock.client.network_client import NetworkClient
 from penstock.errors import MaxPollExceeded, PenstockError
 from penstock.spark.observation import Observation
 from penstock.spark.runtime.batch_runner import SubtopologyRunner
-from penstock.spark.runtime.chains import build_chains
+from penstock.spark.runtime.chains import build_chains, output_topics
 from penstock.spark.runtime.driver_jvm import DriverJvm
 from penstock.spark.runtime.job_runner import JobRunner
 from penstock.spark.runtime.local_state import LocalState
@@ -94,7 +94,9 @@ class ApplicationRuntime:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
             check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
-            self._journal.end_left_behind(self._client, transaction_timeout_ms=self.planning.transaction_timeout_ms)
+            self._journal.end_left_behind(
+                self._client, topics=self._written, transaction_timeout_ms=self.planning.transaction_timeout_ms
+            )
             self.state.start()
             self._build_runners()
             self.observation.started()
@@ -148,7 +150,22 @@ class ApplicationRuntime:
         """They are about to be used: who ends them when this process dies is told first."""
         assert self._link is not None
         self._journal.add(transactional_ids)
-        self._link.end_transactions_of(transactional_ids, transaction_timeout_ms=self.planning.transaction_timeout_ms)
+        self._link.end_transactions_of(
+            transactional_ids,
+            topics=self._written,
+            transaction_timeout_ms=self.planning.transaction_timeout_ms,
+        )
+
+    def forget_transactions(self, transactional_ids: list[str]) -> None:
+        """They are over, and not used again."""
+        assert self._link is not None
+        self._link.forget_transactions_of(transactional_ids)
+        self._journal.remove(transactional_ids)
+
+    @property
+    def _written(self) -> list[str]:
+        """All topics that this application writes."""
+        return sorted({topic for subtopology in self.compiled.subtopologies for topic in output_topics(subtopology)})
 
     # -- starting -----------------------------------------------------------------------------------------------------
 

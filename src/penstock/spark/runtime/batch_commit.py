@@ -56,6 +56,12 @@ class BatchCommit(Protocol):
     def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
         """After the job has failed."""
 
+    def doubt(self) -> None:
+        """Somebody found a broker away."""
+
+    def settle_if_in_doubt(self) -> None:
+        """Between two batches: transactions that are over are so everywhere. Raises CannotConnect, BrokerError."""
+
     def abandon(self, plan: MicroBatchPlan) -> None:
         """The batch is not to be committed, and nothing follows it."""
 
@@ -91,6 +97,12 @@ class AtLeastOnce:
     def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
         del plan, patience
         return Committed()
+
+    def doubt(self) -> None:
+        pass
+
+    def settle_if_in_doubt(self) -> None:
+        pass
 
     def abandon(self, plan: MicroBatchPlan) -> None:
         del plan
@@ -129,6 +141,12 @@ class ExactlyOnce:
             reopen=decided.reopen | lost,
             trouble=decided.trouble or _trouble(undecided),
         )
+
+    def doubt(self) -> None:
+        self._transactions.doubt()
+
+    def settle_if_in_doubt(self) -> None:
+        self._transactions.settle_if_in_doubt()
 
     def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
         return self._decided(plan, plan.slots, {}, patience)

@@ -61,11 +61,17 @@ class SubtopologyRunner:
         self._client = runtime.network_client()
         self._admin = Admin(self._client)
         self._watch = InputWatch(runtime.network_client())
+        self._watch_losses = 0
         self._own = OwnTasks(self.name)
         self._tasks = self._own.running
         self._batch_ids = itertools.count()
         self._recovery = BatchRecovery(subtopology, jobs, tasks=self._tasks, reopen=self._reopen, tick=self._tick)
-        self._commit = runtime.planning.committing(self.name, self._client, announce=runtime.announce_transactions)
+        self._commit = runtime.planning.committing(
+            subtopology,
+            self._client,
+            announce=runtime.announce_transactions,
+            forget=runtime.forget_transactions,
+        )
         self._limits = runtime.planning.batch_limits(self.name)
         self._tables = TableSinks(runtime.group_id, subtopology)
         self._purge = RepartitionPurge(self._admin, internal)
@@ -247,6 +253,7 @@ class SubtopologyRunner:
             return False
         started = time.monotonic()
         try:
+            self._look_after_brokers()
             self._look_for_news()
         except (CannotConnect, BrokerError) as error:
             self._bear(error)
@@ -277,6 +284,13 @@ class SubtopologyRunner:
             with self._lock:
                 self._lock.wait_for(lambda: self._stopping or self._own.has_news, pause)
         return True
+
+    def _look_after_brokers(self) -> None:
+        """What a broker that went away may have left half done is settled at once: others may wait for it."""
+        if self._watch.losses != self._watch_losses:
+            self._watch_losses = self._watch.losses
+            self._commit.doubt()
+        self._commit.settle_if_in_doubt()
 
     def _look_for_news(self) -> None:
         inputs = [where for task in self._tasks.values() for where in task.positions]
@@ -333,6 +347,8 @@ class SubtopologyRunner:
                     spent_ms,
                     self._runtime.planning.transaction_timeout_ms,
                 )
+            if failed.is_the_brokers:
+                self._commit.doubt()
             if not self._stopping and not self._runtime.is_failed:
                 self._stand(plan, self._commit.undo(plan, patience), {})
                 self._recovery.recover(plan, failed)
@@ -343,6 +359,8 @@ class SubtopologyRunner:
             self._commit.abandon(plan)
             raise
         processed = time.monotonic()
+        if any(report.reconnects for report in reports):
+            self._commit.doubt()
         if lost != self._own.losses:
             log.warning("%s: batch %d is not committed, the member lost its tasks", self.name, plan.batch.batch_id)
             self._commit.abandon(plan)

@@ -48,6 +48,7 @@ __all__ = [
     "PreparedPlan",
     "build_chains",
     "input_topics",
+    "output_topics",
     "shared_topics",
     "source_topics",
 ]
@@ -95,6 +96,16 @@ def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
             again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
             writers += [source.on_error.topic] * (2 if again else 1)
     return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
+
+
+def output_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
+    """All topics that its stages write: sinks, repartition topics, changelogs, dead letters."""
+    sinks = [branch.sink for branch in subtopology.branches]
+    topics = {sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))}
+    topics |= {aggregate.changelog_topic for aggregate in subtopology.aggregates}
+    sources = [source for source in subtopology.sources if isinstance(source, TopicSource)]
+    topics |= {source.on_error.topic for source in sources if isinstance(source.on_error, DeadLetter)}
+    return tuple(sorted(topics))
 
 
 def build_chains(

@@ -45,6 +45,7 @@ class InputWatch:
         self._wake = Wake()
         self._standing: dict[int, _Standing] = {}
         self._stale = False
+        self.losses = 0  # how often a broker was found away
         self._told: dict[TopicPartition, int] | None = None  # what records were said to lie behind
 
     def wake(self) -> None:
@@ -94,8 +95,9 @@ class InputWatch:
                 request = _request(by_node[node], cluster)
                 reply = self._client.start(request, node=node, timeout_ms=STANDS_MS + ANSWER_WAIT_MS)
                 self._standing[node] = _Standing(by_node[node], reply)
-        except (ConnectionLost, CannotConnect, BrokerError):  # told by who looks at the ends, if it lasts
+        except (ConnectionLost, CannotConnect, BrokerError) as error:  # told by who looks at the ends, if it lasts
             self._stale = True
+            self.losses += not isinstance(error, BrokerError)
             return False
         return True
 
@@ -116,6 +118,7 @@ class InputWatch:
             answer = self._client.finish(reply)
         except (ConnectionLost, MalformedResponse):
             self._stale = True
+            self.losses += 1
             return True
         entries = [entry for topic in answer.responses for entry in topic.partitions]
         refused = answer.error_code != ErrorCode.none or any(e.error_code != ErrorCode.none for e in entries)

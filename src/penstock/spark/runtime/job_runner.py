@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError, RecordError, UserCodeError
+from penstock.errors import BrokerError, CannotConnect, PenstockError, RecordError, UserCodeError
 from penstock.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
 from penstock.spark.runtime.side_path import SidePath
@@ -44,6 +44,11 @@ class BatchFailed(Exception):
     def cause(self) -> PenstockError | None:
         """What a stage of ours said about itself. What it stumbled over when its input broke off is none."""
         return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
+
+    @property
+    def is_the_brokers(self) -> bool:
+        """Whether a stage was refused by a broker, or found none."""
+        return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.said)
 
     @property
     def was_run_again(self) -> bool:

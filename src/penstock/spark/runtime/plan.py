@@ -164,6 +164,7 @@ class StageReport:
     batch: BatchKey
     tasks: tuple[TaskReport, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    reconnects: int = 0  # connections to brokers that were opened again: one may have been away
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

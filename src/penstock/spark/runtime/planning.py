@@ -14,7 +14,7 @@ from penstock.client.membership.assignment import AssignmentSnapshot
 from penstock.client.network_client import NetworkClient
 from penstock.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
 from penstock.spark.runtime.batch_limits import BatchLimits
-from penstock.spark.runtime.chains import shared_topics
+from penstock.spark.runtime.chains import output_topics, shared_topics
 from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
 from penstock.spark.runtime.slot_transactions import SlotTransactions
 from penstock.spark.runtime.store import BatchKey, boot_id
@@ -84,20 +84,27 @@ class Planning:
         )
 
     def committing(
-        self, subtopology_id: str, client: NetworkClient, *, announce: Callable[[list[str]], None]
+        self,
+        subtopology: CompiledSubtopology,
+        client: NetworkClient,
+        *,
+        announce: Callable[[list[str]], None],
+        forget: Callable[[list[str]], None],
     ) -> BatchCommit:
-        """The guarantee of the application, for one subtopology. `announce` as in `SlotTransactions`."""
+        """The guarantee of the application, for one subtopology. `announce`, `forget` as in `SlotTransactions`."""
         if not self.exactly_once:
             return AtLeastOnce(client, self._app.name)
         transactions = SlotTransactions(
             client,
             group_id=self._app.name,
             incarnation=self._incarnation,
-            subtopology_id=subtopology_id,
+            subtopology_id=subtopology.subtopology_id,
+            topics=output_topics(subtopology),
             timeout_ms=self.transaction_timeout_ms,
             announce=announce,
+            forget=forget,
         )
-        self._transactions[subtopology_id] = transactions
+        self._transactions[subtopology.subtopology_id] = transactions
         return ExactlyOnce(client, self._app.name, transactions)
 
     def _of_transactions(self, subtopology: CompiledSubtopology) -> dict[str, Any]:

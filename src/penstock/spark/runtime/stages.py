@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
 from penstock.spark.runtime.side_path import SidePath
-from penstock.spark.runtime.worker_process import reach_by
+from penstock.spark.runtime.worker_process import client_for, reach_by
 
 if TYPE_CHECKING:
     from penstock.spark.runtime.slot_producer import SlotProducer
@@ -142,6 +142,8 @@ class PythonStage:
 
     def _run(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()
+        client = client_for(context.plan.bootstrap_servers)
+        reconnects = client.reconnects
         operators = [step.start(context) for step in self.steps]
         for table in self._tables(batches, context):
             yield from self._out(feed(table, operators))
@@ -153,6 +155,7 @@ class PythonStage:
             batch=context.plan.batch,
             tasks=tuple(context.reports.values()),
             timings_ms=context.timings_ms,
+            reconnects=client.reconnects - reconnects,
         )
         if self.output is None:
             yield pa.record_batch([[context.slot.slot], [report.to_json()]], schema=_REPORT_ARROW)

@@ -1,0 +1,133 @@
+"""Transactional ids that are not used again: their last transaction is over in every partition, whatever a broker left.
+
+A coordinator that says a transaction is complete has written a marker to each of its partitions. Apache Kafka 4.1 to
+4.4 (KAFKA-20734) leaves out those that have no leader at that moment, as all partitions of a broker that restarts where
+there is no second replica. They keep the transaction open: readers of committed records stop in front of it, offsets
+stay unstable, and the id's next transaction there decides over both, so that what was committed is lost when that one
+is aborted, and what was aborted is seen when it commits.
+
+So who had to do with a broker that went away takes new ids (other producer ids: nothing of theirs mixes with what may
+be left), and settles the old ones: a transaction of each over all partitions it may have written, with nothing in it,
+ended as the last one was. Where nothing was left open that writes one marker to each. It takes requests of before
+transaction.version 2, in which a client names its partitions itself; every version of Kafka answers them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Final
+
+from penstock.client.network_client import NetworkClient
+from penstock.client.produce_queue import TransactionalIdentity
+from penstock.client.transactions import Transactions
+from penstock.errors import BrokerError, CannotConnect, PenstockError
+
+__all__ = ["ROUNDS", "decision", "settle"]
+
+log = logging.getLogger("penstock.client")
+TopicPartition = tuple[str, int]
+
+ROUNDS: Final = 5
+_DECISIONS: Final[Mapping[str, bool]] = {
+    "PrepareCommit": True,
+    "CompleteCommit": True,
+    "Ongoing": False,  # by the InitProducerId that follows
+    "PrepareAbort": False,
+    "CompleteAbort": False,
+    "PrepareEpochFence": False,
+}
+
+
+def decision(state: str) -> bool | None:
+    """Whether the last transaction of an id is committed, by its coordinator's state; None: nobody knows any more."""
+    return _DECISIONS.get(state)
+
+
+def settle(
+    client: NetworkClient,
+    transactional_ids: Iterable[str],
+    *,
+    group_id: str,
+    topics: Iterable[str],
+    committed: MutableMapping[str, bool] | None = None,
+    transaction_timeout_ms: int,
+    timeout_ms: float | None = None,
+) -> dict[str, PenstockError | None]:
+    """By id, None where nothing is left open in the partitions of `topics` and in the offsets of the group.
+
+    `committed`: what is known of their last transactions; what coordinators say of the others is added to it, so that
+    it is not forgotten when this has to be done again (an InitProducerId wipes it out). Topics that are gone are left
+    out. Raises CannotConnect, BrokerError when coordinators are not to be had.
+    """
+    known = {} if committed is None else committed
+    ids = list(dict.fromkeys(transactional_ids))
+    new = Transactions(client, transaction_timeout_ms=transaction_timeout_ms)
+    old = Transactions(client, transaction_timeout_ms=transaction_timeout_ms, version=1)
+    outcomes: dict[str, PenstockError | None] = {}
+    for _ in range(ROUNDS):
+        before = client.reconnects
+        outcomes = dict.fromkeys(ids)
+        for tid, state in new.describe([tid for tid in ids if tid not in known], timeout_ms=timeout_ms).items():
+            if isinstance(state, PenstockError):
+                log.debug("what became of the transaction of %s is not known: %s", tid, state)
+            elif (told := decision(state)) is not None:
+                known[tid] = told
+        identities = _sorted_out(new.initialise(ids, timeout_ms=timeout_ms), outcomes)
+        if not identities:
+            break
+        listed = _partitions(client, topics, timeout_ms)
+        for end in (True, False):
+            mine = [identity for tid, identity in identities.items() if known.get(tid) is end]
+            _finish(old, mine, group_id, listed, outcomes, commit=end, timeout_ms=timeout_ms)
+        # Over when another InitProducerId may begin; a broker that went away meanwhile may have done it again.
+        done = [tid for tid, error in outcomes.items() if error is None and tid in known]
+        _sorted_out(new.initialise(done, timeout_ms=timeout_ms), outcomes)
+        if client.reconnects == before:
+            break
+    return outcomes
+
+
+def _finish(
+    transactions: Transactions,
+    identities: list[TransactionalIdentity],
+    group_id: str,
+    partitions: list[TopicPartition],
+    outcomes: dict[str, PenstockError | None],
+    *,
+    commit: bool,
+    timeout_ms: float | None,
+) -> None:
+    """A transaction over all of them, with nothing in it."""
+    ready = []
+    for identity in identities:
+        try:
+            if partitions:
+                transactions.add_partitions(identity, partitions)
+            ready.append(identity)
+        except (BrokerError, CannotConnect) as error:
+            outcomes[identity.transactional_id] = error
+    added = _sorted_out(transactions.add_offsets(group_id, ready, timeout_ms=timeout_ms), outcomes, keep=ready)
+    _sorted_out(transactions.end(added.values(), commit=commit, timeout_ms=timeout_ms), outcomes)
+
+
+def _sorted_out(
+    told: Mapping[str, TransactionalIdentity | PenstockError | None],
+    outcomes: dict[str, PenstockError | None],
+    *,
+    keep: Iterable[TransactionalIdentity] = (),
+) -> dict[str, TransactionalIdentity]:
+    """The identities of those that went well (`keep`: where the answers hold none); the others have their error."""
+    kept = {identity.transactional_id: identity for identity in keep}
+    found = {}
+    for tid, outcome in told.items():
+        if isinstance(outcome, PenstockError):
+            outcomes[tid] = outcome
+        else:
+            found[tid] = kept[tid] if outcome is None else outcome
+    return found
+
+
+def _partitions(client: NetworkClient, topics: Iterable[str], timeout_ms: float | None) -> list[TopicPartition]:
+    known = client.metadata(topics, refresh=True, timeout_ms=timeout_ms).topics
+    return [(name, partition) for name in sorted(known) for partition in sorted(known[name].partitions)]
