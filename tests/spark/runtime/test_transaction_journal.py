@@ -31,6 +31,15 @@ def test_ids_are_kept_until_a_clean_stop(tmp_path):
     assert journal.left_behind() == ["delays-m1-by-id-0"], "what was cleared is new again"
 
 
+def test_ids_that_are_over_are_forgotten(tmp_path):
+    journal = TransactionJournal(tmp_path, "delays")
+    journal.add(["delays-m1-by-id-0", "delays-m1-by-id-1", "delays-m1-by-id-2"])
+    journal.remove(["delays-m1-by-id-1", "delays-m1-of-another"])
+    assert journal.left_behind() == ["delays-m1-by-id-0", "delays-m1-by-id-2"]
+    journal.add(["delays-m1-by-id-1", "delays-m1-by-id-2"])
+    assert journal.left_behind() == ["delays-m1-by-id-0", "delays-m1-by-id-2", "delays-m1-by-id-1"]
+
+
 def test_what_is_no_id_of_this_group_is_left_alone(tmp_path):
     (tmp_path / FILE).write_bytes(b"other-m1-by-id-0\n\xff\xfe\ndelays-m1-by-id-0\ndelays-m1-by-id-0\n\n")
     assert TransactionJournal(tmp_path, "delays").left_behind() == ["delays-m1-by-id-0"]
@@ -60,8 +69,11 @@ def test_the_next_process_ends_what_was_left_open(tmp_path):
         stable = {"isolation_level": "read_committed"}
         assert admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset == 0
 
-        TransactionJournal(tmp_path, "delays").end_left_behind(client, topics=["flights"], transaction_timeout_ms=TIMEOUT_MS)
-        assert admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset == 2, "the record and its marker"
+        TransactionJournal(tmp_path, "delays").end_left_behind(
+            client, topics=["out"], transaction_timeout_ms=TIMEOUT_MS
+        )
+        end = admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset
+        assert end == 3, "the record, its marker, and that of the settling"
         assert fetch_offsets(client, "delays", [where], require_stable=True) == {where: -1}
         assert dead.left_behind() == []
         late = Producer(client, identity=identity, sequences=writer.next_sequences())
@@ -73,4 +85,6 @@ def test_the_next_process_ends_what_was_left_open(tmp_path):
 
 def test_nothing_is_asked_where_nothing_was_left(tmp_path):
     with NetworkClient("127.0.0.1:1", bootstrap_timeout_ms=1) as client:
-        TransactionJournal(tmp_path, "delays").end_left_behind(client, topics=["flights"], transaction_timeout_ms=TIMEOUT_MS)
+        TransactionJournal(tmp_path, "delays").end_left_behind(
+            client, topics=["out"], transaction_timeout_ms=TIMEOUT_MS
+        )

@@ -1,0 +1,164 @@
+"""What a coordinator of Apache Kafka leaves open in a partition (KAFKA-20734) is ended as it was decided.
+
+A partition without a leader gets no marker. That is played here without a restart that hits the right millisecond: a
+broker that does not verify takes records of a transaction to which their partition was never added, and so writes no
+marker there. The test without settling shows what is at stake.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from tests.interop.kafka_broker import KafkaBroker
+
+from penstock.client.admin import Admin
+from penstock.client.fetcher import Fetcher
+from penstock.client.group_offsets import fetch_offsets
+from penstock.client.network_client import NetworkClient
+from penstock.client.produce_queue import ProduceQueue, TransactionalIdentity
+from penstock.client.transaction_settling import settle
+from penstock.client.transactions import Transactions
+from penstock.protocol.record_batches import PlainRecord, encode_batch
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaBroker]:
+    with KafkaBroker("4.3.1", {"transaction.partition.verification.enable": False}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(kafka: KafkaBroker) -> Iterator[NetworkClient]:
+    with NetworkClient(kafka.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(client: NetworkClient) -> str:
+    name = f"flights-{uuid.uuid4().hex[:8]}"
+    Admin(client).create_topics({name: 2})
+    client.leaders((name, partition) for partition in range(2))
+    return name
+
+
+def write(
+    client: NetworkClient, identity: TransactionalIdentity, topic: str, values: dict[int, str], added: int
+) -> None:
+    """A value into each partition; of them only `added` becomes part of the transaction."""
+    ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS, version=1)
+    ends.add_partitions(identity, [(topic, added)])
+    queue = ProduceQueue(client, identity=identity, register=lambda _partitions: None)
+    for partition, value in values.items():
+        queue.add(topic, partition, encode_batch([PlainRecord(value=value.encode())]))
+    queue.flush()
+
+
+def end(client: NetworkClient, identity: TransactionalIdentity, *, commit: bool) -> None:
+    ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS, version=1)
+    told = ends.end([identity], commit=commit)
+    assert isinstance(told[identity.transactional_id], TransactionalIdentity)
+    deadline = time.monotonic() + 30  # markers are on their way
+    while not str(ends.describe(told)[identity.transactional_id]).startswith("Complete"):
+        assert time.monotonic() < deadline, "not complete"
+
+
+def begin(client: NetworkClient, tid: str) -> TransactionalIdentity:
+    found = Transactions(client, transaction_timeout_ms=TIMEOUT_MS, version=1).initialise([tid])[tid]
+    assert isinstance(found, TransactionalIdentity)
+    return found
+
+
+def read(client: NetworkClient, topic: str) -> list[list[str]]:
+    """What readers of committed records get of both partitions."""
+    wheres = [(topic, partition) for partition in range(2)]
+    ends = Admin(client).list_offsets(dict.fromkeys(wheres, "latest"), isolation_level="read_committed")
+    found: dict[int, list[str]] = {0: [], 1: []}
+    for batch in Fetcher(client).fetch_ranges({where: (0, row.offset) for where, row in ends.items()}):
+        found[batch.partition] += [value.decode() for value in batch.table.column("value").to_pylist()]
+    return [found[0], found[1]]
+
+
+def settled(client: NetworkClient, tid: str, topic: str) -> None:
+    told = settle(client, [tid], group_id="readers", topics=[topic], transaction_timeout_ms=TIMEOUT_MS)
+    assert told == {tid: None}
+
+
+def test_without_it_the_next_transaction_takes_along_what_was_committed(client: NetworkClient, topic: str) -> None:
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
+    end(client, identity, commit=True)
+    assert read(client, topic) == [["kept"], []]
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {1: "not to be"}, added=1)
+    end(client, identity, commit=False)
+    begin(client, f"{topic}-x")
+    assert read(client, topic) == [["kept"], []], "this Kafka keeps them apart: the two ids of a slot are needless"
+
+
+def test_what_was_committed_is_committed_everywhere(client: NetworkClient, topic: str) -> None:
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
+    end(client, identity, commit=True)
+    assert read(client, topic) == [["kept"], []]
+    settled(client, f"{topic}-x", topic)
+    assert read(client, topic) == [["kept"], ["left open"]]
+
+
+def test_what_was_aborted_is_aborted_everywhere_and_nobody_waits(client: NetworkClient, topic: str) -> None:
+    identity, other = begin(client, f"{topic}-x"), begin(client, f"{topic}-y")
+    write(client, identity, topic, {0: "not to be", 1: "nor this"}, added=0)
+    end(client, identity, commit=False)
+    write(client, other, topic, {1: "behind it"}, added=1)
+    end(client, other, commit=True)
+    assert read(client, topic) == [[], []]
+    settled(client, f"{topic}-x", topic)
+    assert read(client, topic) == [[], ["behind it"]]
+
+
+def test_what_is_known_of_a_commit_outlives_an_identity(client: NetworkClient, topic: str) -> None:
+    """An InitProducerId wipes out what the coordinator knew: a round that was broken off behind it must not forget."""
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
+    end(client, identity, commit=True)
+    begin(client, f"{topic}-x")
+    known = {f"{topic}-x": True}
+    settle(
+        client,
+        known,
+        group_id="readers",
+        topics=[topic, "deleted-meanwhile"],
+        committed=known,
+        transaction_timeout_ms=TIMEOUT_MS,
+    )
+    assert read(client, topic) == [["kept"], ["left open"]]
+
+
+def test_pending_offsets_of_a_committed_transaction_count(client: NetworkClient, topic: str) -> None:
+    identity = begin(client, f"{topic}-x")
+    ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS)  # version 2: the offsets add themselves
+    told = ends.commit_offsets("readers", {identity: {(topic, 0): 7}}, member_id="", member_epoch=-1)
+    assert told == {identity.transactional_id: None}
+    end(client, identity, commit=True)
+    settled(client, f"{topic}-x", topic)
+    assert fetch_offsets(client, "readers", [(topic, 0)], require_stable=True) == {(topic, 0): 7}
+
+
+def test_where_nothing_was_left_open_nothing_changes(client: NetworkClient, topic: str) -> None:
+    settled(client, f"{topic}-of-nobody", topic)
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "kept"}, added=0)
+    end(client, identity, commit=True)
+    settled(client, f"{topic}-x", topic)
+    settled(client, f"{topic}-x", topic)
+    assert read(client, topic) == [["kept"], []]
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "open"}, added=0)
+    settled(client, f"{topic}-x", topic)
+    assert read(client, topic) == [["kept"], []]
