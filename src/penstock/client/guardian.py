@@ -29,7 +29,8 @@ from penstock.client.membership.endpoints import Endpoint
 from penstock.client.membership.events import Fatal, MemberEvent
 from penstock.client.network_client import NetworkClient
 from penstock.client.process_tree import ProcessTree
-from penstock.client.transaction_settling import settle
+from penstock.client.transaction_settling import note_decisions, settle
+from penstock.client.transactions import Transactions
 from penstock.errors import MaxPollExceeded, PenstockError
 
 __all__ = ["Guardian", "main"]
@@ -81,6 +82,7 @@ class Guardian:
         self._watch = ProgressWatch(settings.max_poll_interval_ms, time.monotonic())
         self._closing = False
         self._transactional_ids: dict[str, None] = {}
+        self._decided: dict[str, bool] = {}  # what became of their last transactions
         self._written_topics: list[str] = []
         self._transaction_timeout_ms = 0
         client = NetworkClient(
@@ -133,6 +135,7 @@ class Guardian:
         self._runner.leave()
         self._runner.wait_left(LEAVE_WAIT_S)
         self._runner.stop()
+        self._settle_transactions()
 
     def _read_commands(self) -> bool:
         try:
@@ -188,24 +191,33 @@ class Guardian:
         """What the driver had open is aborted before the group hears of its end: nobody waits for the timeout."""
         if not self._transactional_ids:
             return
-        client = NetworkClient(
+        with self._client_for_endings() as client:
+            ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
+            note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
+            ended = ends.initialise(self._transactional_ids, timeout_ms=END_WAIT_MS)
+        for tid, outcome in ended.items():
+            if isinstance(outcome, PenstockError):
+                log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
+
+    def _settle_transactions(self) -> None:
+        """What a broker may have left open of those before; others go on meanwhile."""
+        if not self._decided:
+            return
+        with suppress(PenstockError), self._client_for_endings() as client:
+            settle(
+                client,
+                self._decided,
+                group_id=self._settings.group_id,
+                topics=self._written_topics,
+                committed=self._decided,
+                transaction_timeout_ms=self._transaction_timeout_ms,
+                timeout_ms=END_WAIT_MS,
+            )
+
+    def _client_for_endings(self) -> NetworkClient:
+        return NetworkClient(
             self._settings.bootstrap_servers, client_id=self._settings.client_id, security=self._settings.security
         )
-        try:
-            with client:
-                ended = settle(
-                    client,
-                    self._transactional_ids,
-                    group_id=self._settings.group_id,
-                    topics=self._written_topics,
-                    transaction_timeout_ms=self._transaction_timeout_ms,
-                    timeout_ms=END_WAIT_MS,
-                )
-        except PenstockError as error:
-            ended = dict.fromkeys(self._transactional_ids, error)
-        for tid, outcome in ended.items():
-            if outcome is not None:
-                log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
 
     def _leave_for_lack_of_progress(self) -> None:
         interval_ms = self._watch.max_poll_interval_ms

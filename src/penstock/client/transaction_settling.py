@@ -23,7 +23,7 @@ from penstock.client.produce_queue import TransactionalIdentity
 from penstock.client.transactions import Transactions
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 
-__all__ = ["ROUNDS", "decision", "settle"]
+__all__ = ["ROUNDS", "decision", "note_decisions", "settle"]
 
 log = logging.getLogger("penstock.client")
 TopicPartition = tuple[str, int]
@@ -68,11 +68,7 @@ def settle(
     for _ in range(ROUNDS):
         before = client.reconnects
         outcomes = dict.fromkeys(ids)
-        for tid, state in new.describe([tid for tid in ids if tid not in known], timeout_ms=timeout_ms).items():
-            if isinstance(state, PenstockError):
-                log.debug("what became of the transaction of %s is not known: %s", tid, state)
-            elif (told := decision(state)) is not None:
-                known[tid] = told
+        note_decisions(new, ids, known, timeout_ms=timeout_ms)
         identities = _sorted_out(new.initialise(ids, timeout_ms=timeout_ms), outcomes)
         if not identities:
             break
@@ -86,6 +82,22 @@ def settle(
         if client.reconnects == before:
             break
     return outcomes
+
+
+def note_decisions(
+    transactions: Transactions,
+    transactional_ids: Iterable[str],
+    committed: MutableMapping[str, bool],
+    *,
+    timeout_ms: float | None = None,
+) -> None:
+    """Ask coordinators what became of the last transactions of ids, where `committed` does not say it; it does then."""
+    unknown = [tid for tid in transactional_ids if tid not in committed]
+    for tid, state in transactions.describe(unknown, timeout_ms=timeout_ms).items():
+        if isinstance(state, PenstockError):
+            log.debug("what became of the transaction of %s is not known: %s", tid, state)
+        elif (told := decision(state)) is not None:
+            committed[tid] = told
 
 
 def _finish(

@@ -310,7 +310,8 @@ class ApplicationRuntime:
         self.state.let_go()
         for runner in self.runners.values():
             runner.stop()
-        if self._await_runners() and not self.is_failed:
+        finished = self._await_runners()
+        if finished and not self.is_failed and not any(runner.leaves_doubt for runner in self.runners.values()):
             self._journal.clear()
         if self._link is not None:
             with contextlib.suppress(PenstockError, OSError):

@@ -77,6 +77,7 @@ class SubtopologyRunner:
         self._purge = RepartitionPurge(self._admin, internal)
         self._lock = threading.Condition()
         self._stopping = False
+        self.leaves_doubt = False  # whether transactions may be open that are over
         self.last_turn = time.monotonic()
         self.batch_since: float | None = None
         self._opener = TaskOpener(
@@ -211,6 +212,7 @@ class SubtopologyRunner:
                 self._take_assignment()
                 if not self._turn() and not self._stopping:
                     self._watch.wait([task.positions for task in self._tasks.values()])
+            self._settle_at_last()
         except Exception as error:
             if self._stopping and isinstance(error, CannotConnect):
                 log.warning("%s stops with its last micro-batch undone: %s", self.name, error)
@@ -220,6 +222,13 @@ class SubtopologyRunner:
                 return
             log.exception("the loop of %s ended", self.name)
             self._runtime.fail(PenstockError("runtime-failed", f"the runtime of {self.name} failed: {error!r}"))
+
+    def _settle_at_last(self) -> None:
+        try:
+            self._look_after_brokers()
+        except PenstockError as error:
+            self.leaves_doubt = True
+            log.info("%s: what a broker left open is the next process's to settle: %s", self.name, error)
 
     def _take_assignment(self) -> None:
         with self._lock:
