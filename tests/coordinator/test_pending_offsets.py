@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.coordinator.coordinator_context import CoordinatorContext
 
@@ -369,6 +369,15 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS)
+@example(
+    steps=[
+        ("write", 1, 0, "h"),
+        ("write", 1, 0, "g"),
+        ("plain", 0, 0, "g"),
+        ("restart", 0, 0, ""),
+        ("plain", 0, 0, "h"),
+    ]
+)
 def test_a_loaded_shard_is_the_live_one(steps: list[tuple[str, int, int, str]]) -> None:
     t = Transactions()
     model: dict[tuple[str, int], tuple[int, int]] = {}  # as Kafka says it: offset and the record's own place

@@ -66,8 +66,13 @@ class PendingOffsets:
 
     def hard_state(self, *, counts: bool) -> Iterator[CoordinatorRecord]:
         """Those that a commit would make the group's offsets, to be replayed after the committed ones; or those that
-        a later record has overtaken, to be replayed before."""
-        for producer_id, key, value in self._open.undecided(counts=counts):
+        a later record has overtaken, to be replayed before.
+
+        In the order of keys, those of one key in the order of the log: a shard that was loaded says it in the same way
+        as the one that wrote the log.
+        """
+        undecided = self._open.undecided(counts=counts)
+        for producer_id, key, value in sorted(undecided, key=lambda each: _place(each[1])):
             yield pending_offset_record(key, value, producer_id)
 
     def _forget(self, key: OffsetCommitKey) -> None:
@@ -75,3 +80,7 @@ class PendingOffsets:
         del keys[key]
         if not keys:
             del self._groups[key.group]
+
+
+def _place(key: OffsetCommitKey) -> tuple[str, str, int]:
+    return key.group, key.topic, key.partition
