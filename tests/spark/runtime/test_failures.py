@@ -170,32 +170,35 @@ def test_a_killed_worker_loses_nothing(broker, make_app, running, spark, flights
     assert flights.newest(broker, "by-origin") == flights.counted(range(600))
 
 
-class Factory:
-    """The one that runs an application's stages, by the fields that Spark does not show."""
+class Factories:
+    """Spark's factories of Python workers (one for each environment), by the fields that Spark does not show."""
+
+    FACTORY = "api.python.PythonWorkerFactory"
 
     def __init__(self, spark):
         self._class = spark.sparkContext._jvm.java.lang.Class
-        env = self.field("SparkEnv$", "env").get(self.field("SparkEnv$", "MODULE$").get(None))
-        factories = self.field("SparkEnv", "pythonWorkers").get(env).valuesIterator()
-        self._factory = next(f for f in iter(factories.next, None) if self.of(f, "daemon") is not None)
+        env = self._field("SparkEnv$", "env").get(self._field("SparkEnv$", "MODULE$").get(None))
+        found = self._field("SparkEnv", "pythonWorkers").get(env).valuesIterator()
+        self._factories = []
+        while found.hasNext():
+            self._factories.append(found.next())
 
-    def field(self, class_name, name):
+    def _field(self, class_name, name):
         found = self._class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
         found.setAccessible(True)
         return found
 
-    def of(self, factory, name):
-        return self.field("api.python.PythonWorkerFactory", name).get(factory)
+    def daemons(self):
+        """The daemon of each factory that has one."""
+        found = [(factory, self._field(self.FACTORY, "daemon").get(factory)) for factory in self._factories]
+        return [(factory, daemon) for factory, daemon in found if daemon is not None]
 
-    @property
-    def daemon(self):
-        return self.of(self._factory, "daemon")
-
-    def lose_the_daemon(self):
-        """As after a death in its first second, with the task that waited for it cancelled."""
-        self.daemon.destroyForcibly().waitFor()
-        self.field("api.python.PythonWorkerFactory", "daemonSockPath").set(self._factory, None)
-        self.of(self._factory, "idleWorkers").clear()
+    def lose_the_daemons(self):
+        """As after a death in their first second, with the task that waited for it cancelled."""
+        for factory, daemon in self.daemons():
+            daemon.destroyForcibly().waitFor()
+            self._field(self.FACTORY, "daemonSockPath").set(factory, None)
+            self._field(self.FACTORY, "idleWorkers").get(factory).clear()
 
 
 def test_a_daemon_that_died_while_it_started_is_replaced(broker, make_app, running, spark, flights):
@@ -204,13 +207,13 @@ def test_a_daemon_that_died_while_it_started_is_replaced(broker, make_app, runni
     app.wait_until("running", timeout=60)
     flights.send_keyed(broker, range(200))
     app.wait_until("caught-up", timeout=60)
-    factory = Factory(spark)
-    before = factory.daemon.pid()
-    factory.lose_the_daemon()
+    factories = Factories(spark)
+    before = {daemon.pid() for _, daemon in factories.daemons()}
+    factories.lose_the_daemons()
     flights.send_keyed(broker, range(200, 400))
     app.wait_until("caught-up", timeout=60)
     assert flights.newest(broker, "by-origin") == flights.counted(range(400))
-    assert factory.daemon.pid() != before
+    assert not before & {daemon.pid() for _, daemon in factories.daemons()}
 
 
 def test_a_cancelled_job_loses_nothing(broker, make_app, running, flights):

@@ -13,7 +13,7 @@ from tests.longer import longer
 
 from penstock.client.admin import Admin
 from penstock.errors import StateError
-from penstock.spark.runtime import application
+from penstock.spark.runtime import planning
 from penstock.spark.runtime.store_records import seal, unseal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -183,7 +183,7 @@ def test_a_store_of_the_older_format_is_kept(returns, home):
 
 def test_another_boot_does_not_trust_what_was_never_flushed(returns, monkeypatch, home):
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(application, "boot_id", lambda: "another boot")
+        elsewhere.setattr(planning, "boot_id", lambda: "another boot")
         log, restored = returns(lambda _store, _broker: None)
         assert "the machine was started anew" in log
         assert restored > 0
