@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from penstock.client.deadline import Deadline
 from penstock.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
@@ -33,7 +33,7 @@ __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "Pending
 
 _LENGTH = struct.Struct(">i")
 MAX_RESPONSE_BYTES = 1 << 30
-IDLE_S: Final = 60.0  # brokers close connections that nobody uses, after minutes
+IDLE_S = 60.0  # brokers close connections that nobody uses, after minutes
 MAX_VERSIONS_BYTES = 1 << 20  # the first answer is short: what announces more speaks another protocol
 SOFTWARE_NAME = "penstock"
 SESSION_SHARE = 0.85  # of a login that ends: then the next one (Kafka: 85 to 95 %)

@@ -241,9 +241,8 @@ class ProduceQueue:
         state.on_the_way -= 1
         code = entry.error_code
         if code in _STORED:
-            again = code != ErrorCode.none
-            known = self._identity is not None
-            wrong = state.note_stored(batch, int(entry.base_offset), is_repeat=again, has_identity=known)
+            is_repeat, has_identity = code != ErrorCode.none, self._identity is not None
+            wrong = state.note_stored(batch, int(entry.base_offset), is_repeat=is_repeat, has_identity=has_identity)
             if wrong is not None:
                 self._errors.setdefault(key, wrong)
             return True

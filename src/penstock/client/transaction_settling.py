@@ -23,13 +23,13 @@ from penstock.client.produce_queue import TransactionalIdentity
 from penstock.client.transactions import Transactions
 from penstock.errors import BrokerError, CannotConnect, PenstockError
 
-__all__ = ["ROUNDS", "decision", "note_decisions", "settle"]
+__all__ = ["note_decisions", "settle"]
 
 log = logging.getLogger("penstock.client")
 TopicPartition = tuple[str, int]
 
 ROUNDS: Final = 5
-_DECISIONS: Final[Mapping[str, bool]] = {
+_DECISIONS: Final[Mapping[str, bool]] = {  # a coordinator's state → whether the last transaction is committed
     "PrepareCommit": True,
     "CompleteCommit": True,
     "Ongoing": False,  # by the InitProducerId that follows
@@ -37,11 +37,6 @@ _DECISIONS: Final[Mapping[str, bool]] = {
     "CompleteAbort": False,
     "PrepareEpochFence": False,
 }
-
-
-def decision(state: str) -> bool | None:
-    """Whether the last transaction of an id is committed, by its coordinator's state; None: nobody knows any more."""
-    return _DECISIONS.get(state)
 
 
 def settle(
@@ -69,16 +64,18 @@ def settle(
         before = client.reconnects
         outcomes = dict.fromkeys(ids)
         note_decisions(new, ids, known, timeout_ms=timeout_ms)
-        identities = _sorted_out(new.initialise(ids, timeout_ms=timeout_ms), outcomes)
+        begun = new.initialise(ids, timeout_ms=timeout_ms)
+        outcomes |= _failures(begun)
+        identities = [outcome for outcome in begun.values() if isinstance(outcome, TransactionalIdentity)]
         if not identities:
             break
         listed = _partitions(client, topics, timeout_ms)
         for end in (True, False):
-            mine = [identity for tid, identity in identities.items() if known.get(tid) is end]
-            _finish(old, mine, group_id, listed, outcomes, commit=end, timeout_ms=timeout_ms)
+            mine = [identity for identity in identities if known.get(identity.transactional_id) is end]
+            outcomes |= _finish(old, mine, group_id, listed, commit=end, timeout_ms=timeout_ms)
         # Over when another InitProducerId may begin; a broker that went away meanwhile may have done it again.
         done = [tid for tid, error in outcomes.items() if error is None and tid in known]
-        _sorted_out(new.initialise(done, timeout_ms=timeout_ms), outcomes)
+        outcomes |= _failures(new.initialise(done, timeout_ms=timeout_ms))
         if client.reconnects == before:
             break
     return outcomes
@@ -96,7 +93,7 @@ def note_decisions(
     for tid, state in transactions.describe(unknown, timeout_ms=timeout_ms).items():
         if isinstance(state, PenstockError):
             log.debug("what became of the transaction of %s is not known: %s", tid, state)
-        elif (told := decision(state)) is not None:
+        elif (told := _DECISIONS.get(state)) is not None:
             committed[tid] = told
 
 
@@ -105,39 +102,25 @@ def _finish(
     identities: list[TransactionalIdentity],
     group_id: str,
     partitions: list[TopicPartition],
-    outcomes: dict[str, PenstockError | None],
     *,
     commit: bool,
     timeout_ms: float | None,
-) -> None:
-    """A transaction over all of them, with nothing in it."""
-    ready = []
-    for identity in identities:
+) -> dict[str, PenstockError]:
+    """A transaction over all of them, with nothing in it. What went wrong, by id."""
+    failures: dict[str, PenstockError] = {}
+    for identity in identities if partitions else ():
         try:
-            if partitions:
-                transactions.add_partitions(identity, partitions)
-            ready.append(identity)
+            transactions.add_partitions(identity, partitions)
         except (BrokerError, CannotConnect) as error:
-            outcomes[identity.transactional_id] = error
-    added = _sorted_out(transactions.add_offsets(group_id, ready, timeout_ms=timeout_ms), outcomes, keep=ready)
-    _sorted_out(transactions.end(added.values(), commit=commit, timeout_ms=timeout_ms), outcomes)
+            failures[identity.transactional_id] = error
+    ready = [identity for identity in identities if identity.transactional_id not in failures]
+    failures |= _failures(transactions.add_offsets(group_id, ready, timeout_ms=timeout_ms))
+    ready = [identity for identity in ready if identity.transactional_id not in failures]
+    return failures | _failures(transactions.end(ready, commit=commit, timeout_ms=timeout_ms))
 
 
-def _sorted_out(
-    told: Mapping[str, TransactionalIdentity | PenstockError | None],
-    outcomes: dict[str, PenstockError | None],
-    *,
-    keep: Iterable[TransactionalIdentity] = (),
-) -> dict[str, TransactionalIdentity]:
-    """The identities of those that went well (`keep`: where the answers hold none); the others have their error."""
-    kept = {identity.transactional_id: identity for identity in keep}
-    found = {}
-    for tid, outcome in told.items():
-        if isinstance(outcome, PenstockError):
-            outcomes[tid] = outcome
-        else:
-            found[tid] = kept[tid] if outcome is None else outcome
-    return found
+def _failures(told: Mapping[str, object]) -> dict[str, PenstockError]:
+    return {tid: outcome for tid, outcome in told.items() if isinstance(outcome, PenstockError)}
 
 
 def _partitions(client: NetworkClient, topics: Iterable[str], timeout_ms: float | None) -> list[TopicPartition]:

@@ -176,7 +176,7 @@ class ApplicationRuntime:
             name = subtopology.subtopology_id
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
-            self.planning.has_chains(name, chains.count)
+            self.planning.note_chains(name, chains.count)
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
             nothing = self.planning.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)

@@ -62,7 +62,7 @@ class BatchRecovery:
             self._stop_at(record)
             return
         cause = failed.cause
-        if cause is not None and self._is_the_brokers(cause):
+        if cause is not None and self._waits_for_brokers(cause):
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
             return
         self._failures += 1
@@ -88,7 +88,7 @@ class BatchRecovery:
                 if task.positions[where] >= offset:
                     raise self._stops[where]
 
-    def _is_the_brokers(self, cause: PenstockError) -> bool:
+    def _waits_for_brokers(self, cause: PenstockError) -> bool:
         """Whether to wait for them. Where one was away, it answers again: the batch was undone with its help."""
         if isinstance(cause, CannotConnect):
             return cause.code == "broker-unreachable"

@@ -85,7 +85,13 @@ def input_topics(subtopology: CompiledSubtopology) -> list[str]:
 
 
 def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
-    """Topics that more than one stage of a slot may write during a micro-batch.
+    """Topics that more than one stage of a slot may write during a micro-batch."""
+    writers = _written(subtopology)
+    return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
+
+
+def _written(subtopology: CompiledSubtopology) -> list[str]:
+    """Sinks, repartition topics and dead letters, each as often as a stage of a slot may write it.
 
     A `foreachBatch` function may run its frame several times, and each time the source's stage may bury records.
     """
@@ -95,17 +101,13 @@ def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
         if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
             again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
             writers += [source.on_error.topic] * (2 if again else 1)
-    return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
+    return writers
 
 
 def output_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
     """All topics that its stages write: sinks, repartition topics, changelogs, dead letters."""
-    sinks = [branch.sink for branch in subtopology.branches]
-    topics = {sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))}
-    topics |= {aggregate.changelog_topic for aggregate in subtopology.aggregates}
-    sources = [source for source in subtopology.sources if isinstance(source, TopicSource)]
-    topics |= {source.on_error.topic for source in sources if isinstance(source.on_error, DeadLetter)}
-    return tuple(sorted(topics))
+    changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
+    return tuple(sorted(changelogs.union(_written(subtopology))))
 
 
 def build_chains(

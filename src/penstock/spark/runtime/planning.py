@@ -42,7 +42,7 @@ class Planning:
         self._transactions: dict[str, SlotTransactions] = {}
         self._chains_of: dict[str, int] = {}
 
-    def has_chains(self, subtopology_id: str, count: int) -> None:
+    def note_chains(self, subtopology_id: str, count: int) -> None:
         """Known before the first plan: several chains read the same range, so that none may end early by itself."""
         self._chains_of[subtopology_id] = count
 
