@@ -14,7 +14,7 @@ HEAVY := .pytest_cache/heavy
 # The tests start hundreds of processes of ours: where bytecode may not be cached, each compiles all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Spark's classes, read and verified once for all JVMs that the tests start.
-export PENSTOCK_CACHE_DIR ?= $(CURDIR)/.build/cache
+export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause requirements clean
@@ -25,7 +25,7 @@ help:           ## what one can do here
 setup: $(STAMP) ## the virtual environment in .venv, from pinned and hashed requirements
 
 $(STAMP): requirements/dev.txt pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error[python-missing]: Penstock needs Python 3.11, 3.12 or 3.13 with venv; none found in PATH. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "error[python-missing]: Headrace needs Python 3.11, 3.12 or 3.13 with venv; none found in PATH. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON). The first time this takes a few minutes: PySpark alone is 400 MB." >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
@@ -33,11 +33,11 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a verdict
-	@$(BIN)/penstock demo $(DEMO)
+	@$(BIN)/headrace demo $(DEMO)
 
 test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/penstock prepare --if-missing
+	@$(BIN)/headrace prepare --if-missing
 	$(PYTEST) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
 		|| { test $$? -eq 1 && $(BIN)/python -m tests.second_look $(HEAVY); }
 
@@ -72,13 +72,13 @@ soak: $(STAMP)   ## mixed load with memory, files and latency watched: make soak
 	@$(BIN)/python -m tests.durability.soak --minutes $(or $(MINUTES),30)
 
 chaos: $(STAMP)  ## instances, workers, guardians and the broker killed at random, the result recomputed: make chaos MINUTES=10 SEED=1 BROKER=kafka
-	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),penstock) --instances $(or $(INSTANCES),3)
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),headrace) --instances $(or $(INSTANCES),3)
 
 soak-app: $(STAMP) ## an application for many micro-batches, memory of every process watched: make soak-app BATCHES=50000
 	@$(BIN)/python -m tests.chaos.soak --batches $(or $(BATCHES),50000)
 
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
-	@$(BIN)/python -m penstock.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
+	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
@@ -94,4 +94,4 @@ requirements:   ## pin all dependencies anew (needs uv)
 		--group dev --extra demo pyproject.toml --output-file requirements/dev.txt
 
 clean:          ## remove what was built; .venv and jars too
-	rm -rf $(VENV) .jars .build .penstock dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

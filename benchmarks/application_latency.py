@@ -76,8 +76,8 @@ class Turns(ApplicationTurns):
             self._real_time = stack.enter_context(RealTimeSpark("spark_streaming.py", given))
 
     def run(self, side: str, way: str, guarantee: str) -> dict[str, Any]:
-        from penstock.client.admin import Admin
-        from penstock.client.network_client import NetworkClient
+        from headrace.client.admin import Admin
+        from headrace.client.network_client import NetworkClient
 
         self._number += 1
         source, sink = f"flow-{self._number}", f"seen-{self._number}"
@@ -114,7 +114,7 @@ class Turns(ApplicationTurns):
     def _ours(self, _side: str, way: str, guarantee: str, source: str, sink: str) -> Iterator[set[int]]:
         from pyspark.sql import functions as F
 
-        from penstock.spark.streams_app import StreamsApp
+        from headrace.spark.streams_app import StreamsApp
 
         app = StreamsApp(
             f"latency-{self._number}",

@@ -29,7 +29,7 @@ COLOURS = {
     "flow": "#8c959f",
 }
 NAMES = {
-    "ours": "Penstock",
+    "ours": "Headrace",
     "kafka_streams": "Kafka Streams 4.3.1",
     "structured_streaming": "Structured Streaming 4.0.0",
     "real_time_mode": "Real-time Mode, Spark 4.3.0",

@@ -24,7 +24,7 @@ class ApplicationTurns:
     def __init__(self, bootstrap: str, options: argparse.Namespace, stack: ExitStack, *, with_spark: bool) -> None:
         self._bootstrap, self._options, self._number = bootstrap, options, 0
         self._brokers = topics.descendants(os.getpid()) - {os.getpid()}
-        self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+        self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-"))
         self._peer: Any = None
         if with_spark:
             from peers.spark_400 import SparkPeer
@@ -44,6 +44,6 @@ def add_options(parser: argparse.ArgumentParser, *, records: int) -> None:
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """On which broker, with which settings, told how."""
     parser.add_argument("--setting", action="append", default=[], help="of our application, name=value")
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
+    parser.add_argument("--broker", choices=("headrace", "kafka"), default="headrace")
     parser.add_argument("--bootstrap-server")
     parser.add_argument("--json", action="store_true")

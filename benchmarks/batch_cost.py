@@ -48,8 +48,8 @@ EVERY_S, CALM_S, WARM_RECORDS, WARM_BATCHES, READY_S = 0.25, 3.0, 50_000, 20, 12
 
 
 def create(bootstrap: str, *names: str, partitions: int) -> None:
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
 
     with NetworkClient(bootstrap) as client:
         Admin(client).create_topics(dict.fromkeys(names, partitions))
@@ -141,8 +141,8 @@ def batches(
 
 def markers(bootstrap: str, name: str, sink: str) -> dict[str, int]:
     """Control records in the logs that the application writes: offsets that no record has."""
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
 
     with NetworkClient(bootstrap) as client:
         known = Admin(client).list_topics(include_internal=True)
@@ -197,7 +197,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sides = [ours] if options.without_kafka_streams else [ours, kafka_streams]
     rows = []
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         bootstrap = stack.enter_context(cluster(options.bootstrap_server, options.broker))
         for tasks in options.tasks:
             for guarantee in options.guarantee:

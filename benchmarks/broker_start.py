@@ -24,12 +24,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from penstock import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import produce
-from penstock.errors import PenstockError
-from penstock.protocol.record_batches import PlainRecord
+from headrace import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import produce
+from headrace.errors import HeadraceError
+from headrace.protocol.record_batches import PlainRecord
 
 
 def first_produce(bootstrap: str) -> None:
@@ -41,7 +41,7 @@ def first_produce(bootstrap: str) -> None:
                 Admin(client).create_topics({"first": 1})
                 produce(client, "first", [PlainRecord(key=None, value=b"1")])
                 return
-        except (PenstockError, OSError):
+        except (HeadraceError, OSError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -64,7 +64,7 @@ def own_process(cache: str) -> float:
     with tempfile.TemporaryDirectory() as directory:
         started = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", directory, "--port", str(port)],
+            [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", directory, "--port", str(port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment(cache),
@@ -88,11 +88,11 @@ FRESH = """
 import json, sys, time
 marks = [(time.perf_counter(), time.process_time())]
 mark = lambda: marks.append((time.perf_counter(), time.process_time()))
-from penstock.testing import EmbeddedBroker
+from headrace.testing import EmbeddedBroker
 mark()
 with EmbeddedBroker(topics={"first": 1}) as broker:
     mark()
-    modules = sum(name.startswith("penstock.") for name in sys.modules)
+    modules = sum(name.startswith("headrace.") for name in sys.modules)
     broker.produce("first", [b"1"])
     mark()
     broker.group("a-group")
@@ -157,7 +157,7 @@ def measure(arguments: argparse.Namespace, cache: str) -> None:
         return
     own_process(cache)
     figures = {
-        "penstock broker, own process": statistics.median(own_process(cache) for _ in range(arguments.runs)),
+        "headrace broker, own process": statistics.median(own_process(cache) for _ in range(arguments.runs)),
         "EmbeddedBroker, in process": statistics.median(embedded() for _ in range(arguments.runs)),
     }
     if not arguments.without_kafka:
@@ -177,7 +177,7 @@ def _told(first: dict[str, dict[str, Any]]) -> str:
     lines = []
     for how, figures in first.items():
         modules = figures["modules"]
-        lines.append(f"first broker of a process, {how}, medians ({modules} modules of penstock): seconds, CPU seconds")
+        lines.append(f"first broker of a process, {how}, medians ({modules} modules of headrace): seconds, CPU seconds")
         lines += [
             f"  {name:<32} {figures[f'{name}, seconds']:8.3f} {figures[f'{name}, cpu_seconds']:8.3f}"
             for name in ("ready", "first record", "first group")

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 PARTITIONS = 4
-CONSUMERS = ("penstock Arrow", "penstock records", "confluent-kafka", "confluent-kafka, tuned")
+CONSUMERS = ("headrace Arrow", "headrace records", "confluent-kafka", "confluent-kafka, tuned")
 TUNED = {"queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000, "fetch.queue.backoff.ms": 1}
 DEADLINE_S = 120
 
@@ -73,10 +73,10 @@ def parse_arguments() -> argparse.Namespace:
 def fill(servers: str, topic: str, arguments: argparse.Namespace) -> None:
     import pyarrow as pa
 
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.produce_queue import ProduceQueue
-    from penstock.protocol.arrow_batches import encode_from_arrow
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.produce_queue import ProduceQueue
+    from headrace.protocol.arrow_batches import encode_from_arrow
 
     with NetworkClient(servers) as client:
         Admin(client).create_topics({topic: PARTITIONS})
@@ -114,8 +114,8 @@ def consume(arguments: argparse.Namespace) -> dict[str, float]:
     read = {
         "confluent-kafka": read_confluent,
         "confluent-kafka, tuned": read_confluent,
-        "penstock Arrow": read_arrow,
-        "penstock records": read_records,
+        "headrace Arrow": read_arrow,
+        "headrace records": read_records,
     }
     first, cpu, count = read[arguments.consume](arguments, f"bench-{uuid.uuid4().hex[:8]}")
     took, spent = time.monotonic() - first, time.process_time() - cpu
@@ -127,8 +127,8 @@ def consume(arguments: argparse.Namespace) -> dict[str, float]:
 def read_arrow(arguments: argparse.Namespace, group: str) -> tuple[float, float, int]:
     import pyarrow.compute as pc
 
-    from penstock import Consumer
-    from penstock.protocol.arrow_batches import warm_up
+    from headrace import Consumer
+    from headrace.protocol.arrow_batches import warm_up
 
     warm_up()  # compiled kernels are loaded from their cache
     first = cpu = 0.0
@@ -145,7 +145,7 @@ def read_arrow(arguments: argparse.Namespace, group: str) -> tuple[float, float,
 
 
 def read_records(arguments: argparse.Namespace, group: str) -> tuple[float, float, int]:
-    from penstock import Consumer
+    from headrace import Consumer
 
     first = cpu = 0.0
     count = touched = 0

@@ -158,8 +158,8 @@ class Points:
             time.sleep(0.2)
 
     def _fresh(self, tasks: int) -> dict[str, Any]:
-        from penstock.client.admin import Admin
-        from penstock.client.network_client import NetworkClient
+        from headrace.client.admin import Admin
+        from headrace.client.network_client import NetworkClient
 
         self._number += 1
         name = f"growth-{os.getpid()}-{self._number}"
@@ -185,7 +185,7 @@ def limits(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {what: [] for what in options.only}
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         bootstrap = stack.enter_context(cluster(options.bootstrap_server, options.broker))
         points = Points(bootstrap, options, directory)
         for what in options.only:

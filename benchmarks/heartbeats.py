@@ -26,13 +26,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, PenstockError
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.units import from_ms
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError, HeadraceError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.units import from_ms
 
 LOAD = Path(__file__).parent / "peers" / "heartbeat_load.py"
 SETTINGS = {"group.streams.initial.rebalance.delay.ms": 0}
@@ -53,7 +53,7 @@ class Contender:
 def main() -> None:
     arguments = parse_arguments()
     with contextlib.ExitStack() as running:
-        contenders = [running.enter_context(penstock_broker())]
+        contenders = [running.enter_context(headrace_broker())]
         if not arguments.without_kafka:
             contenders.append(running.enter_context(apache_kafka()))
         for contender in contenders:
@@ -84,16 +84,16 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def penstock_broker() -> Iterator[Contender]:
+def headrace_broker() -> Iterator[Contender]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     overrides = [part for name, value in SETTINGS.items() for part in ("--override", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", directory, "--port", str(port)]
+        command = [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", directory, "--port", str(port)]
         process = subprocess.Popen([*command, *overrides], stderr=subprocess.DEVNULL)
         try:
-            yield Contender(name="penstock", pid=process.pid, port=port)
+            yield Contender(name="headrace", pid=process.pid, port=port)
         finally:
             process.terminate()
             process.wait()
@@ -133,7 +133,7 @@ def create_topic(port: int, partitions: int) -> None:
             with NetworkClient(f"127.0.0.1:{port}", api_timeout_ms=5000) as client:
                 Admin(client).create_topics({"in": partitions})
                 return
-        except (PenstockError, OSError) as error:
+        except (HeadraceError, OSError) as error:
             if isinstance(error, BrokerError) and error.kafka_name == "TOPIC_ALREADY_EXISTS":
                 return  # an answer that came too late for the client
             if time.monotonic() > deadline:
@@ -269,7 +269,7 @@ def report(figures: dict[str, list[dict[str, float]]], arguments: argparse.Names
             f"{found['heartbeats_per_cpu_second']:>12,.0f} {found['load_cpu_share']:>9.0%}"
         )
     for depth in arguments.depth:
-        ours, kafka = medians.get(f"penstock, depth {depth}"), medians.get(f"Apache Kafka 4.3.1, depth {depth}")
+        ours, kafka = medians.get(f"headrace, depth {depth}"), medians.get(f"Apache Kafka 4.3.1, depth {depth}")
         if ours and kafka:
             rate, per_cpu = (
                 ours[each] / kafka[each] for each in ("heartbeats_per_second", "heartbeats_per_cpu_second")

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from latency import latency
-from load_contenders import Contender, apache_kafka, penstock_broker
+from load_contenders import Contender, apache_kafka, headrace_broker
 
 API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 RATE = 1_000
@@ -39,7 +39,7 @@ def main() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     brokers = (
-        [penstock_broker("interval")] if arguments.without_kafka else [penstock_broker("interval"), apache_kafka()]
+        [headrace_broker("interval")] if arguments.without_kafka else [headrace_broker("interval"), apache_kafka()]
     )
     rows = []
     for broker in brokers:

@@ -35,8 +35,8 @@ CHUNK, PAD = 100_000, "x" * 60
 
 def load(bootstrap: str, topic: str, *, records: int, keys: int, partitions: int) -> int:
     """Make the topic and fill it; how many records have an even `n`."""
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
 
     with NetworkClient(bootstrap) as client:
         Admin(client).create_topics({topic: partitions})
@@ -45,8 +45,8 @@ def load(bootstrap: str, topic: str, *, records: int, keys: int, partitions: int
 
 def fill(bootstrap: str, topic: str, *, records: int, keys: int) -> int:
     """Write to a topic that is there; how many records have an even `n`."""
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.producer import Producer
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.producer import Producer
 
     random = np.random.default_rng(1)
     with NetworkClient(bootstrap) as client:
@@ -70,9 +70,9 @@ def rows_of(numbers: Any) -> tuple[pa.Array, pa.Array]:
 
 def one_for_each(bootstrap: str, topic: str) -> Callable[[], None]:
     """A function that writes one record to every partition, with a key that belongs there, in one request."""
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.producer import Producer
-    from penstock.protocol.arrow_batches import murmur2_partitions
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.producer import Producer
+    from headrace.protocol.arrow_batches import murmur2_partitions
 
     client = NetworkClient(bootstrap)
     producer, partitions = Producer(client), len(client.known_topics([topic]).topics[topic].partitions)
@@ -89,8 +89,8 @@ def one_for_each(bootstrap: str, topic: str) -> Callable[[], None]:
 
 def offsets_behind(bootstrap: str, topic: str) -> dict[tuple[str, int], int]:
     """Where each partition ends for a reader of committed records."""
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
 
     with NetworkClient(bootstrap) as client:
         partitions = client.known_topics([topic]).topics[topic].partitions
@@ -109,8 +109,8 @@ def newest_by_key(bootstrap: str, topic: str) -> pa.Table:
 
 def whole(bootstrap: str, topic: str) -> pa.Table:
     """All committed records of a topic: key and value, partition by partition in order."""
-    from penstock.client.fetcher import Fetcher
-    from penstock.client.network_client import NetworkClient
+    from headrace.client.fetcher import Fetcher
+    from headrace.client.network_client import NetworkClient
 
     ranges = {where: (0, end) for where, end in offsets_behind(bootstrap, topic).items() if end}
     with NetworkClient(bootstrap) as client:

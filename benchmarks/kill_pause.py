@@ -45,9 +45,9 @@ from moved_task_pause import PARTITIONS, prefill, prefilled
 from tests.chaos.world import Instance
 from tests.spark.application.processes import Application, BrokerProcess, active_tasks, group
 
-from penstock.client.admin import Admin
-from penstock.client.process_tree import ProcessEntry
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.process_tree import ProcessEntry
+from headrace.errors import HeadraceError
 
 GROUP, TOPIC = "kill-pause", "kill-pause"
 PROGRAM = Path(__file__).with_name("kill_pause_app.py")
@@ -74,7 +74,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         with Admin(self._servers) as admin:
             while not self._over.wait(LOOK_S):
-                with contextlib.suppress(PenstockError):
+                with contextlib.suppress(HeadraceError):
                     found = admin.committed_offsets(GROUP)
                     now = time.monotonic()
                     for (topic, partition), offset in found.items():
@@ -149,7 +149,7 @@ class Scene:
             time.sleep(0.02)
 
     def shares(self) -> dict[str, int]:
-        with contextlib.suppress(PenstockError):
+        with contextlib.suppress(HeadraceError):
             return active_tasks(group(self.admin, GROUP))
         return {}
 

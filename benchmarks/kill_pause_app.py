@@ -6,7 +6,7 @@ import os
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 TOPIC = os.environ["TOPIC"]
 

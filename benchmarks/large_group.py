@@ -29,15 +29,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from heartbeats import TOPOLOGY, create_topic, request
 
-from penstock.broker.shard_runner import Outcome, ShardRunner
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.units import from_ms
+from headrace.broker.shard_runner import Outcome, ShardRunner
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.units import from_ms
 
 SETTINGS: dict[str, object] = {"group.streams.max.size": 1_000_000}
 CONNECTIONS = 64
@@ -145,7 +145,7 @@ def over_sockets(count: int, tasks: int) -> dict[str, float]:
         probe.bind(("127.0.0.1", 0))
         metrics_port = int(probe.getsockname()[1])
     overrides = [part for name, value in SETTINGS.items() for part in ("--override", f"{name}={value}")]
-    command = [sys.executable, "-m", "penstock.cli.main", "broker", "--port", str(port)]
+    command = [sys.executable, "-m", "headrace.cli.main", "broker", "--port", str(port)]
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [*command, "--data-dir", directory, "--metrics-port", str(metrics_port), *overrides],

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load_contenders import Contender, apache_kafka, outputs, penstock_broker, tool
+from load_contenders import Contender, apache_kafka, headrace_broker, outputs, tool
 
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 PERCENTILES = re.compile(r"(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th, (\d+) ms 99.9th")
@@ -28,7 +28,7 @@ def main() -> None:
     arguments = parse_arguments()
     figures: dict[tuple[int, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as running:
-        contenders = [running.enter_context(penstock_broker(arguments.fsync))]
+        contenders = [running.enter_context(headrace_broker(arguments.fsync))]
         if not arguments.without_kafka:
             contenders.append(running.enter_context(apache_kafka(arguments.fsync_kafka)))
         for contender in contenders:

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
-from penstock.cli.instances import free_port
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.errors import PenstockError
+from headrace.cli.instances import free_port
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
 
 TICKS = os.sysconf("SC_CLK_TCK")
 KAFKA_JVM = (
@@ -66,7 +66,7 @@ class Contender:
                 with NetworkClient(self.bootstrap_servers, api_timeout_ms=10_000) as client:
                     Admin(client).create_topics({topic: partitions})
                     return
-            except (PenstockError, OSError):
+            except (HeadraceError, OSError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -85,17 +85,17 @@ class FullSizeKafka(KafkaBroker):
 
 
 @contextlib.contextmanager
-def penstock_broker(fsync: str, directory: str | None = None, *, settings: Sequence[str] = ()) -> Iterator[Contender]:
-    """`fsync` as `penstock.flush.policy` has it; `settings`: others, NAME=VALUE."""
+def headrace_broker(fsync: str, directory: str | None = None, *, settings: Sequence[str] = ()) -> Iterator[Contender]:
+    """`fsync` as `headrace.flush.policy` has it; `settings`: others, NAME=VALUE."""
     port = free_port("127.0.0.1")
     with tempfile.TemporaryDirectory(dir=directory) as data:
-        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", data, "--port", str(port)]
-        for setting in (f"penstock.flush.policy={fsync}", *settings):
+        command = [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", data, "--port", str(port)]
+        for setting in (f"headrace.flush.policy={fsync}", *settings):
             command += ["--override", setting]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             address = f"127.0.0.1:{port}"
-            yield Contender(name="penstock", fsync=fsync, pid=process.pid, bootstrap_servers=address)
+            yield Contender(name="headrace", fsync=fsync, pid=process.pid, bootstrap_servers=address)
         finally:
             process.terminate()
             process.wait()

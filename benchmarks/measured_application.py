@@ -127,7 +127,7 @@ class Application:
         self._seen: dict[str, int] = {}
 
     def start(self, asked: dict[str, Any]) -> dict[str, Any]:
-        from penstock.spark.streams_app import StreamsApp
+        from headrace.spark.streams_app import StreamsApp
 
         app = StreamsApp(
             asked["name"],

@@ -40,12 +40,12 @@ from tests.client.task_loop import TaskLoop
 from tests.interop.kafka_broker import KafkaBroker, free_ports
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord
-from penstock.client.produce_queue import ProduceQueue
-from penstock.errors import PenstockError
-from penstock.protocol.record_batches import encode_batch
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord
+from headrace.client.produce_queue import ProduceQueue
+from headrace.errors import HeadraceError
+from headrace.protocol.record_batches import encode_batch
 
 PARTITIONS = 8
 FEED_EVERY_S = 0.02
@@ -74,7 +74,7 @@ def prefill(bootstrap: str, topic: str, megabytes: int) -> None:
     """Records with keys of their own: so many megabytes of state, spread evenly."""
     import pyarrow as pa
 
-    from penstock.client.producer import Producer
+    from headrace.client.producer import Producer
 
     each = prefilled(megabytes)
     with NetworkClient(bootstrap, client_id="prefill") as client, Producer(client) as producer:
@@ -360,11 +360,11 @@ def table(results: list[dict[str, Any]], phases: int) -> str:
 
 def our_broker(stack: ExitStack, directory: Path) -> str:
     (port,) = free_ports(1)
-    data = directory / "penstock"
+    data = directory / "headrace"
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", str(data), "--port", str(port)],
+        [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", str(data), "--port", str(port)],
         stdout=subprocess.DEVNULL,
-        stderr=(directory / "penstock.err").open("w"),
+        stderr=(directory / "headrace.err").open("w"),
     )
     stack.callback(process.wait)
     stack.callback(process.terminate)
@@ -373,7 +373,7 @@ def our_broker(stack: ExitStack, directory: Path) -> str:
         try:
             with NetworkClient(f"127.0.0.1:{port}", api_timeout_ms=500) as client:
                 return bool(client.metadata([]).brokers)
-        except (PenstockError, OSError):
+        except (HeadraceError, OSError):
             return False
 
     wait(serves, "our broker starts")

@@ -24,11 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load_contenders import Contender, apache_kafka, penstock_broker
+from load_contenders import Contender, apache_kafka, headrace_broker
 from produce_fetch import PARTITIONS, produce
 
-from penstock.cli.instances import free_port
-from penstock.protocol.array_bounds import unsigned_varint
+from headrace.cli.instances import free_port
+from headrace.protocol.array_bounds import unsigned_varint
 
 PRODUCE = 0
 TOLD_VERSION = 13  # of Produce: topics by their ids
@@ -44,7 +44,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {}
     clients: dict[str, list[float]] = {}
     with contextlib.ExitStack() as running:
-        ours = running.enter_context(penstock_broker("never"))
+        ours = running.enter_context(headrace_broker("never"))
         contenders = [ours, running.enter_context(apache_kafka()), running.enter_context(nothing_stored())]
         for turn in range(-1, arguments.rounds):  # the first one warms
             for contender in contenders:
@@ -77,7 +77,7 @@ def main() -> None:
 def nothing_stored() -> Iterator[Contender]:
     """This program again, as a process of its own, in front of a broker that tells clients of it."""
     port = free_port("127.0.0.1")
-    with penstock_broker("never", settings=[f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"]) as behind:
+    with headrace_broker("never", settings=[f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"]) as behind:
         _, _, real = behind.bootstrap_servers.rpartition(":")
         front = subprocess.Popen([sys.executable, __file__, "--front", str(port), real])
         try:

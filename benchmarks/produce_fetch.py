@@ -5,7 +5,7 @@ of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, lin
 ConsumerPerformance, each in a consumer group of its own, so several read everything each; its `fetch.time.ms` counts,
 without the time to join. MB are 2^20 bytes, as the tools count them. The rate is all records of all clients by the time
 of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is made with
-an fsync before every acknowledgement (`penstock.flush.policy=always` beside Kafka's `log.flush.interval.messages=1`).
+an fsync before every acknowledgement (`headrace.flush.policy=always` beside Kafka's `log.flush.interval.messages=1`).
 Prints tables, or JSON with --json. `--megabytes 0` makes the second table alone, in less than three minutes.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load_contenders import Contender, apache_kafka, outputs, penstock_broker, tool
+from load_contenders import Contender, apache_kafka, headrace_broker, outputs, tool
 
 MIB = 2**20
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
@@ -51,7 +51,7 @@ def by_turns(fsync: str, fsync_kafka: str, megabytes: int, arguments: argparse.N
     """Both brokers under one fsync policy each; prints the table, or answers what JSON is made of."""
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as running:
-        contenders = [running.enter_context(penstock_broker(fsync))]
+        contenders = [running.enter_context(headrace_broker(fsync))]
         if not arguments.without_kafka:
             contenders.append(running.enter_context(apache_kafka(fsync_kafka)))
         for contender in contenders:  # warm: Java compiles what is hot

@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from load_contenders import Contender, apache_kafka, penstock_broker
+from load_contenders import Contender, apache_kafka, headrace_broker
 from study_plot import Row, drawn
 
 MEMBERS, PARTITIONS, BIN_S = 5, 12, 0.5
@@ -70,7 +70,7 @@ class Told:
 
 def main() -> None:
     arguments = parse_arguments()
-    broker = apache_kafka if arguments.kafka else penstock_broker
+    broker = apache_kafka if arguments.kafka else headrace_broker
     figures = []
     with broker("never") as contender:
         for pipeline, (name, settings) in itertools.product((False, True), CASES.items()):

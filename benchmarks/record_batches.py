@@ -21,9 +21,9 @@ import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from penstock.protocol.arrow_batches import decode_to_arrow, encode_from_arrow, warm_up
-from penstock.protocol.compression import CODECS, codec_number
-from penstock.protocol.record_batches import assign_offsets, iter_batch_headers
+from headrace.protocol.arrow_batches import decode_to_arrow, encode_from_arrow, warm_up
+from headrace.protocol.compression import CODECS, codec_number
+from headrace.protocol.record_batches import assign_offsets, iter_batch_headers
 
 BATCH_BYTES = 1_000_000
 NOW_MS = 1_700_000_000_000
@@ -130,7 +130,7 @@ def measure(codec: str, keys: list[bytes], values: list[bytes], runs: int) -> li
             {
                 "what": what,
                 "compression": codec,
-                "penstock_records_per_s": round(our_rate),
+                "headrace_records_per_s": round(our_rate),
                 "aiokafka_records_per_s": round(their_rate),
                 "ratio": round(our_rate / their_rate, 2),
             }
@@ -157,10 +157,10 @@ def main() -> None:
         print(json.dumps({"records": options.records, "value_bytes": options.value_bytes, "rows": rows}, indent=2))
         return
     print(f"{options.records:,} records, {options.value_bytes}-byte values, median of {options.runs} runs")
-    print(f"{'':8}{'compression':13}{'penstock':>14}{'aiokafka':>14}{'ratio':>8}   (records/s)")
+    print(f"{'':8}{'compression':13}{'headrace':>14}{'aiokafka':>14}{'ratio':>8}   (records/s)")
     for row in rows:
         print(
-            f"{row['what']!s:8}{row['compression']!s:13}{row['penstock_records_per_s']:>14,}"
+            f"{row['what']!s:8}{row['compression']!s:13}{row['headrace_records_per_s']:>14,}"
             f"{row['aiokafka_records_per_s']:>14,}{row['ratio']:>8}"
         )
 

@@ -19,16 +19,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.broker.group_shard_log import coordinator_records
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records.serde import encode_key, encode_value
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.broker.group_shard_log import coordinator_records
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records.serde import encode_key, encode_value
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 NOW_MS = 1_760_000_000_000
 CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=2 * 1024**2, max_message_bytes=1024**2)

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from spark_source import cluster
 
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.producer import Producer
-from penstock.spark.runtime.replicas import Replicas
-from penstock.spark.runtime.store_records import boot_id
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.spark.runtime.replicas import Replicas
+from headrace.spark.runtime.store_records import boot_id
 
 SUBTOPOLOGY, STORE = "counts", "by-key"
 PEER = Path(__file__).parent / "peers" / "restore" / "RestoreOnce.java"

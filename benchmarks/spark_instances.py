@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.runtime.tasks import RunningTask
+from headrace.spark.runtime.tasks import RunningTask
 
 INSTANCES = 3
 SLOTS = 2
@@ -51,16 +51,16 @@ class _Monotonic(logging.Formatter):
 def main(bootstrap: str, group: str, topic: str, file: str, directory: str, first: str) -> None:
     from pyspark.sql import functions as F
 
-    from penstock.spark.spark_session import session
-    from penstock.spark.streams_app import StreamsApp
+    from headrace.spark.spark_session import session
+    from headrace.spark.streams_app import StreamsApp
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Monotonic())
-    logging.getLogger("penstock").addHandler(handler)
-    logging.getLogger("penstock").setLevel(logging.INFO)
+    logging.getLogger("headrace").addHandler(handler)
+    logging.getLogger("headrace").setLevel(logging.INFO)
     # Each instance has two slots, as it would have alone with a session: they do not wait for each other's.
     spark = session("moved-task-pause", master=f"local[{SLOTS * INSTANCES}]")
-    settings = {"penstock.max.slots": SLOTS}
+    settings = {"headrace.max.slots": SLOTS}
 
     def started(name: str) -> Any:
         where = Path(directory) / name

@@ -41,13 +41,13 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 VALUE_BYTES, MASTER = 100, "local[2]"
 # With the default of 500 ms each partition costs the connector half a second more: it waits at the end of the log.
 TUNED = ("kafka.fetch.max.wait.ms=1", "kafka.max.poll.records=10000", "kafka.max.partition.fetch.bytes=8388608")
-BROKERS = {"penstock": "Penstock's broker", "kafka": "Apache Kafka 4.3.1"}
+BROKERS = {"headrace": "Headrace's broker", "kafka": "Apache Kafka 4.3.1"}
 Ranges = dict[tuple[str, int], tuple[int, int]]
 Way = Callable[[], dict[str, Any]]  # one read: seconds, records, bytes
 
 
 def serve(connection: Any) -> None:
-    from penstock.broker.embedded import EmbeddedBroker
+    from headrace.broker.embedded import EmbeddedBroker
 
     with EmbeddedBroker() as broker:
         connection.send(broker.bootstrap_servers)
@@ -55,7 +55,7 @@ def serve(connection: Any) -> None:
 
 
 @contextmanager
-def cluster(given: str | None, kind: str = "penstock") -> Iterator[str]:
+def cluster(given: str | None, kind: str = "headrace") -> Iterator[str]:
     """Bootstrap servers: those given, else of a broker in its own process that lives as long as the context."""
     if given:
         yield given
@@ -79,11 +79,11 @@ def cluster(given: str | None, kind: str = "penstock") -> Iterator[str]:
 @contextmanager
 def loaded(bootstrap: str, records: int, partitions: int) -> Iterator[Ranges]:
     """A new topic full of records for as long as the context lasts; the ranges to read."""
-    from penstock.client.admin import Admin
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.producer import Producer
+    from headrace.client.admin import Admin
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.producer import Producer
 
-    topic = f"penstock-benchmark-{secrets.token_hex(4)}"
+    topic = f"headrace-benchmark-{secrets.token_hex(4)}"
     with NetworkClient(bootstrap) as client:
         admin = Admin(client)
         admin.create_topics({topic: partitions})
@@ -127,13 +127,13 @@ class SumValues:
 @contextmanager
 def our_ways(bootstrap: str, ranges: Ranges) -> Iterator[dict[str, Way]]:
     """A session, and the ways to read in it."""
-    from penstock.spark.formats.schemas import RAW
-    from penstock.spark.runtime.chains import PreparedPlan
-    from penstock.spark.runtime.fetch_stage import FetchStep
-    from penstock.spark.runtime.plan import PLAN_PROPERTY
-    from penstock.spark.runtime.stages import PythonStage
-    from penstock.spark.spark_session import session
-    from penstock.spark.topology.nodes import TopicSource
+    from headrace.spark.formats.schemas import RAW
+    from headrace.spark.runtime.chains import PreparedPlan
+    from headrace.spark.runtime.fetch_stage import FetchStep
+    from headrace.spark.runtime.plan import PLAN_PROPERTY
+    from headrace.spark.runtime.stages import PythonStage
+    from headrace.spark.spark_session import session
+    from headrace.spark.topology.nodes import TopicSource
 
     spark = session("spark-source", master=MASTER)
     slots = spark.sparkContext.defaultParallelism
@@ -161,7 +161,7 @@ def our_ways(bootstrap: str, ranges: Ranges) -> Iterator[dict[str, Way]]:
         seconds = time.perf_counter() - started
         return {"seconds": seconds, "records": sum(r["records"] for r in rows), "bytes": sum(r["bytes"] for r in rows)}
 
-    with tempfile.TemporaryDirectory(prefix="penstock-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as directory:
         spark.sparkContext.setLocalProperty(PLAN_PROPERTY, one_batch(bootstrap, ranges, slots, directory))
         try:
             yield {name: (lambda plan=plan: timed(plan)) for name, plan in plans.items()}  # type: ignore[misc]
@@ -171,8 +171,8 @@ def our_ways(bootstrap: str, ranges: Ranges) -> Iterator[dict[str, Way]]:
 
 def one_batch(bootstrap: str, ranges: Ranges, slots: int, directory: str) -> str:
     """Everything as one micro-batch, partitions dealt out over the slots."""
-    from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
-    from penstock.spark.runtime.store import BatchKey
+    from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+    from headrace.spark.runtime.store import BatchKey
 
     tasks = [
         TaskPlan(partition=p, ranges=(InputRange(topic=t, partition=p, start=start, end=end),))
@@ -223,7 +223,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "broker": options.bootstrap_server or BROKERS[options.broker],
         "master": MASTER,
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "spark": {"penstock": pyspark.__version__},
+        "spark": {"headrace": pyspark.__version__},
     }
     with ExitStack() as stack:
         bootstrap = stack.enter_context(cluster(options.bootstrap_server, options.broker))
@@ -262,8 +262,8 @@ def summed_up(spent: dict[str, list[float]], records: int) -> dict[str, dict[str
 def table(facts: dict[str, Any]) -> str:
     spark = facts["spark"]
     names = {
-        "fetch": f"Penstock on Spark {spark['penstock']}, fetch: counted in the workers",
-        "to_spark": f"Penstock on Spark {spark['penstock']}, to_spark: counted in the JVM",
+        "fetch": f"Headrace on Spark {spark['headrace']}, fetch: counted in the workers",
+        "to_spark": f"Headrace on Spark {spark['headrace']}, to_spark: counted in the JVM",
         "connector": f"Spark {spark.get('connector')}, its Kafka connector: counted in the JVM",
         "connector_tuned": f"Spark {spark.get('connector')}, its Kafka connector, tuned",
     }
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--without-connector", action="store_true", help="our side alone; nothing is downloaded")
     parser.add_argument("--connector-option", action="append", metavar="NAME=VALUE", help="tuned so")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--broker", choices=BROKERS, default="penstock")
+    where.add_argument("--broker", choices=BROKERS, default="headrace")
     where.add_argument("--bootstrap-server", help="HOST:PORT of a broker that runs already")
     options = parser.parse_args()
     facts = measure(options)

@@ -17,10 +17,10 @@ import time
 import uuid
 from pathlib import Path
 
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.server import Server
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.server import Server
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.log_directory import LogDirectory
 
 
 def written(path: Path, partitions: int, gigabytes: float) -> LogDirectory:
@@ -72,7 +72,7 @@ async def both(path: Path, partitions: int, gigabytes: float) -> None:
 def main() -> None:
     partitions = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     gigabytes = float(sys.argv[2]) if len(sys.argv) > 2 else 10
-    path = Path(tempfile.mkdtemp(prefix="penstock-start-"))
+    path = Path(tempfile.mkdtemp(prefix="headrace-start-"))
     try:
         asyncio.run(both(path, partitions, gigabytes))
     finally:

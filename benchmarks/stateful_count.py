@@ -58,8 +58,8 @@ class Turns(ApplicationTurns):
         return result
 
     def _create(self, topic: str) -> None:
-        from penstock.client.admin import Admin
-        from penstock.client.network_client import NetworkClient
+        from headrace.client.admin import Admin
+        from headrace.client.network_client import NetworkClient
 
         with NetworkClient(self._bootstrap) as client:
             Admin(client).create_topics({topic: self._options.partitions})
@@ -69,7 +69,7 @@ class Turns(ApplicationTurns):
         return topics.cpu_seconds(self._brokers), topics.cpu_seconds(topics.descendants(os.getpid()) - self._brokers)
 
     def _ours(self, guarantee: str, sink: str) -> dict[str, Any]:
-        from penstock.spark.streams_app import StreamsApp
+        from headrace.spark.streams_app import StreamsApp
 
         options = self._options
         app = StreamsApp(

@@ -82,8 +82,8 @@ class Turns(ApplicationTurns):
         super().__init__(bootstrap, options, stack, with_spark=not options.without_connector)
 
     def run(self, side: str, way: str) -> dict[str, Any]:
-        from penstock.client.admin import Admin
-        from penstock.client.network_client import NetworkClient
+        from headrace.client.admin import Admin
+        from headrace.client.network_client import NetworkClient
 
         self._number += 1
         sink = f"copies-{self._number}"
@@ -99,7 +99,7 @@ class Turns(ApplicationTurns):
         return result
 
     def _ours(self, way: str, sink: str) -> dict[str, Any]:
-        from penstock.spark.streams_app import StreamsApp
+        from headrace.spark.streams_app import StreamsApp
 
         app = StreamsApp(
             f"stateless-copy-{self._number}",

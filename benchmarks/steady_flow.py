@@ -80,9 +80,9 @@ def told() -> tuple[int, int]:
 
 
 def send(options: argparse.Namespace) -> dict[str, Any]:
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.producer import Producer
-    from penstock.protocol.arrow_batches import warm_up
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.producer import Producer
+    from headrace.protocol.arrow_batches import warm_up
 
     warm_up()
     random = np.random.default_rng(1)
@@ -116,8 +116,8 @@ def _wait_until(at_ns: int) -> None:
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
     """Ends when a row has come for every record of the window, or none for five seconds, or after 45 seconds."""
-    from penstock import Consumer
-    from penstock.protocol.arrow_batches import warm_up
+    from headrace import Consumer
+    from headrace.protocol.arrow_batches import warm_up
 
     warm_up()
     found: list[Any] = []

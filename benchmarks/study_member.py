@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from penstock import Consumer, ParallelConsumer
-from penstock.client.consumer.consumer_types import RebalanceListener
-from penstock.errors import BrokerError
+from headrace import Consumer, ParallelConsumer
+from headrace.client.consumer.consumer_types import RebalanceListener
+from headrace.errors import BrokerError
 
 REPORT_S = 0.1
 

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {guarantee: [] for guarantee in GUARANTEES}
-    from penstock.spark.spark_session import session
+    from headrace.spark.spark_session import session
 
     spark = session("transaction-cost", master="local[2]")
     try:
@@ -55,8 +55,8 @@ def measured(spark: Any, guarantee: str, options: Any) -> list[dict[str, float]]
     """One application on a broker of its own."""
     from pyspark.sql import functions as F
 
-    from penstock.broker.embedded import EmbeddedBroker
-    from penstock.spark.streams_app import StreamsApp
+    from headrace.broker.embedded import EmbeddedBroker
+    from headrace.spark.streams_app import StreamsApp
 
     settings = {"group.streams.initial.rebalance.delay.ms": 0}
     with tempfile.TemporaryDirectory() as state, EmbeddedBroker({"in": options.partitions}, config=settings) as broker:

@@ -1,12 +1,12 @@
 """Delays per airport and per airline, kept up to date while flights arrive.
 
-penstock run examples/flight_delays.py --dev --instances 2      # or: python examples/flight_delays.py
-penstock verify examples/flight_delays.py                       # recompute everything as one Spark batch, compare
+headrace run examples/flight_delays.py --dev --instances 2      # or: python examples/flight_delays.py
+headrace verify examples/flight_delays.py                       # recompute everything as one Spark batch, compare
 """
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp("flight-delays")  # the name is the Kafka group
 

@@ -1,12 +1,12 @@
 """The same words, counted by as many instances as you start.
 
-penstock run examples/word_count.py --dev
-echo "to be or not to be" | penstock console-producer --topic lines
+headrace run examples/word_count.py --dev
+echo "to be or not to be" | headrace console-producer --topic lines
 """
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp("word-count")
 

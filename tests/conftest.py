@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 
 # What a loaded machine makes slow is not wrong.
-hypothesis.settings.register_profile("penstock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("penstock")
+hypothesis.settings.register_profile("headrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("headrace")
 
 # A run started in the background by a shell ignores SIGINT, and its children would inherit that: Ctrl-C is tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

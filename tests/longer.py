@@ -1,4 +1,4 @@
-"""PENSTOCK_LONG=1 adds the longer versions that CI's 25 minutes have no room for: `longer` marks a test that is one."""
+"""HEADRACE_LONG=1 adds the longer versions that CI's 25 minutes have no room for: `longer` marks a test that is one."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pytest
 
 __all__ = ["LONG", "longer"]
 
-LONG = bool(os.environ.get("PENSTOCK_LONG"))
-longer = pytest.mark.skipif(not LONG, reason="the longer version: PENSTOCK_LONG=1")
+LONG = bool(os.environ.get("HEADRACE_LONG"))
+longer = pytest.mark.skipif(not LONG, reason="the longer version: HEADRACE_LONG=1")

@@ -23,12 +23,12 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import penstock",
-        "from penstock import EmbeddedBroker",
-        "import penstock.cli.main",
-        "import penstock.client.admin",
-        "import penstock.client.guardian",
-        "import penstock.broker.server",
+        "import headrace",
+        "from headrace import EmbeddedBroker",
+        "import headrace.cli.main",
+        "import headrace.client.admin",
+        "import headrace.client.guardian",
+        "import headrace.broker.server",
     ],
 )
 def test_the_base_install_is_enough(statement: str) -> None:
@@ -36,10 +36,10 @@ def test_the_base_install_is_enough(statement: str) -> None:
 
 
 def test_public_names_resolve() -> None:
-    import penstock
+    import headrace
 
-    for name in penstock.__all__:
-        assert getattr(penstock, name) is not None
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None
 
 
 def tracked_files() -> list[Path]:

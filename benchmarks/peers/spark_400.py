@@ -69,7 +69,7 @@ def _fetch(wanted: Sequence[Jar], target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise PeerUnavailable("Spark's connector is fetched with Maven, and there is no mvn in PATH.")
-    with tempfile.TemporaryDirectory(prefix="penstock-peer-", dir=BUILD) as scratch:
+    with tempfile.TemporaryDirectory(prefix="headrace-peer-", dir=BUILD) as scratch:
         (Path(scratch) / "pom.xml").write_text(_pom(wanted))
         jars = Path(scratch) / "jars"
         _run([maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], directory=scratch)
@@ -86,7 +86,7 @@ def _pom(wanted: Sequence[Jar]) -> str:
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        f"<groupId>penstock.peers</groupId><artifactId>spark-connector</artifactId><version>{VERSION}</version>"
+        f"<groupId>headrace.peers</groupId><artifactId>spark-connector</artifactId><version>{VERSION}</version>"
         f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
     )
 

@@ -1,4 +1,4 @@
-"""aiokafka against a broker in this process: pip install aiokafka pytest pytest-asyncio penstock; pytest."""
+"""aiokafka against a broker in this process: pip install aiokafka pytest pytest-asyncio headrace; pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""confluent-kafka against a broker in this process: pip install confluent-kafka pytest penstock; pytest."""
+"""confluent-kafka against a broker in this process: pip install confluent-kafka pytest headrace; pytest."""
 
 from __future__ import annotations
 

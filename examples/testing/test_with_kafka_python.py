@@ -1,4 +1,4 @@
-"""kafka-python against a broker in this process: pip install kafka-python pytest penstock; pytest."""
+"""kafka-python against a broker in this process: pip install kafka-python pytest headrace; pytest."""
 
 from __future__ import annotations
 

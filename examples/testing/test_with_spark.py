@@ -1,4 +1,4 @@
-"""A Spark application against a broker in this process: pip install 'penstock[spark]' pytest; pytest."""
+"""A Spark application against a broker in this process: pip install 'headrace[spark]' pytest; pytest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 
 def order_totals(bootstrap_servers: str, state_dir) -> StreamsApp:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from penstock.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
-from penstock.assignors.consumer_protocol import decode_subscription, encode_subscription
-from penstock.assignors.registry import ASSIGNORS
+from headrace.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
+from headrace.assignors.consumer_protocol import decode_subscription, encode_subscription
+from headrace.assignors.registry import ASSIGNORS
 
 __all__ = ["Divide", "Group", "excess", "our_divide", "play"]
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
-from penstock.assignors.consumer_protocol import (
+from headrace.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
+from headrace.assignors.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from penstock.assignors.experimental import LeaderIndependentSticky
-from penstock.assignors.spread_assignors import RoundRobinAssignor
-from penstock.assignors.sticky_assignors import StickyAssignor
+from headrace.assignors.experimental import LeaderIndependentSticky
+from headrace.assignors.spread_assignors import RoundRobinAssignor
+from headrace.assignors.sticky_assignors import StickyAssignor
 
 __all__ = ["ASSIGNORS", "Group", "Moves", "play_leader_kills"]
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.assignors.group_play import Group, Tally, our_divide, play
 
-from penstock.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
-from penstock.assignors.registry import ASSIGNORS, assignors_named, common_protocol
-from penstock.assignors.sticky_assignors import (
+from headrace.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
+from headrace.assignors.registry import ASSIGNORS, assignors_named, common_protocol
+from headrace.assignors.sticky_assignors import (
     CooperativeStickyAssignor,
     StickyAssignor,
     encode_sticky_user_data,
 )
-from penstock.errors import ConfigError
+from headrace.errors import ConfigError
 
 STICKY = ("sticky", "cooperative-sticky")
 

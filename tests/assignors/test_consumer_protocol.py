@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.assignors.assignor import Assignment, Subscription
-from penstock.assignors.consumer_protocol import (
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import (
     MalformedUserData,
     decode_assignment,
     decode_subscription,

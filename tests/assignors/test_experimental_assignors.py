@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.assignors.leader_kills import Group, Moves, play_leader_kills
 
-from penstock.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
-from penstock.assignors.experimental import LeaderIndependentSticky, Load, Roles, WarmSpares, WeightedByLoad
-from penstock.assignors.experimental.user_data import MOST_BYTES, pack, unpack
-from penstock.assignors.experimental.weighted import weight_of
-from penstock.assignors.sticky_assignors import StickyAssignor
+from headrace.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
+from headrace.assignors.experimental import LeaderIndependentSticky, Load, Roles, WarmSpares, WeightedByLoad
+from headrace.assignors.experimental.user_data import MOST_BYTES, pack, unpack
+from headrace.assignors.experimental.weighted import weight_of
+from headrace.assignors.sticky_assignors import StickyAssignor
 
 KINDS: list[Callable[[], Assignor]] = [LeaderIndependentSticky, WeightedByLoad, WarmSpares]
 

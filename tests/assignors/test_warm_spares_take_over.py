@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.assignors.experimental import WarmSpares
-from penstock.client.membership.classic_membership import ClassicMembership
-from penstock.client.membership.consumer_membership import ConsumerMembership
-from penstock.simulator.consumer_world import TOPICS, ConsumerWorld
-from penstock.simulator.simulated_consumer import ConsumerHabits
+from headrace.assignors.experimental import WarmSpares
+from headrace.client.membership.classic_membership import ClassicMembership
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.simulator.consumer_world import TOPICS, ConsumerWorld
+from headrace.simulator.simulated_consumer import ConsumerHabits
 
 HEARTBEAT_MS = 200
 EVERY = {(topic, number) for topic, count in TOPICS.items() for number in range(count)}

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.supported_versions import SUPPORTED
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.supported_versions import SUPPORTED
 
 PATIENCE_SECONDS = 60.0
 
@@ -81,8 +81,8 @@ class BrokerProcess:
     def start(self) -> BrokerProcess:
         program = (
             "import sys\n"
-            "from penstock.broker.configuration import BrokerConfiguration\n"
-            "from penstock.broker.server import run_broker\n"
+            "from headrace.broker.configuration import BrokerConfiguration\n"
+            "from headrace.broker.server import run_broker\n"
             f"configuration = BrokerConfiguration.from_settings({str(self.data_dir)!r}, port={self.port}, "
             f"settings={self._settings!r})\n"
             "run_broker(configuration, ready_callback=lambda server: print(server.port, flush=True))\n"

@@ -15,8 +15,8 @@ from typing import Any
 
 from kio.static.primitive import i8, i16
 
-from penstock.client.admin import Admin
-from penstock.protocol import messages as m
+from headrace.client.admin import Admin
+from headrace.protocol import messages as m
 
 GOLDEN = Path(__file__).parent / "golden" / "settings-4.3.1.json"
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

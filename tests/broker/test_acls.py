@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.api_table import SERVED
-from penstock.broker.call import Call
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.security.access_checks import CHECKS
-from penstock.broker.security.acls import (
+from headrace.broker.api_table import SERVED
+from headrace.broker.call import Call
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.security.access_checks import CHECKS
+from headrace.broker.security.acls import (
     Acl,
     AclFilter,
     AclIndex,
@@ -22,10 +22,10 @@ from penstock.broker.security.acls import (
     Permission,
     ResourceType,
 )
-from penstock.broker.security.authorizer import Authorizer
-from penstock.broker.security.principal import Principal
-from penstock.protocol.api_keys import ApiKey
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.security.authorizer import Authorizer
+from headrace.broker.security.principal import Principal
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.log_directory import LogDirectory
 
 NAMES = ("", "a", "ab", "abc", "abcd", "b", "*")
 PRINCIPALS = ("User:alice", "User:bob", "User:*")

@@ -13,14 +13,14 @@ import pytest
 from tests.broker.setting_requests import BROKER_SETTINGS, INTENDED_DIFFERENCES, SINCE_4_4, answers, golden
 from tests.broker.test_streams_group import FAST, heartbeat, tasks_of, topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.features import SUPPORTED_FEATURES
-from penstock.client.admin import Admin
-from penstock.errors import BrokerError, ConfigError, StateError
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.storage.configuration_catalog import CONFIGURATIONS
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.features import SUPPORTED_FEATURES
+from headrace.client.admin import Admin
+from headrace.errors import BrokerError, ConfigError, StateError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.storage.configuration_catalog import CONFIGURATIONS
 
 Connect = Callable[[EmbeddedBroker], Any]
 STANDBYS = "streams.num.standby.replicas"
@@ -174,7 +174,7 @@ def test_what_no_longer_fits_the_brokers_bounds_counts_as_the_bound(
         admin.alter_configs("broker", "1", {"group.streams.assignment.interval.ms": "14000"})
     lower = {"group.streams.max.assignment.interval.ms": 5000}
     with (
-        caplog.at_level(logging.WARNING, logger="penstock.broker"),
+        caplog.at_level(logging.WARNING, logger="headrace.broker"),
         EmbeddedBroker(data_dir=tmp_path, config=lower) as broker,
         Admin(broker.bootstrap_servers) as admin,
     ):

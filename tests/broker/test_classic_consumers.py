@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.interop.foreign_consumers import kafka_python_consumer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.foreign,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 
 NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 

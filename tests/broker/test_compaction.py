@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.errors import BrokerError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.errors import BrokerError
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.1"}
 OFTEN = {"log.cleaner.backoff.ms": 5}

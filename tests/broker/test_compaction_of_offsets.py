@@ -11,12 +11,12 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_directory import LogDirectory
 
 CONFIG = {"offsets.topic.num.partitions": 1, "offsets.topic.segment.bytes": 1500}
 GROUPS, PARTITIONS, TIDS = ("g0", "g1"), (0, 1, 2), ("t0", "t1", "t2")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
-from penstock.broker.partition_logs import default_log_config
-from penstock.broker.topic_configuration import TOPIC_SETTINGS, effective_value
-from penstock.errors import ConfigError
+from headrace.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
+from headrace.broker.partition_logs import default_log_config
+from headrace.broker.topic_configuration import TOPIC_SETTINGS, effective_value
+from headrace.errors import ConfigError
 
 
 def configured(**settings: object) -> BrokerConfiguration:
@@ -58,7 +58,7 @@ def test_unknown_setting_names_the_nearest() -> None:
         ("num.partitions", 0),
         ("num.partitions", 2**31),
         ("auto.create.topics.enable", "maybe"),
-        ("penstock.flush.policy", "sometimes"),
+        ("headrace.flush.policy", "sometimes"),
         ("log.cleanup.policy", "delete,burn"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_topic_falls_back_to_the_broker_and_then_to_kafka() -> None:
 
 
 def test_the_disk_gets_the_brokers_defaults_and_its_flush_policy() -> None:
-    config = default_log_config(configured(log_segment_bytes=4096, penstock_flush_policy="always"))
+    config = default_log_config(configured(log_segment_bytes=4096, headrace_flush_policy="always"))
     assert config.segment_bytes == 4096
     assert config.fsync == "always"
     assert default_log_config(configured()).fsync == "never"

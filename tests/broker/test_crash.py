@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import KafkaError, Producer, TopicPartition  # noqa: E402
@@ -131,7 +131,7 @@ def test_kill_9_under_load_loses_no_acknowledged_record(idempotent: bool, broker
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["never", "interval", "always"])
 def test_a_graceful_stop_keeps_everything(policy: str, broker_process: Callable[..., Any], tmp_path: Path) -> None:
-    broker = broker_process(penstock_flush_policy=policy)
+    broker = broker_process(headrace_flush_policy=policy)
     create(broker.bootstrap_servers, "t", 2)
     load = Load(broker.bootstrap_servers, "t", idempotent=True)
     load.start()
@@ -140,7 +140,7 @@ def test_a_graceful_stop_keeps_everything(policy: str, broker_process: Callable[
     assert broker.stop() == 0
     assert f"fsync policy {policy}" in broker.errors
     assert "not replicated" in broker.errors
-    assert (tmp_path / "data" / "penstock-clean-shutdown").exists()
+    assert (tmp_path / "data" / "headrace-clean-shutdown").exists()
     broker.start()
     found = {message.value() for message in read_all(broker.bootstrap_servers, "t", 2)}
     assert found == set(load.acknowledged)

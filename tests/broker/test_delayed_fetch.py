@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.broker.delayed_fetch import DelayedFetches
+from headrace.broker.delayed_fetch import DelayedFetches
 
 LONG_MS = 600_000
 

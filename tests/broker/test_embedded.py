@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.server import Server, banner
-from penstock.errors import BrokerError, ConfigError, PenstockError, StateError
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.server import Server, banner
+from headrace.errors import BrokerError, ConfigError, HeadraceError, StateError
 
 
 def test_values_and_keys_in_all_their_forms(broker: EmbeddedBroker) -> None:
@@ -73,7 +73,7 @@ def test_a_missing_topic_is_said(broker: EmbeddedBroker) -> None:
 
 def test_a_stopped_broker_says_so() -> None:
     broker = EmbeddedBroker()
-    with pytest.raises(PenstockError) as raised:
+    with pytest.raises(HeadraceError) as raised:
         broker.records("t")
     assert raised.value.code == "broker-stopped"
 
@@ -123,7 +123,7 @@ def test_the_banner_says_what_this_is(host: str, warned: bool, tmp_path: Path) -
 def test_the_broker_needs_the_base_install_only() -> None:
     program = (
         "import sys\n"
-        "from penstock.broker.embedded import EmbeddedBroker\n"
+        "from headrace.broker.embedded import EmbeddedBroker\n"
         "with EmbeddedBroker(topics={'t': 1}) as broker:\n"
         "    broker.produce('t', [b'x']); broker.records('t')\n"
         "print(sorted(set(sys.modules) & {'pyarrow', 'numba', 'numpy', 'pandas', 'pyspark', 'lmdb'}))\n"
@@ -135,9 +135,9 @@ def test_the_broker_needs_the_base_install_only() -> None:
 def test_deleted_records_stay_deleted_after_a_kill(
     broker: EmbeddedBroker, connect: Callable[[EmbeddedBroker], Any]
 ) -> None:
-    from penstock.protocol import messages as m
-    from penstock.protocol.api_keys import ApiKey
-    from penstock.protocol.units import from_ms
+    from headrace.protocol import messages as m
+    from headrace.protocol.api_keys import ApiKey
+    from headrace.protocol.units import from_ms
 
     broker.create_topics({"t": 1})
     broker.produce("t", [b"1", b"2", b"3"])

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.protocol.message_samples import sample
 
-from penstock.broker.error_answers import error_answer
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import RequestHeader, decode_response, encode_response
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
-from penstock.protocol.version_bridge import lift_request, message_class
+from headrace.broker.error_answers import error_answer
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import RequestHeader, decode_response, encode_response
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
+from headrace.protocol.version_bridge import lift_request, message_class
 
 CODE = ErrorCode.not_coordinator
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.errors import ConfigError
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.request_codec import encode_request
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.errors import ConfigError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.request_codec import encode_request
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
 

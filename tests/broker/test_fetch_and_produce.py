@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
 p, f = m.produce_request, m.fetch_request

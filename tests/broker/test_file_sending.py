@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import file_sending
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.file_sending import FileSending
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
-from penstock.storage.file_span import Descriptor, FileSpan
+from headrace.broker import file_sending
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.file_sending import FileSending
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
+from headrace.storage.file_span import Descriptor, FileSpan
 
 Connect = Callable[[EmbeddedBroker], Any]
 f, p = m.fetch_request, m.produce_request

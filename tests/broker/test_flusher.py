@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.broker.flusher import Flusher, FlushFailed
+from headrace.broker.flusher import Flusher, FlushFailed
 
 
 class SlowLog:

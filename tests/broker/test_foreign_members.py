@@ -15,8 +15,8 @@ from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 from tests.interop.foreign_program import ForeignProcess
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
 
 pytestmark = [
     pytest.mark.foreign,

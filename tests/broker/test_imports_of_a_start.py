@@ -8,27 +8,27 @@ import sys
 
 STARTED = """
 import json, sys
-from penstock.testing import EmbeddedBroker
+from headrace.testing import EmbeddedBroker
 with EmbeddedBroker(topics={"orders": 1}) as broker:
     broker.produce("orders", ["one"])
     print(json.dumps(sorted(sys.modules)))
 """
 # By the beginnings of their names. The first two lines: the rules, and the messages of all APIs.
 NOT_YET = (
-    *("penstock.coordinator." + each for each in ("admin", "assignors", "classic", "consumer", "offsets", "records")),
-    *("penstock.coordinator." + each for each in ("shard", "streams", "result", "configuration", "transactions.shard")),
-    *("penstock.protocol." + each for each in ("canonical", "kafka_4_4", "mended", "sasl.scram", "sasl.plain")),
-    *("penstock.broker." + each for each in ("group_shard_log", "transaction_shard_log", "transaction_ending")),
+    *("headrace.coordinator." + each for each in ("admin", "assignors", "classic", "consumer", "offsets", "records")),
+    *("headrace.coordinator." + each for each in ("shard", "streams", "result", "configuration", "transactions.shard")),
+    *("headrace.protocol." + each for each in ("canonical", "kafka_4_4", "mended", "sasl.scram", "sasl.plain")),
+    *("headrace.broker." + each for each in ("group_shard_log", "transaction_shard_log", "transaction_ending")),
     *(
-        "penstock.broker.security." + each
+        "headrace.broker.security." + each
         for each in ("access_checks", "access_parts", "added_user", "authentication", "certificate_name")
     ),
-    *("penstock.broker.security." + each for each in ("jaas", "sasl_gate", "secured_listener", "tls_acceptor")),
-    *("penstock.storage." + each for each in ("log_cleaning", "log_compaction", "log_exchange")),
-    *("penstock.cli", "penstock.client", "penstock.simulator", "penstock.spark", "penstock.assignors"),
+    *("headrace.broker.security." + each for each in ("jaas", "sasl_gate", "secured_listener", "tls_acceptor")),
+    *("headrace.storage." + each for each in ("log_cleaning", "log_compaction", "log_exchange")),
+    *("headrace.cli", "headrace.client", "headrace.simulator", "headrace.spark", "headrace.assignors"),
     *("pyarrow", "numpy", "numba", "pandas", "pyspark", "lmdb", "click", "rich", "hypothesis", "pytest"),
 )
-HANDLERS = "penstock.broker.handlers."
+HANDLERS = "headrace.broker.handlers."
 
 
 def test_what_nobody_asked_for_is_not_imported() -> None:
@@ -42,4 +42,4 @@ def test_what_nobody_asked_for_is_not_imported() -> None:
         or (name.startswith(HANDLERS) and name != f"{HANDLERS}produce")  # the short way of Produce has its answers
     ]
     assert too_early == []
-    assert "penstock.broker.server" in imported
+    assert "headrace.broker.server" in imported

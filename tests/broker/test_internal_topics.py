@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.cluster_metadata import ClusterMetadata
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.delayed_fetch import DelayedFetches
-from penstock.broker.flusher import Flusher
-from penstock.broker.partition_logs import PartitionLogs
-from penstock.broker.topic_administration import FAILURES_KEPT, TopicAdministration
-from penstock.coordinator.result import CreatableTopic
-from penstock.storage import log_directory
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.cluster_metadata import ClusterMetadata
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.delayed_fetch import DelayedFetches
+from headrace.broker.flusher import Flusher
+from headrace.broker.partition_logs import PartitionLogs
+from headrace.broker.topic_administration import FAILURES_KEPT, TopicAdministration
+from headrace.coordinator.result import CreatableTopic
+from headrace.storage import log_directory
+from headrace.storage.log_directory import LogDirectory
 
 COMPACTED = (("cleanup.policy", "compact"),)
 

@@ -19,12 +19,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.broker.certificates import Certificates
 
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.manual_clock import ManualClock
-from penstock.broker.security.certificate_name import map_name, parse_mapping_rules, subject_name
-from penstock.client.network_client import NetworkClient
-from penstock.errors import CannotConnect, ConfigError
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.manual_clock import ManualClock
+from headrace.broker.security.certificate_name import map_name, parse_mapping_rules, subject_name
+from headrace.client.network_client import NetworkClient
+from headrace.errors import CannotConnect, ConfigError
 
 PLAIN_JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -221,7 +221,7 @@ def test_a_stranger_who_says_nothing_is_closed(listener: str, certificates: Cert
         "listeners": f"{listener}://127.0.0.1:0",
         "ssl.keystore.location": str(certificates.server),
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-        "penstock.authentication.timeout.ms": 100,
+        "headrace.authentication.timeout.ms": 100,
     }
     with EmbeddedBroker(config=config) as broker:
         address = ("127.0.0.1", broker.ports[listener])
@@ -263,7 +263,7 @@ def test_scram_credentials_survive_a_kill_and_nobody_else_reads_them() -> None:
     config = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     with EmbeddedBroker(config=config) as broker:
         broker.add_scram_users(USERS)
-        file = broker.data_dir / "penstock-scram.json"
+        file = broker.data_dir / "headrace-scram.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "pw-bob" not in file.read_text()
         assert set(json.loads(file.read_text())["users"]["bob"]["SCRAM-SHA-512"]) == {

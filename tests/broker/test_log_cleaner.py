@@ -14,9 +14,9 @@ from tests.storage.compaction_samples import latest, put
 from tests.storage.faulty_file_system import FaultyFileSystem, error
 from tests.storage.log_samples import ManualClock
 
-from penstock.broker.log_cleaner import LogCleaner
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.log_cleaner import LogCleaner
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, min_cleanable_dirty_ratio=0.1)
 ROOT = Path("/logs")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.api_table import SERVED
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import decode_response
-from penstock.protocol.supported_versions import SUPPORTED, advertised_range
+from headrace.broker.api_table import SERVED
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import decode_response
+from headrace.protocol.supported_versions import SUPPORTED, advertised_range
 
 Connect = Callable[[EmbeddedBroker], Any]
 

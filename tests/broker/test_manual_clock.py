@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.manual_clock import ManualClock
-from penstock.errors import PenstockError
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.manual_clock import ManualClock
+from headrace.errors import HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 
 Connect = Callable[[EmbeddedBroker], Any]
 START_MS = 1_700_000_000_000
@@ -97,7 +97,7 @@ def test_a_clock_goes_forward_only_and_not_on_its_own_thread() -> None:
 
     async def on_its_own_thread() -> None:
         clock.attach()
-        with pytest.raises(PenstockError) as raised:
+        with pytest.raises(HeadraceError) as raised:
             clock.advance(1)
         assert raised.value.code == "clock-misused"
         clock.detach()
@@ -149,11 +149,11 @@ def test_the_time_goes_on_where_it_was_when_a_broker_restarts(tmp_path: Path) ->
         broker.restart()
         broker.produce("t", [b"x"])
         assert [record.timestamp_ms for record in broker.records("t")] == [START_MS + 150_000]
-        with pytest.raises(PenstockError) as raised:
+        with pytest.raises(HeadraceError) as raised:
             EmbeddedBroker(clock=clock).start()
         assert raised.value.code == "clock-misused"
 
 
 def test_a_broker_on_the_real_time_has_no_clock_to_move() -> None:
-    with EmbeddedBroker() as broker, pytest.raises(PenstockError, match="real time"):
+    with EmbeddedBroker() as broker, pytest.raises(HeadraceError, match="real time"):
         broker.clock.advance(1)

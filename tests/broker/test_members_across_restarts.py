@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.client.admin import Admin
-from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.membership.events import AssignmentChanged, Fenced, Lost
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.client.streams_member import StreamsMember
-from penstock.coordinator.partitions import partition_for_group
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import commit_offsets, fetch_offsets
+from headrace.client.membership.events import AssignmentChanged, Fenced, Lost
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.client.streams_member import StreamsMember
+from headrace.coordinator.partitions import partition_for_group
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 SETTINGS = {

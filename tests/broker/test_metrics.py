@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.request_metrics import RequestMetrics
-from penstock.broker.server_metrics import MOST_PARTITIONS, LogSize
-from penstock.broker.shard_runner import Outcome
-from penstock.coordinator.records.schemas import OffsetCommitKey
-from penstock.coordinator.result import CoordinatorEvent, CoordinatorRecord
-from penstock.metrics.metric_sensors import Distribution, Meter
-from penstock.metrics.prometheus_text import Family, Sample, prometheus_text
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.metrics import BrokerMetrics
+from headrace.broker.request_metrics import RequestMetrics
+from headrace.broker.server_metrics import MOST_PARTITIONS, LogSize
+from headrace.broker.shard_runner import Outcome
+from headrace.coordinator.records.schemas import OffsetCommitKey
+from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord
+from headrace.metrics.metric_sensors import Distribution, Meter
+from headrace.metrics.prometheus_text import Family, Sample, prometheus_text
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 
 Connect = Callable[[EmbeddedBroker], Any]
 
@@ -158,7 +158,7 @@ def test_states_are_spelled_as_kafka_spells_them() -> None:
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
     of_the_broker = PAGE.read_text().partition("\n## Applications")[0]
-    listed = set(re.findall(r"^\| `((?:kafka|penstock|process)_\w+)", of_the_broker, re.MULTILINE))
+    listed = set(re.findall(r"^\| `((?:kafka|headrace|process)_\w+)", of_the_broker, re.MULTILINE))
     assert listed == {family.name for family in all_families()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.interop.mixed_groups import mixed_group
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.foreign,

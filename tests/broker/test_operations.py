@@ -1,4 +1,4 @@
-"""The broker as a service: `penstock broker` in a process of its own, its signals, health, logs, systemd's notice."""
+"""The broker as a service: `headrace broker` in a process of its own, its signals, health, logs, systemd's notice."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.broker.test_faults import LIST_GROUPS, produce
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.health import Health, LoopLag
-from penstock.broker.log_format import JsonFormatter, TextFormatter
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.health import Health, LoopLag
+from headrace.broker.log_format import JsonFormatter, TextFormatter
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
+from headrace.storage.log_directory import LogDirectory
 
 PATIENCE_SECONDS = 60.0
 
 
 class Service:
-    """`penstock broker`, and the lines it writes to standard error."""
+    """`headrace broker`, and the lines it writes to standard error."""
 
     def __init__(self, data_dir: Path, *options: str, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", str(data_dir), "--port", "0",
+            [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", str(data_dir), "--port", "0",
              "--metrics-port", "0", *options],
             stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
         )  # fmt: skip
@@ -69,7 +69,7 @@ class Service:
                 self._grown.wait(min(left, 0.5))
 
     def port(self) -> int:
-        return int(re.search(r"127\.0\.0\.1:(\d+)", self.line_with("Penstock broker on"))[1])  # type: ignore[index]
+        return int(re.search(r"127\.0\.0\.1:(\d+)", self.line_with("Headrace broker on"))[1])  # type: ignore[index]
 
     def metrics_port(self) -> int:
         return int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", self.line_with("/metrics"))[1])  # type: ignore[index]
@@ -204,7 +204,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
         assert go_on.wait(PATIENCE_SECONDS)
         return LogDirectory(*arguments, **settings)
 
-    monkeypatch.setattr("penstock.broker.service_opening.LogDirectory", slowly)
+    monkeypatch.setattr("headrace.broker.service_opening.LogDirectory", slowly)
     broker = EmbeddedBroker(metrics_port=0)
     starting = threading.Thread(target=broker.start)
     starting.start()
@@ -232,7 +232,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
 def record(message: str, *arguments: object, **more: Any) -> Any:
     import logging
 
-    made = logging.LogRecord("penstock.broker", logging.WARNING, "", 0, message, arguments, None)
+    made = logging.LogRecord("headrace.broker", logging.WARNING, "", 0, message, arguments, None)
     vars(made).update(more)
     return made
 
@@ -245,7 +245,7 @@ def test_lines_for_people_and_for_machines() -> None:
     assert document.pop("time").endswith("Z")
     assert document == {
         "level": "WARNING",
-        "logger": "penstock.broker",
+        "logger": "headrace.broker",
         "message": "Closed a\nb\x1b[31m\u2028.",
         "api": "Fetch",
         "total_ms": 2.5,
@@ -263,10 +263,10 @@ def test_a_traceback_stays_in_the_document() -> None:
 
 
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
-    from penstock.broker.request_log import RequestLog
-    from penstock.broker.request_metrics import RequestMetrics
-    from penstock.protocol.hot_requests import ProduceFrame
-    from penstock.protocol.request_codec import RequestHeader
+    from headrace.broker.request_log import RequestLog
+    from headrace.broker.request_metrics import RequestMetrics
+    from headrace.protocol.hot_requests import ProduceFrame
+    from headrace.protocol.request_codec import RequestHeader
 
     def told(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
         caplog.clear()
@@ -315,7 +315,7 @@ def test_a_service_from_start_to_stop(service: Callable[..., Service], tmp_path:
     channel.settimeout(PATIENCE_SECONDS)
     try:
         running = service(
-            "--log-format", "json", "--log-level", "debug", "--override", "penstock.request.log.slow.ms=0",
+            "--log-format", "json", "--log-level", "debug", "--override", "headrace.request.log.slow.ms=0",
             NOTIFY_SOCKET=address, WATCHDOG_USEC="400000",
         )  # fmt: skip
         told = ""
@@ -342,7 +342,7 @@ def test_a_service_from_start_to_stop(service: Callable[..., Service], tmp_path:
 
 @pytest.mark.slow
 def test_a_second_signal_ends_a_stop_that_takes_long(service: Callable[..., Service]) -> None:
-    running = service("--override", "penstock.shutdown.drain.ms=3600000")
+    running = service("--override", "headrace.shutdown.drain.ms=3600000")
     rude = WireClient(running.port())
     rude.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     # A client that asks and never reads keeps a graceful stop waiting.
@@ -367,7 +367,7 @@ def test_a_start_that_cannot_be_is_one_error_and_code_1(service: Callable[..., S
 
 @pytest.mark.slow
 def test_the_slow_request_warning_of_a_running_broker(service: Callable[..., Service]) -> None:
-    running = service("--override", "penstock.request.log.slow.ms=1")
+    running = service("--override", "headrace.request.log.slow.ms=1")
     client = WireClient(running.port())
     for number in range(200):
         client.call(ApiKey.CREATE_TOPICS, create_topic(f"t{number}", partitions=5))
@@ -401,7 +401,7 @@ def test_connections_are_counted_by_why_they_ended(connect: Callable[[EmbeddedBr
         odd.socket.sendall(b"\x00\x00\x00\x03abc")
         assert odd.is_closed_by_peer()
         closed = {
-            reason: f'penstock_connections_closed_total{{listener="PLAINTEXT",reason="{reason}"}}'
+            reason: f'headrace_connections_closed_total{{listener="PLAINTEXT",reason="{reason}"}}'
             for reason in ("client", "malformed-request")
         }
         eventually(lambda: [broker.metrics().get(name) for name in closed.values()] == [1.0, 1.0])

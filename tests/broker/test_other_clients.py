@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.foreign,

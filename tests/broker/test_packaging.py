@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.server_properties import read_server_properties
-from penstock.cli.commands.broker import command
-from penstock.client.properties_file import parse_properties
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.server_properties import read_server_properties
+from headrace.cli.commands.broker import command
+from headrace.client.properties_file import parse_properties
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
-UNIT = PACKAGING / "penstock-broker.service"
+UNIT = PACKAGING / "headrace-broker.service"
 CONTAINERFILE = PACKAGING / "Containerfile"
 INSTRUCTIONS = {
     "FROM",
@@ -42,22 +42,22 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def options(arguments: list[str]) -> dict[str, object]:
-    """As `penstock broker` understands them; unknown ones raise."""
+    """As `headrace broker` understands them; unknown ones raise."""
     return command.make_context("broker", arguments).params
 
 
 def test_the_unit_starts_what_there_is() -> None:
     (line,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)
     program, subcommand, *arguments = shlex.split(line)
-    assert (program, subcommand) == ("/opt/penstock/bin/penstock", "broker")
+    assert (program, subcommand) == ("/opt/headrace/bin/headrace", "broker")
     given = options(arguments)
-    assert given["config_file"] == Path("/etc/penstock/server.properties")
+    assert given["config_file"] == Path("/etc/headrace/server.properties")
     assert given["log_format"] == "json"
     for wanted in (
         "Type=notify",
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
-        "StateDirectory=penstock",
+        "StateDirectory=headrace",
         "WatchdogSec=",
     ):
         assert wanted in UNIT.read_text()
@@ -68,7 +68,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     if analyze is None:
         pytest.skip("systemd-analyze is not on this machine")
     copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/opt/penstock/bin/penstock", "/bin/true"))
+    copy.write_text(UNIT.read_text().replace("/opt/headrace/bin/headrace", "/bin/true"))
     done = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, timeout=60)
     assert UNIT.name not in done.stdout + done.stderr, done.stdout + done.stderr
 
@@ -77,7 +77,7 @@ def test_the_settings_beside_it_are_all_known() -> None:
     found = read_server_properties(parse_properties((PACKAGING / "server.properties").read_text()))
     assert found.notices == ()
     configuration = BrokerConfiguration.from_settings(None, settings=found.settings)
-    assert configuration.data_dir == Path("/var/lib/penstock/data")
+    assert configuration.data_dir == Path("/var/lib/headrace/data")
     assert configuration.host == "127.0.0.1"
 
 
@@ -98,7 +98,7 @@ def test_the_container_file_is_made_of_what_there_is() -> None:
 def test_the_container_starts_what_there_is(tmp_path: Path) -> None:
     by_name = dict(instructions())
     program, subcommand, *fixed = json.loads(by_name["ENTRYPOINT"])
-    assert (program, subcommand) == ("/opt/penstock/bin/penstock", "broker")
+    assert (program, subcommand) == ("/opt/headrace/bin/headrace", "broker")
     given = options([*fixed, *json.loads(by_name["CMD"])])
     assert (given["host"], given["port"], given["metrics_port"]) == ("0.0.0.0", 9092, 9404)
     assert str(given["data_dir"]).startswith(by_name["VOLUME"])
@@ -108,4 +108,4 @@ def test_the_container_starts_what_there_is(tmp_path: Path) -> None:
     configuration = BrokerConfiguration.from_settings(tmp_path, host="0.0.0.0", port=9092, settings=settings)
     assert configuration.get("advertised.listeners") == "PLAINTEXT://localhost:9092"
     health = by_name["HEALTHCHECK"]
-    assert json.loads(health[health.index("CMD") + 3 :])[0] == "/opt/penstock/bin/python"
+    assert json.loads(health[health.index("CMD") + 3 :])[0] == "/opt/headrace/bin/python"

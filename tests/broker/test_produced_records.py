@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.partition_logs import AppendRefused
-from penstock.broker.produced_records import sole_batch
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.broker.partition_logs import AppendRefused
+from headrace.broker.produced_records import sole_batch
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 
 def records(count: int) -> list[PlainRecord]:

@@ -14,16 +14,16 @@ from kio.schema.types import TopicName
 from kio.static.primitive import f64, i16, i32
 from tests.broker.conftest import WireClient
 
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.connection_limits import ConnectionLimits
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.quotas import CONSUME, PRODUCE, Quotas, Rate, TokenBucket
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.units import from_ms, to_ms
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.connection_limits import ConnectionLimits
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.quotas import CONSUME, PRODUCE, Quotas, Rate, TokenBucket
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.units import from_ms, to_ms
+from headrace.storage.log_directory import LogDirectory
 
 MEGABYTE = 1_000_000
 
@@ -153,7 +153,7 @@ def broker_topic_id(client: Any, r: Any) -> Any:
 
 
 def test_half_requests_are_bounded_in_sum() -> None:
-    config = {"penstock.receiving.max.bytes": 1048576}
+    config = {"headrace.receiving.max.bytes": 1048576}
     with EmbeddedBroker(config=config) as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         clients = [WireClient(port) for _ in range(8)]
@@ -171,7 +171,7 @@ def test_half_requests_are_bounded_in_sum() -> None:
             client.close()
 
 
-@pytest.mark.parametrize("setting", ["penstock.max.topics", "penstock.max.partitions"])
+@pytest.mark.parametrize("setting", ["headrace.max.topics", "headrace.max.partitions"])
 def test_so_many_topics_and_no_more(setting: str) -> None:
     with EmbeddedBroker(topics={"one": 1}, config={setting: 2}) as broker:
         client = WireClient(int(broker.bootstrap_servers.rpartition(":")[2]))

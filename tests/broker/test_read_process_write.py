@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402

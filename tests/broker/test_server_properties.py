@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
-from penstock.broker.kafka_setting_names import KAFKA_SETTING_NAMES
-from penstock.broker.server_properties import as_properties, read_server_properties
-from penstock.client.properties_file import parse_properties
-from penstock.errors import ConfigError
+from headrace.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
+from headrace.broker.kafka_setting_names import KAFKA_SETTING_NAMES
+from headrace.broker.server_properties import as_properties, read_server_properties
+from headrace.client.properties_file import parse_properties
+from headrace.errors import ConfigError
 
 # What the server.properties that comes with Apache Kafka 4.3.1 sets.
 KAFKAS_OWN = """
@@ -28,7 +28,7 @@ num.io.threads=8
 socket.send.buffer.bytes=102400
 socket.receive.buffer.bytes=102400
 socket.request.max.bytes=104857600
-log.dirs=/var/lib/penstock
+log.dirs=/var/lib/headrace
 num.partitions=1
 num.recovery.threads.per.data.dir=1
 offsets.topic.replication.factor=1
@@ -45,7 +45,7 @@ log.retention.check.interval.ms=300000
 def test_kafkas_own_file_is_understood() -> None:
     found = read_server_properties(parse_properties(KAFKAS_OWN))
     configuration = BrokerConfiguration.from_settings(None, settings=found.settings)
-    assert configuration.data_dir == Path("/var/lib/penstock")
+    assert configuration.data_dir == Path("/var/lib/headrace")
     assert configuration.integer("log.segment.bytes") == 1 << 30
     assert found.settings["listeners"] == "PLAINTEXT://:9092"
     told = "\n".join(found.notices)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from penstock.broker import coordinator_runtime
-from penstock.broker.coordinator_runtime import CoordinatorRuntime
-from penstock.broker.shard_runner import AppendFailed
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.result import CoordinatorRecord
+from headrace.broker import coordinator_runtime
+from headrace.broker.coordinator_runtime import CoordinatorRuntime
+from headrace.broker.shard_runner import AppendFailed
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.result import CoordinatorRecord
 
 
 class Log:

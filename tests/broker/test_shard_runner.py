@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from penstock.broker.shard_runner import AppendFailed, ShardRunner
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.result import (
+from headrace.broker.shard_runner import AppendFailed, ShardRunner
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.result import (
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
@@ -19,7 +19,7 @@ from penstock.coordinator.result import (
     SetTimer,
     TimerKey,
 )
-from penstock.protocol.error_codes import ErrorCode
+from headrace.protocol.error_codes import ErrorCode
 
 RECORD = CoordinatorRecord(key="k", value="v")
 TIMER = SetTimer(key=TimerKey(kind="session", group_id="g"), deadline_ms=5)

@@ -17,14 +17,14 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 from tests.broker.certificates import Certificates
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.network_client import NetworkClient
-from penstock.client.produce_queue import ProduceQueue
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.request_codec import encode_request
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.request_codec import encode_request
+from headrace.protocol.units import from_ms
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ ASKED = 50 << 20
 PROGRAM = """
 import sys
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 certificate = sys.argv[1]
 config = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", "ssl.keystore.location": certificate}
 with EmbeddedBroker({"t": 1}, config=config) as broker:
@@ -133,7 +133,7 @@ def test_slow_readers_do_not_grow_the_process(
 
 def test_answers_that_nobody_reads_are_bounded_in_sum(eventually: Callable[[Callable[[], object]], object]) -> None:
     """Answers that do not lie in files; those of fetches do not as soon as a fault is looked for."""
-    config = {"penstock.unsent.max.bytes": 4 << 20, "penstock.connection.write.buffer.bytes": 65_536}
+    config = {"headrace.unsent.max.bytes": 4 << 20, "headrace.connection.write.buffer.bytes": 65_536}
     with EmbeddedBroker({"t": 1}, config=config) as broker, ExitStack() as held:
         held.enter_context(broker.faults.delay("ListGroups", seconds=1))
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_answers_that_nobody_reads_are_bounded_in_sum(eventually: Callable[[Call
             reader = held.enter_context(small_window())
             reader.connect(("127.0.0.1", port))
             reader.sendall(fetch() * 8)  # 20 MB of answers, more than the kernel holds
-        ended = 'penstock_connections_closed_total{listener="PLAINTEXT",reason="not-read"}'
+        ended = 'headrace_connections_closed_total{listener="PLAINTEXT",reason="not-read"}'
         eventually(lambda: broker.metrics().get(ended, 0) > 0)
         assert broker._running.server.limits.unsent_bytes <= 4 << 20
         with NetworkClient(broker.bootstrap_servers) as client:

@@ -10,16 +10,16 @@ import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 from tests.coordinator.coordinator_context import STATEFUL, STATELESS, CoordinatorContext
 
-from penstock.broker import steady_answers
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.features import FeatureUpdate
-from penstock.broker.steady_answers import DoorRules, SteadyAnswers
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
-from penstock.coordinator.streams.soft_state import StreamsGroupSoftState
-from penstock.coordinator.timers import Timer
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_request, encode_request, encode_response
+from headrace.broker import steady_answers
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.features import FeatureUpdate
+from headrace.broker.steady_answers import DoorRules, SteadyAnswers
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
+from headrace.coordinator.timers import Timer
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_request, encode_request, encode_response
 
 Connect = Callable[[EmbeddedBroker], Any]
 HEARTBEAT = ApiKey.STREAMS_GROUP_HEARTBEAT

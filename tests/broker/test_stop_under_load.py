@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.network_client import NetworkClient
-from penstock.client.produce_queue import ProduceQueue
-from penstock.errors import PenstockError
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue
+from headrace.errors import HeadraceError
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 WRITERS = 4
 BEFORE_THE_STOP = 25
@@ -33,7 +33,7 @@ class Writer(threading.Thread):
                 queue.add("t", self.partition, encode_batch([record]))
                 try:
                     queue.flush()
-                except PenstockError:
+                except HeadraceError:
                     return
                 self.acknowledged += 1
                 if self.acknowledged == BEFORE_THE_STOP:
@@ -41,7 +41,7 @@ class Writer(threading.Thread):
 
 
 def test_nothing_acknowledged_is_lost_by_a_stop_in_the_midst_of_work(tmp_path: Path) -> None:
-    config = {"penstock.shutdown.drain.ms": 60_000}
+    config = {"headrace.shutdown.drain.ms": 60_000}
     with EmbeddedBroker({"t": WRITERS}, config=config, data_dir=tmp_path) as broker:
         writers = [Writer(broker.bootstrap_servers, partition) for partition in range(WRITERS)]
         for writer in writers:
@@ -52,7 +52,7 @@ def test_nothing_acknowledged_is_lost_by_a_stop_in_the_midst_of_work(tmp_path: P
         for writer in writers:
             writer.join(120)
             assert not writer.is_alive()
-    assert (tmp_path / "penstock-clean-shutdown").exists()
+    assert (tmp_path / "headrace-clean-shutdown").exists()
     with EmbeddedBroker(data_dir=tmp_path) as again:
         records = again.records("t")
     for writer in writers:

@@ -10,14 +10,14 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.services import Services
-from penstock.coordinator.transactions.producer_identity import ProducerIdentity
-from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import control_type, iter_batch_headers
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.services import Services
+from headrace.coordinator.transactions.producer_identity import ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import TransactionState
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import control_type, iter_batch_headers
 
 PATIENCE_SECONDS = 30
 POLICIES = ("never", "always")
@@ -74,7 +74,7 @@ def test_the_topic_comes_with_the_first_question_and_has_kafkas_settings() -> No
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_broker_that_was_killed_knows_every_state_again(tmp_path: Path, policy: str) -> None:
-    config = {"penstock.flush.policy": policy}
+    config = {"headrace.flush.policy": policy}
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
         s = script_of(broker)
         s.init("empty")
@@ -109,7 +109,7 @@ def test_a_broker_that_was_killed_knows_every_state_again(tmp_path: Path, policy
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_decided_transaction_gets_its_markers_at_the_next_start(tmp_path: Path, policy: str) -> None:
     """The decision is in the log, and the process dies before the first marker."""
-    config = {"penstock.flush.policy": policy}
+    config = {"headrace.flush.policy": policy}
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
         s = script_of(broker)
         p = s.init("decided")

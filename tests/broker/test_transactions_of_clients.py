@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.fetch_requests import fetch_request
-from penstock.client.network_client import NetworkClient
-from penstock.client.waiting import is_readable
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.fetch_requests import fetch_request
+from headrace.client.network_client import NetworkClient
+from headrace.client.waiting import is_readable
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402

@@ -10,12 +10,12 @@ from tests.broker.conftest import WireClient
 from tests.broker.test_transactions_coordinator import on, script_of
 from tests.interop.transaction_script import Producer, TransactionScript
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.services import Services
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import control_type, iter_batch_headers
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.services import Services
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import control_type, iter_batch_headers
 
 POLICIES = ("never", "always")
 GROUP = "of-transactions"
@@ -162,7 +162,7 @@ def test_what_is_refused(script: Any) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_killed_broker_knows_what_was_pending(tmp_path: Path, policy: str) -> None:
-    config = {"penstock.flush.policy": policy}
+    config = {"headrace.flush.policy": policy}
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
         s = script_of(broker)
         open_, done, gone = (s.init(tid) for tid in ("open", "done", "gone"))

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tests.fuzz.record_samples import hostile_batches
 
-from penstock.broker import connection
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.request_codec import encode_request
-from penstock.protocol.units import from_ms
+from headrace.broker import connection
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.request_codec import encode_request
+from headrace.protocol.units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
 p = m.produce_request
@@ -146,7 +146,7 @@ def test_no_answer_to_acks_0(brokers: tuple[EmbeddedBroker, EmbeddedBroker], con
 
 
 def test_with_fsync_always_the_answer_waits_for_the_disk(connect: Connect) -> None:
-    with EmbeddedBroker({"t": 2}, config={"penstock.flush.policy": "always"}) as broker:
+    with EmbeddedBroker({"t": 2}, config={"headrace.flush.policy": "always"}) as broker:
         client = connect(broker)
         known = ids(client)
         data = encode_batch([PlainRecord(value=b"x", timestamp_ms=NOW_MS)])

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --minutes 10 --seed 1 --broker penstock|kafka --instances 3`: a run, and a verdict.
+"""`python -m tests.chaos --minutes 10 --seed 1 --broker headrace|kafka --instances 3`: a run, and a verdict.
 
 Prints each disaster as it strikes. The exit code is 0 when nothing was lost, repeated or wrong and no instance ended by
 itself; else 1, and everything (logs, state directories, the broker's data) is kept in the directory that is named.
@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10, help="of disasters; start and judgement come on top")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
+    parser.add_argument("--broker", choices=("headrace", "kafka"), default="headrace")
     parser.add_argument("--instances", type=int, default=3)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind

@@ -1,7 +1,7 @@
 """Kills and restarts of everything at random, under exactly once; at the end the result is what a batch makes of it.
 
 A run has three parts: disasters while flights flow; quiet, until everything is committed; judgement. Judged are every
-single flight (counted once, copied once, as readers of committed records see it), `penstock verify` (a recomputation by
+single flight (counted once, copied once, as readers of committed records see it), `headrace verify` (a recomputation by
 Spark), and, in a long run, the state itself: an instance goes on from its stores, another from the changelogs alone,
 and both must still be right.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 from tests.chaos.disasters import DISASTERS, SESSION_S, strike
 from tests.chaos.world import GROUP, PROGRAM, Broker, World
 from tests.spark.application.judgement import flights_in, wrong_sums, wrongly_counted
-from tests.spark.application.processes import Application, BrokerProcess, caught_up, penstock, send_flights
+from tests.spark.application.processes import Application, BrokerProcess, caught_up, headrace, send_flights
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 __all__ = ["Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
 
@@ -45,13 +45,13 @@ class Outcome:
 
 @contextlib.contextmanager
 def broker_of(kind: str, directory: Path, *, session_s: float = SESSION_S) -> Iterator[Broker]:
-    """`kind`: "penstock" or "kafka"."""
+    """`kind`: "headrace" or "kafka"."""
     bounds = {
         "group.streams.min.session.timeout.ms": 1000,
         "group.streams.max.session.timeout.ms": 600_000,
         "group.streams.session.timeout.ms": int(session_s * 1000),
     }
-    if kind == "penstock":
+    if kind == "headrace":
         with BrokerProcess(directory / "data", bounds) as ours:
             yield ours
         return
@@ -141,7 +141,7 @@ def judge(broker: Broker, sent: int) -> list[str]:
     found += wrong_sums(servers, "chaos-origins", stored)
     if found:
         return found  # the recomputation would say it again, in fewer words
-    out = penstock("verify", str(PROGRAM), "--bootstrap-server", servers, "--json", timeout=3600)
+    out = headrace("verify", str(PROGRAM), "--bootstrap-server", servers, "--json", timeout=3600)
     if out.returncode != 0:
         found.append(f"verify ended with {out.returncode}: {out.stdout.decode()[-3000:]}{out.stderr.decode()[-1000:]}")
         return found
@@ -176,4 +176,4 @@ def _state_is_right(broker: Broker, directory: Path, sent: int) -> list[str]:
 
 def new_directory() -> Path:
     """Where a run keeps its logs, state and data."""
-    return Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    return Path(tempfile.mkdtemp(prefix="headrace-chaos-"))

@@ -1,8 +1,8 @@
 """The application of chaos and rolling restart: every flight counted by its own key, sums by origin, a stateless copy.
 
 One key per flight makes the judgement exact; sums by origin make state that every flight changes, so that a lost, a
-repeated or a wrongly restored value stays wrong to the end. `python chaos_app.py`; PENSTOCK_BOOTSTRAP_SERVERS,
-PENSTOCK_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member, TRANSACTION_TIMEOUT_MS is for machines on
+repeated or a wrongly restored value stays wrong to the end. `python chaos_app.py`; HEADRACE_BOOTSTRAP_SERVERS,
+HEADRACE_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member, TRANSACTION_TIMEOUT_MS is for machines on
 which a micro-batch takes longer than the usual ten seconds allow.
 """
 
@@ -10,7 +10,7 @@ import os
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp(
     "chaos",

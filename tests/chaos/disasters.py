@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tests.chaos.world import STOP_WITHIN_S, Instance, World
 
-from penstock.client.process_tree import ProcessEntry
+from headrace.client.process_tree import ProcessEntry
 
 __all__ = ["DISASTERS", "strike"]
 

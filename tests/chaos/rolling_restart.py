@@ -1,6 +1,6 @@
 """A rolling restart of an application while records flow: who stands still for how long, and what is lost or repeated.
 
-`python -m tests.chaos.rolling_restart --broker penstock|kafka --instances 3`. Each instance is stopped by SIGTERM and
+`python -m tests.chaos.rolling_restart --broker headrace|kafka --instances 3`. Each instance is stopped by SIGTERM and
 started again. With a `group.instance.id` (the default) it comes back while its session lasts: on our broker as a static
 member, on Apache Kafka 4.3.1 as the same member by the id in its state directory, and no other member may notice.
 `--dynamic`: without one, so that it leaves, its tasks move to the others, and some move back.
@@ -31,9 +31,9 @@ from tests.chaos.world import GROUP, Broker, Instance, World
 from tests.spark.application.judgement import rows_of_flights
 from tests.spark.application.processes import group
 
-from penstock.client.admin import Admin
-from penstock.client.admin_results import StreamsGroupDescription
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.admin_results import StreamsGroupDescription
+from headrace.errors import HeadraceError
 
 TopicPartition = tuple[str, int]
 Task = tuple[str, int]
@@ -42,7 +42,7 @@ LOOK_S = 0.02
 QUIET_S = 10.0
 # About what an instance does until it joins: a JVM, a session, Python workers that import what ours do, a few jobs.
 NOBODY = """
-from penstock.spark import session
+from headrace.spark import session
 spark = session("nobody")
 rows = spark.range(0, 4000, 1, 4).mapInArrow(lambda batches: batches, "id long")
 for _ in range(3):
@@ -302,7 +302,7 @@ def rolling_restart(
         if not world.failures:
             for found in judge(broker, sent):
                 world.fail(found)
-    except (AssertionError, PenstockError) as error:
+    except (AssertionError, HeadraceError) as error:
         world.fail(str(error))
     finally:
         world.close()
@@ -336,7 +336,7 @@ def is_balanced(found: StreamsGroupDescription | None, instances: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", choices=("penstock", "kafka"), default="penstock")
+    parser.add_argument("--broker", choices=("headrace", "kafka"), default="headrace")
     parser.add_argument("--instances", type=int, default=3)
     parser.add_argument("--dynamic", action="store_true", help="without group.instance.id: tasks move")
     parser.add_argument("--keep", action="store_true", help="leave logs, state and data behind in any case")

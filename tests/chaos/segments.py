@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from penstock.protocol.batch_headers import BatchHeader, control_type
-from penstock.protocol.record_batches import iter_batch_headers, records_of_batch
+from headrace.protocol.batch_headers import BatchHeader, control_type
+from headrace.protocol.record_batches import iter_batch_headers, records_of_batch
 
 End = Literal["commit", "abort", "open"]
 Owner = tuple[int, int]

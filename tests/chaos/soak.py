@@ -29,15 +29,15 @@ from pathlib import Path
 from tests.durability.soak import verdict
 from tests.spark.application.processes import BrokerProcess, Feed, caught_up, descendants, newest, still_alive, until
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 FLIGHTS_PER_SECOND = 250
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
-    "penstock.cli.main": "broker",
-    "penstock.client.guardian": "guardian",
-    "penstock.spark.runtime.replica_process": "replicas",
-    "penstock.spark.runtime.daemon": "workers",
+    "headrace.cli.main": "broker",
+    "headrace.client.guardian": "guardian",
+    "headrace.spark.runtime.replica_process": "replicas",
+    "headrace.spark.runtime.daemon": "workers",
     "soak_app": "driver",
     "measured_application": "driver",  # benchmarks ask as well
 }
@@ -73,8 +73,8 @@ class SoakedApplication:
         self.log = directory / "application.log"
         environment = {
             **os.environ,
-            "PENSTOCK_BOOTSTRAP_SERVERS": bootstrap_servers,
-            "PENSTOCK_STATE_DIR": str(directory / "state"),
+            "HEADRACE_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "HEADRACE_STATE_DIR": str(directory / "state"),
             "MASTER": "local[2]",
         }
         with self.log.open("wb") as log:
@@ -175,7 +175,7 @@ def main() -> int:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    directory = Path(tempfile.mkdtemp(prefix="penstock-soak-app-"))
+    directory = Path(tempfile.mkdtemp(prefix="headrace-soak-app-"))
     print(f"everything is in {directory}", file=sys.stderr)
     samples, failures = soak(
         arguments.batches,

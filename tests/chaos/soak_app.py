@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp("soak", processing_guarantee="exactly_once_v2")
 

@@ -1,7 +1,7 @@
 """The chaos run in its shortest form: two disasters of different kinds, everything counted once at the end.
 
 By hand, for ten minutes, on our broker and on Apache Kafka: `make chaos`. A rolling restart of three static instances
-(PENSTOCK_LONG=1): by hand `python -m tests.chaos.rolling_restart`.
+(HEADRACE_LONG=1): by hand `python -m tests.chaos.rolling_restart`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEW = ("broker kill -9", "kill -9 of a driver and its guardian")  # of workers: 
 
 
 def test_a_few_disasters(tmp_path: Path) -> None:
-    with broker_of("penstock", tmp_path) as broker:
+    with broker_of("headrace", tmp_path) as broker:
         outcome = chaos(
             broker,
             tmp_path,
@@ -38,7 +38,7 @@ def test_a_few_disasters(tmp_path: Path) -> None:
 
 @longer
 def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
-    with broker_of("penstock", tmp_path, session_s=SESSION_S) as broker:
+    with broker_of("headrace", tmp_path, session_s=SESSION_S) as broker:
         restarts, _, failures = rolling_restart(broker, tmp_path, instances=3, quiet_s=3)
     assert failures == []
     assert [restart.instance for restart in restarts] == ["a", "b", "c"]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.chaos.segments import faults, places_of
 
-from penstock.protocol.batch_headers import control_batch
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.batch_headers import control_batch
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 
 def segment(data: Path, partition: str, *batches: bytes) -> None:

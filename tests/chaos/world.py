@@ -17,9 +17,9 @@ from typing import Protocol
 
 from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
 
-from penstock.client.admin import Admin
-from penstock.client.process_tree import ProcessEntry
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.process_tree import ProcessEntry
+from headrace.errors import HeadraceError
 
 __all__ = ["GROUP", "Broker", "Instance", "World", "roles_of"]
 
@@ -30,11 +30,11 @@ RESTART_AFTER_S = 0.5
 NO_BROKER_S = 15.0  # a start looks for a broker for 5 s, and says so when it finds time to
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
-    "penstock.client.guardian": "guardian",
-    "penstock.spark.runtime.replica_process": "replicas",
-    "penstock.spark.runtime.daemon": "workers",
+    "headrace.client.guardian": "guardian",
+    "headrace.spark.runtime.replica_process": "replicas",
+    "headrace.spark.runtime.daemon": "workers",
     "_app.py": "driver",
-    "penstock.cli.main": "broker",
+    "headrace.cli.main": "broker",
 }
 
 
@@ -212,7 +212,7 @@ class World:
         until = time.monotonic() + within_s
         while True:
             self.mend()
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(HeadraceError):
                 if condition():
                     return True
             if time.monotonic() > until:
@@ -223,7 +223,7 @@ class World:
     # -- how far the group is -----------------------------------------------------------------------------------------
 
     def committed(self) -> int:
-        """Sum of the group's committed offsets. Raises PenstockError."""
+        """Sum of the group's committed offsets. Raises HeadraceError."""
         with Admin(self.broker.bootstrap_servers, bootstrap_timeout_ms=1000, api_timeout_ms=3000) as admin:
             at = sum(admin.committed_offsets(GROUP).values())
         now = time.monotonic()

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.streams_member import StreamsMember
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.streams_member import StreamsMember
 
 GROUP = "flight-delays"
 
@@ -28,10 +28,10 @@ class Outcome:
 Command = Callable[..., Outcome]
 
 
-def penstock_process(*arguments: str, given: str = "", timeout: float = 60, **environment: str) -> Outcome:
+def headrace_process(*arguments: str, given: str = "", timeout: float = 60, **environment: str) -> Outcome:
     """Runs a command line in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *arguments],
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
         input=given, capture_output=True, text=True, timeout=timeout, check=False, env=os.environ | environment,
     )  # fmt: skip
     return Outcome(done.returncode, done.stdout, done.stderr)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.cli.command_lines import Command, Outcome, Worker, flight_topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.main import run
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.main import run
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line in this process."""
-    monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS", raising=False)
-    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
 
     def command(*arguments: str) -> Outcome:
         capfd.readouterr()

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.command_lines import penstock_process
+from tests.cli.command_lines import headrace_process
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = """
 from pyspark.sql import functions as F
-from penstock import StreamsApp
+from headrace import StreamsApp
 import words
 
 app = StreamsApp({name!r})
@@ -34,11 +34,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
-    described = penstock_process("describe", str(directory / "flights.py"))
+    described = headrace_process("describe", str(directory / "flights.py"))
     assert described.code == 0, described.err
     assert described.err == ""  # Spark's greeting went elsewhere
     assert "application flights-app" in described.out
-    named = penstock_process("describe", f"{directory / 'two.py'}:app", "--json")
+    named = headrace_process("describe", f"{directory / 'two.py'}:app", "--json")
     assert json.loads(named.out)
 
 
@@ -52,7 +52,7 @@ def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_an_application(directory: Path, application: str, code: str, words: str) -> None:
-    outcome = penstock_process("describe", str(directory / application))
+    outcome = headrace_process("describe", str(directory / application))
     assert outcome.code == 1
     assert outcome.err.startswith(f"error[{code}]: ")
     assert words in outcome.err
@@ -63,12 +63,12 @@ def test_what_is_wrong_with_an_application(directory: Path, application: str, co
 
 def test_check_tells_problems_and_a_broker_that_is_not_there(directory: Path) -> None:
     with EmbeddedBroker(topics={"flihgts": 2}) as broker:
-        outcome = penstock_process(
+        outcome = headrace_process(
             "check", str(directory / "flights.py"), "--bootstrap-server", broker.bootstrap_servers
         )
         assert outcome.code == 1
         assert 'did you mean "flihgts"?' in outcome.out
         assert f"flights-app has 1 problem on {broker.bootstrap_servers}" in outcome.out
-    outcome = penstock_process("check", str(directory / "flights.py"), "--bootstrap-server", "127.0.0.1:1", "--json")
+    outcome = headrace_process("check", str(directory / "flights.py"), "--bootstrap-server", "127.0.0.1:1", "--json")
     assert outcome.code == 3
     assert "broker-unreachable" in [finding["code"] for finding in json.loads(outcome.out)]

@@ -12,10 +12,10 @@ from tests.cli.command_lines import GROUP, Command, Worker
 from tests.interop.kafka_jars import KafkaUnavailable, java
 from tests.interop.kafka_tools import ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 
 pytestmark = pytest.mark.interop
 TOOLS = {
@@ -61,7 +61,7 @@ def rows_sorted(text: str) -> list[str]:
     ids=" ".join,
 )
 def test_the_same_text(
-    penstock: Command, broker: EmbeddedBroker, join: object, kafka: ToolServer, arguments: list[str]
+    headrace: Command, broker: EmbeddedBroker, join: object, kafka: ToolServer, arguments: list[str]
 ) -> None:
     broker.produce("flights", [b"x"] * 40)
     assert callable(join)
@@ -69,7 +69,7 @@ def test_the_same_text(
     assert worker.has_tasks.wait(20)
     settle(broker)
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    ours = penstock(*arguments, *at)
+    ours = headrace(*arguments, *at)
     assert ours.code == 0
     assert rows_sorted(ours.out) == rows_sorted(kafka.run(TOOLS[arguments[0]], *arguments[1:], *at).out)
 
@@ -80,7 +80,7 @@ def settle(broker: EmbeddedBroker) -> None:
             pass
 
 
-def test_the_consoles_print_the_same(penstock: Command, broker: EmbeddedBroker, kafka: ToolServer) -> None:
+def test_the_consoles_print_the_same(headrace: Command, broker: EmbeddedBroker, kafka: ToolServer) -> None:
     with NetworkClient(broker.bootstrap_servers) as client:
         records = [
             PlainRecord(value=b"v", key=b"k", timestamp_ms=1_700_000_000_000, headers=(("a", b"1"), ("b", None))),
@@ -102,4 +102,4 @@ def test_the_consoles_print_the_same(penstock: Command, broker: EmbeddedBroker, 
     for part in ("timestamp", "partition", "offset", "headers", "key"):
         arguments += ["--formatter-property", f"print.{part}=true"]
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    assert penstock(*arguments, *at).out == kafka.run(TOOLS[arguments[0]], *arguments[1:], *at).out
+    assert headrace(*arguments, *at).out == kafka.run(TOOLS[arguments[0]], *arguments[1:], *at).out

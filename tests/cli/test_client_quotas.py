@@ -1,4 +1,4 @@
-"""`penstock configs` for quotas of clients: entities of one and two parts, defaults, what is refused."""
+"""`headrace configs` for quotas of clients: entities of one and two parts, defaults, what is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.commands.configs import command
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.commands.configs import command
 
 
 @pytest.fixture

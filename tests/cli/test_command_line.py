@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.command_lines import Command, penstock_process
+from tests.cli.command_lines import Command, headrace_process
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.command_table import COMMANDS
-from penstock.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.command_table import COMMANDS
+from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
 
 HEAVY = {"pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy", "rich"}
 
@@ -29,7 +29,7 @@ HEAVY = {"pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy", "rich"}
 )
 def test_listings_import_nothing_heavy(broker: EmbeddedBroker, arguments: list[str]) -> None:
     code = (
-        "import sys, json; from penstock.cli.main import run\n"
+        "import sys, json; from headrace.cli.main import run\n"
         f"code = run({[*arguments, '--bootstrap-server', broker.bootstrap_servers]!r})\n"
         "print(json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules})]))"
     )
@@ -40,14 +40,14 @@ def test_listings_import_nothing_heavy(broker: EmbeddedBroker, arguments: list[s
 
 
 def test_help_imports_no_command() -> None:
-    code = "import sys; from penstock.cli.main import run; run(['--help']); print(sorted(sys.modules))"
+    code = "import sys; from headrace.cli.main import run; run(['--help']); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in COMMANDS)
-    assert "'penstock.cli.commands" not in done.stdout
+    assert "'headrace.cli.commands" not in done.stdout
 
 
-def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(penstock: Command) -> None:
-    outcome = penstock("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
+def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Command) -> None:
+    outcome = headrace("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert outcome.code == NO_CONNECTION
     assert outcome.out == ""
     assert outcome.err.startswith("error[broker-unreachable]: nobody answers as a Kafka broker at 127.0.0.1:1")
@@ -55,10 +55,10 @@ def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(penstock: Com
     assert "Traceback" not in outcome.err
 
 
-def test_debug_shows_the_traceback(penstock: Command) -> None:
-    outcome = penstock("--debug", "explain", "--bootstrap-server", "x")
+def test_debug_shows_the_traceback(headrace: Command) -> None:
+    outcome = headrace("--debug", "explain", "--bootstrap-server", "x")
     assert outcome.code == WRONG_USAGE  # usage errors have none
-    outcome = penstock("--debug", "topics", "--list", "--bootstrap-server", "127.0.0.1:nonsense")
+    outcome = headrace("--debug", "topics", "--list", "--bootstrap-server", "127.0.0.1:nonsense")
     assert outcome.code == FAILED
     assert "Traceback" in outcome.err
     assert "error[bad-value]" in outcome.err
@@ -72,10 +72,10 @@ def test_debug_shows_the_traceback(penstock: Command) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_is_exit_code_2(
-    penstock: Command, broker: EmbeddedBroker, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    headrace: Command, broker: EmbeddedBroker, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-    outcome = penstock(*arguments)
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    outcome = headrace(*arguments)
     assert outcome.code == WRONG_USAGE
     assert outcome.err.startswith("error[wrong-usage]: ")
     assert "--help" in outcome.err
@@ -84,15 +84,15 @@ def test_wrong_usage_is_exit_code_2(
 def test_a_missing_package_names_its_extra(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')\n")
     (tmp_path / "flights.py").write_text("app = None\n")
-    outcome = penstock_process("describe", str(tmp_path / "flights.py"), PYTHONPATH=str(tmp_path))
+    outcome = headrace_process("describe", str(tmp_path / "flights.py"), PYTHONPATH=str(tmp_path))
     assert outcome.code == FAILED
     assert "error[extra-missing]: this command needs the package pyspark" in outcome.err
-    assert "pip install 'penstock[spark]'" in outcome.err
+    assert "pip install 'headrace[spark]'" in outcome.err
 
 
-def test_a_file_that_is_not_there(penstock: Command, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(headrace: Command, tmp_path: Path) -> None:
     (tmp_path / "flights.py").write_text("")
-    outcome = penstock("run", str(tmp_path / "flihgts.py"))
+    outcome = headrace("run", str(tmp_path / "flihgts.py"))
     assert outcome.code == FAILED
     assert "error[app-missing]" in outcome.err
     assert "did you mean" in outcome.err
@@ -100,7 +100,7 @@ def test_a_file_that_is_not_there(penstock: Command, tmp_path: Path) -> None:
 
 def test_a_reader_that_has_seen_enough_is_no_error(broker: EmbeddedBroker) -> None:
     broker.produce("flights", [b"x" * 100] * 20_000)
-    consume = f"'{sys.executable}' -m penstock.cli.main console-consumer --topic flights --from-beginning"
+    consume = f"'{sys.executable}' -m headrace.cli.main console-consumer --topic flights --from-beginning"
     consume += f" --max-messages 20000 --bootstrap-server {broker.bootstrap_servers}"
     script = f"set -o pipefail; {consume} | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
@@ -110,7 +110,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: EmbeddedBroker) -> No
     assert "Traceback" not in done.stderr
 
 
-def test_version(penstock: Command) -> None:
-    from penstock import __version__
+def test_version(headrace: Command) -> None:
+    from headrace import __version__
 
-    assert penstock("--version").out == f"penstock {__version__}\n"
+    assert headrace("--version").out == f"headrace {__version__}\n"

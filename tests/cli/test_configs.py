@@ -1,4 +1,4 @@
-"""`penstock configs` and `penstock features` against a broker: flags, refusals, files, JSON."""
+"""`headrace configs` and `headrace features` against a broker: flags, refusals, files, JSON."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pathlib import Path
 import pytest
 from tests.cli.command_lines import Command
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.release_versions import levels_of_release, metadata_version_name
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.release_versions import levels_of_release, metadata_version_name
 
 STANDBYS = "streams.num.standby.replicas"
 
 
-def test_set_show_and_take_back(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_set_show_and_take_back(headrace: Command, broker: EmbeddedBroker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    altered = penstock("configs", "--alter", "--group", "g", "--add-config", f"{STANDBYS}=1", *at)
+    altered = headrace("configs", "--alter", "--group", "g", "--add-config", f"{STANDBYS}=1", *at)
     assert (altered.code, altered.out, altered.err) == (0, "Completed updating config for group g.\n", "")
-    shown = penstock("configs", "--describe", "--entity-type", "groups", *at).out
+    shown = headrace("configs", "--describe", "--entity-type", "groups", *at).out
     assert shown == (
         "Dynamic configs for group g are:\n"
         f"  {STANDBYS}=1 sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:{STANDBYS}=1, "
         f"DEFAULT_CONFIG:group.{STANDBYS}=0}}\n"
     )
-    (document,) = json.loads(penstock("configs", "--describe", "--group", "g", "--json", *at).out)
+    (document,) = json.loads(headrace("configs", "--describe", "--group", "g", "--json", *at).out)
     assert (document["entity_type"], document["entity_name"]) == ("groups", "g")
     assert [(each["name"], each["value"], each["source"]) for each in document["configs"]] == [
         (STANDBYS, "1", "DYNAMIC_GROUP_CONFIG")
     ]
-    assert penstock("configs", "--alter", "--group", "g", "--delete-config", STANDBYS, *at).code == 0
-    gone = penstock("configs", "--describe", "--group", "g", *at)
+    assert headrace("configs", "--alter", "--group", "g", "--delete-config", STANDBYS, *at).code == 0
+    gone = headrace("configs", "--describe", "--group", "g", *at)
     assert (gone.code, gone.out) == (0, "The group 'g' doesn't exist and doesn't have dynamic config.\n")
 
 
-def test_a_list_in_brackets_and_a_file(penstock: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_list_in_brackets_and_a_file(headrace: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     together = "cleanup.policy=[compact,delete],retention.ms=5"
-    assert penstock("configs", "--alter", "--topic", "flights", "--add-config", together, *at).code == 0
+    assert headrace("configs", "--alter", "--topic", "flights", "--add-config", together, *at).code == 0
     file = tmp_path / "topic.properties"
     file.write_text("# settings\nsegment.bytes = 4096\n")
-    assert penstock("configs", "--alter", "--topic", "flights", "--add-config-file", str(file), *at).code == 0
-    (document,) = json.loads(penstock("configs", "--describe", "--topic", "flights", "--json", *at).out)
+    assert headrace("configs", "--alter", "--topic", "flights", "--add-config-file", str(file), *at).code == 0
+    (document,) = json.loads(headrace("configs", "--describe", "--topic", "flights", "--json", *at).out)
     assert {each["name"]: each["value"] for each in document["configs"]} == {
         "cleanup.policy": "compact,delete",
         "retention.ms": "5",
@@ -49,13 +49,13 @@ def test_a_list_in_brackets_and_a_file(penstock: Command, broker: EmbeddedBroker
     }
 
 
-def test_brokers_and_their_defaults(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_brokers_and_their_defaults(headrace: Command, broker: EmbeddedBroker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    own = penstock("configs", "--alter", "--broker", "1", "--add-config", "log.retention.ms=9", *at)
+    own = headrace("configs", "--alter", "--broker", "1", "--add-config", "log.retention.ms=9", *at)
     assert own.out == "Completed updating config for broker 1.\n"
-    common = penstock("configs", "--alter", "--broker-defaults", "--add-config", "log.retention.ms=8", *at)
+    common = headrace("configs", "--alter", "--broker-defaults", "--add-config", "log.retention.ms=8", *at)
     assert common.out == "Completed updating default config for brokers in the cluster.\n"
-    shown = penstock("configs", "--describe", "--entity-type", "brokers", *at).out.splitlines()
+    shown = headrace("configs", "--describe", "--entity-type", "brokers", *at).out.splitlines()
     assert shown == [
         "Dynamic configs for broker 1 are:",
         (
@@ -76,10 +76,10 @@ def test_brokers_and_their_defaults(penstock: Command, broker: EmbeddedBroker) -
     ],
 )
 def test_what_the_broker_refuses_is_one_sentence(
-    penstock: Command, broker: EmbeddedBroker, change: str, why: str
+    headrace: Command, broker: EmbeddedBroker, change: str, why: str
 ) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    outcome = penstock("configs", "--alter", "--group", "g", "--add-config", change, *at)
+    outcome = headrace("configs", "--alter", "--group", "g", "--add-config", change, *at)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("error[bad-setting]: ")
     assert why in outcome.err
@@ -104,21 +104,21 @@ def test_what_the_broker_refuses_is_one_sentence(
     ],
     ids=" ".join,
 )
-def test_wrong_usage_of_configs(penstock: Command, arguments: list[str]) -> None:
-    outcome = penstock("configs", *arguments)
+def test_wrong_usage_of_configs(headrace: Command, arguments: list[str]) -> None:
+    outcome = headrace("configs", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
 
 
-def test_features_go_down_and_up(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_features_go_down_and_up(headrace: Command, broker: EmbeddedBroker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    dry = penstock("features", "downgrade", "--feature", "streams.version=0", "--dry-run", *at)
+    dry = headrace("features", "downgrade", "--feature", "streams.version=0", "--dry-run", *at)
     assert (dry.code, dry.out) == (0, "streams.version can be downgraded to 0.\n")
-    assert penstock("features", "disable", "--feature", "streams.version", *at).out == "streams.version was disabled.\n"
-    levels = {each["name"]: each["level"] for each in json.loads(penstock("features", "describe", "--json", *at).out)}
+    assert headrace("features", "disable", "--feature", "streams.version", *at).out == "streams.version was disabled.\n"
+    levels = {each["name"]: each["level"] for each in json.loads(headrace("features", "describe", "--json", *at).out)}
     assert levels == {"group.version": 1, "metadata.version": 30, "streams.version": 0, "transaction.version": 2}
-    upgraded = penstock("features", "upgrade", "--feature", "streams.version=1", "--feature", "group.version=1", *at)
+    upgraded = headrace("features", "upgrade", "--feature", "streams.version=1", "--feature", "group.version=1", *at)
     assert upgraded.out == "group.version was upgraded to 1.\nstreams.version was upgraded to 1.\n"
-    refused = penstock("features", "upgrade", "--feature", "streams.version=2", *at)
+    refused = headrace("features", "upgrade", "--feature", "streams.version=2", *at)
     assert refused.code == 1
     assert refused.out.startswith("Could not upgrade streams.version to 2. The update failed for all features")
     assert refused.err == "1 out of 1 operation(s) failed.\n"
@@ -140,8 +140,8 @@ def test_features_go_down_and_up(penstock: Command, broker: EmbeddedBroker) -> N
     ],
     ids=" ".join,
 )
-def test_wrong_usage_of_features(penstock: Command, arguments: list[str]) -> None:
-    assert penstock("features", *arguments).code == 2
+def test_wrong_usage_of_features(headrace: Command, arguments: list[str]) -> None:
+    assert headrace("features", *arguments).code == 2
 
 
 def test_releases_are_levels() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli.command_lines import Command, penstock_process
+from tests.cli.command_lines import Command, headrace_process
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.line_reader import LineReader
-from penstock.errors import PenstockError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.line_reader import LineReader
+from headrace.errors import HeadraceError
 
 
-def lines_of(penstock: Command, broker: EmbeddedBroker, *options: str) -> list[str]:
-    outcome = penstock(
+def lines_of(headrace: Command, broker: EmbeddedBroker, *options: str) -> list[str]:
+    outcome = headrace(
         "console-consumer", "--topic", "flights", "--from-beginning", "--timeout-ms", "1", "--bootstrap-server",
         broker.bootstrap_servers, *options,
     )  # fmt: skip
@@ -22,20 +22,20 @@ def lines_of(penstock: Command, broker: EmbeddedBroker, *options: str) -> list[s
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_from_lines_to_records_and_back(penstock: Command, broker: EmbeddedBroker, codec: str) -> None:
-    written = penstock_process(
+def test_from_lines_to_records_and_back(headrace: Command, broker: EmbeddedBroker, codec: str) -> None:
+    written = headrace_process(
         "console-producer", "--topic", "flights", "--compression-codec", codec, "--property", "parse.key=true",
         "--property", "key.separator=:", "--reader-property", "null.marker=NULL",
-        given="JFK:1\nEWR:two words\nLGA:NULL\nJFK:", PENSTOCK_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
+        given="JFK:1\nEWR:two words\nLGA:NULL\nJFK:", HEADRACE_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
     )  # fmt: skip
     assert (written.code, written.err) == (0, "")
-    lines = lines_of(penstock, broker, "--property", "print.key=true", "--property", "key.separator==")
+    lines = lines_of(headrace, broker, "--property", "print.key=true", "--property", "key.separator==")
     assert sorted(lines) == ["EWR=two words", "JFK=", "JFK=1", "LGA=null"]
 
 
-def test_what_is_printed(penstock: Command, broker: EmbeddedBroker) -> None:
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.plain_records import PlainRecord, produce
+def test_what_is_printed(headrace: Command, broker: EmbeddedBroker) -> None:
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.plain_records import PlainRecord, produce
 
     with NetworkClient(broker.bootstrap_servers) as client:
         record = PlainRecord(value=b"v", key=b"k", timestamp_ms=1_700_000_000_000, headers=(("a", b"1"), ("b", None)))
@@ -43,43 +43,43 @@ def test_what_is_printed(penstock: Command, broker: EmbeddedBroker) -> None:
     everything = [
         f"--formatter-property=print.{part}=true" for part in ("timestamp", "partition", "offset", "headers", "key")
     ]
-    assert lines_of(penstock, broker, *everything) == [
+    assert lines_of(headrace, broker, *everything) == [
         "CreateTime:1700000000000\tPartition:2\tOffset:0\ta:1,b:null\tk\tv",
         "CreateTime:1\tPartition:2\tOffset:1\tNO_HEADERS\tnull\tnull",
     ]
-    document = json.loads(lines_of(penstock, broker, "--json", "--max-messages", "1")[0])
+    document = json.loads(lines_of(headrace, broker, "--json", "--max-messages", "1")[0])
     assert document == {
         "topic": "flights", "partition": 2, "offset": 0, "timestamp": 1_700_000_000_000, "key": "k", "value": "v",
         "headers": [["a", "1"], ["b", None]],
     }  # fmt: skip
 
 
-def test_where_it_begins_and_ends(penstock: Command, broker: EmbeddedBroker) -> None:
-    from penstock.client.network_client import NetworkClient
-    from penstock.client.plain_records import PlainRecord, produce
+def test_where_it_begins_and_ends(headrace: Command, broker: EmbeddedBroker) -> None:
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.plain_records import PlainRecord, produce
 
     with NetworkClient(broker.bootstrap_servers) as client:
         produce(client, "flights", [PlainRecord(value=str(number).encode()) for number in range(10)], partition=1)
     at = ("console-consumer", "--topic", "flights", "--bootstrap-server", broker.bootstrap_servers, "--timeout-ms", "1")
-    assert penstock(*at, "--partition", "1", "--offset", "7").out.split() == ["7", "8", "9"]
-    outcome = penstock(*at, "--partition", "1", "--offset", "earliest", "--max-messages", "2")
+    assert headrace(*at, "--partition", "1", "--offset", "7").out.split() == ["7", "8", "9"]
+    outcome = headrace(*at, "--partition", "1", "--offset", "earliest", "--max-messages", "2")
     assert outcome.out.split() == ["0", "1"]
     assert outcome.err == "Processed a total of 2 messages\n"
-    assert penstock(*at).out == ""  # from now on
-    assert penstock(*at, "--partition", "9").code == 2
-    assert penstock(*at, "--offset", "1").code == 2
+    assert headrace(*at).out == ""  # from now on
+    assert headrace(*at, "--partition", "9").code == 2
+    assert headrace(*at, "--offset", "1").code == 2
 
 
-def test_a_missing_topic(penstock: Command, broker: EmbeddedBroker) -> None:
-    outcome = penstock("console-consumer", "--topic", "flight", "--bootstrap-server", broker.bootstrap_servers)
+def test_a_missing_topic(headrace: Command, broker: EmbeddedBroker) -> None:
+    outcome = headrace("console-consumer", "--topic", "flight", "--bootstrap-server", broker.bootstrap_servers)
     assert outcome.code == 1
     assert 'did you mean "flights"?' in outcome.err
 
 
 def test_a_line_without_its_separator_is_named(broker: EmbeddedBroker) -> None:
-    outcome = penstock_process(
+    outcome = headrace_process(
         "console-producer", "--topic", "flights", "--property", "parse.key=true", given="a\tb\nwithout\n",
-        PENSTOCK_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
+        HEADRACE_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
     )  # fmt: skip
     assert outcome.code == 1
     assert "error[bad-line]: line 2 has no key separator" in outcome.err
@@ -89,7 +89,7 @@ def test_headers_stand_before_the_key() -> None:
     reader = LineReader.from_properties({"parse.headers": "true", "parse.key": "true", "null.marker": "N"})
     record = reader.record(b"h1:v1,h2:N\tkey\tvalue", 1)
     assert (record.headers, record.key, record.value) == ((("h1", b"v1"), ("h2", None)), b"key", b"value")
-    with pytest.raises(PenstockError, match="header key separator"):
+    with pytest.raises(HeadraceError, match="header key separator"):
         reader.record(b"h1\tkey\tvalue", 1)
 
 

@@ -1,4 +1,4 @@
-"""`penstock consumer-groups` on our broker: what goes together, JSON, errors. Beside Kafka's tool: tests/interop."""
+"""`headrace consumer-groups` on our broker: what goes together, JSON, errors. Beside Kafka's tool: tests/interop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 from tests.cli.command_lines import Command
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
 
 
 @pytest.fixture
@@ -46,39 +46,39 @@ def at(broker: EmbeddedBroker) -> tuple[str, str]:
     ],
     ids=" ".join,
 )
-def test_what_does_not_go_together_is_wrong_usage(penstock: Command, at: tuple[str, str], arguments: list[str]) -> None:
-    told = penstock("consumer-groups", *arguments, *at)
+def test_what_does_not_go_together_is_wrong_usage(headrace: Command, at: tuple[str, str], arguments: list[str]) -> None:
+    told = headrace("consumer-groups", *arguments, *at)
     assert (told.code, told.out) == (2, "")
     assert "error[wrong-usage]: " in told.err
 
 
-def test_json_and_exit_codes(penstock: Command, at: tuple[str, str]) -> None:
-    (listed,) = json.loads(penstock("consumer-groups", "--list", "--json", *at).out)
+def test_json_and_exit_codes(headrace: Command, at: tuple[str, str]) -> None:
+    (listed,) = json.loads(headrace("consumer-groups", "--list", "--json", *at).out)
     assert (listed["group_id"], listed["group_type"].lower(), listed["state"]) == ("delays", "classic", "Empty")
-    (document,) = json.loads(penstock("consumer-groups", "--describe", "--all-groups", "--json", *at).out)
+    (document,) = json.loads(headrace("consumer-groups", "--describe", "--all-groups", "--json", *at).out)
     assert [(row["partition"], row["committed"], row["end"], row["lag"]) for row in document["offsets"]] == [
         (0, 3, 10, 7)
     ]
     reset = ("consumer-groups", "--reset-offsets", "--group", "delays", "--topic", "flights:0", "--to-latest", "--json")
-    planned = penstock(*reset, *at)
+    planned = headrace(*reset, *at)
     assert "--execute is missing" in planned.err
     (plan,) = json.loads(planned.out)
     assert plan["offsets"] == [{"topic": "flights", "partition": 0, "before": 3, "after": 10}]
     assert not plan["executed"]
-    (gone,) = json.loads(penstock("consumer-groups", "--delete", "--group", "dealys", "--json", *at).out)
+    (gone,) = json.loads(headrace("consumer-groups", "--delete", "--group", "dealys", "--json", *at).out)
     assert gone == {"group": "dealys", "deleted": False, "error": "group-missing"}
-    missing = penstock("consumer-groups", "--describe", "--group", "dealys", *at)
+    missing = headrace("consumer-groups", "--describe", "--group", "dealys", *at)
     assert (missing.code, missing.out) == (1, "")
     assert 'did you mean "delays"?' in missing.err
-    absent = penstock(
+    absent = headrace(
         "consumer-groups", "--reset-offsets", "--group", "delays", "--topic", "fligths", "--to-latest", *at
     )
     assert (absent.code, "error[topic-missing]" in absent.err) == (1, True)
 
 
-def test_expressions(penstock: Command) -> None:
-    assert penstock("consumer-groups", "--validate-regex", "flights-.*").out == (
+def test_expressions(headrace: Command) -> None:
+    assert headrace("consumer-groups", "--validate-regex", "flights-.*").out == (
         "The regular expression `flights-.*` is valid.\n"
     )
-    told = penstock("consumer-groups", "--validate-regex", "(flights")
+    told = headrace("consumer-groups", "--validate-regex", "(flights")
     assert (told.code, told.out) == (1, "The regular expression `(flights` is invalid: missing closing ).\n")

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
-import penstock
-from penstock.cli import docs
-from penstock.cli.command_table import COMMANDS
-from penstock.cli.error_pages import error_codes, error_page
-from penstock.cli.main import penstock as root
+import headrace
+from headrace.cli import docs
+from headrace.cli.command_table import COMMANDS
+from headrace.cli.error_pages import error_codes, error_page
+from headrace.cli.main import headrace as root
 
-SOURCE = Path(penstock.__file__).parent
+SOURCE = Path(headrace.__file__).parent
 ROOT = SOURCE.parents[1]
 CODE = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 # Functions whose first argument is an error's code, and one dictionary of codes by Kafka's error.
@@ -28,15 +28,15 @@ SPOKEN = {"wrong-usage"}
 
 @pytest.mark.parametrize("page", sorted(docs.pages()))
 def test_generated_pages_are_up_to_date(page: str) -> None:
-    assert (ROOT / "docs" / page).read_text() == docs.pages()[page], "python -m penstock.cli.docs --write"
+    assert (ROOT / "docs" / page).read_text() == docs.pages()[page], "python -m headrace.cli.docs --write"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_is_documented(name: str) -> None:
-    context = click.Context(root, info_name="penstock")
+    context = click.Context(root, info_name="headrace")
     command = root.get_command(context, name)
     assert command is not None
-    section = (ROOT / "docs" / "cli.md").read_text().split(f"\n## penstock {name}\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "cli.md").read_text().split(f"\n## headrace {name}\n")[1].split("\n## ")[0]
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.name} has no help"
@@ -45,7 +45,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 
 def error_classes(trees: dict[Path, ast.Module]) -> set[str]:
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    known = {"PenstockError"}
+    known = {"HeadraceError"}
     while True:
         of_known = [c for c in classes if any(isinstance(base, ast.Name) and base.id in known for base in c.bases)]
         more = {c.name for c in of_known} - known

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from penstock.cli.exit_code import end_with
+from headrace.cli.exit_code import end_with
 try:
     exec("raise KeyboardInterrupt")
 except KeyboardInterrupt:

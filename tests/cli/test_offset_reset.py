@@ -1,4 +1,4 @@
-"""`penstock streams-groups --reset-offsets` and `--delete-offsets`: positions, files, refusals, what goes together."""
+"""`headrace streams-groups --reset-offsets` and `--delete-offsets`: positions, files, refusals, what goes together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 import pytest
 from tests.cli.command_lines import Command
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.group_offsets.moments import duration_ms, moment_ms
-from penstock.cli.group_offsets.offset_csv import plan_lines, read_plan
-from penstock.cli.streams_groups.internal_topics import is_inferred
-from penstock.client.admin import Admin
-from penstock.errors import ConfigError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.group_offsets.moments import duration_ms, moment_ms
+from headrace.cli.group_offsets.offset_csv import plan_lines, read_plan
+from headrace.cli.streams_groups.internal_topics import is_inferred
+from headrace.client.admin import Admin
+from headrace.errors import ConfigError
 
 RESET = ("streams-groups", "--reset-offsets")
 
@@ -99,15 +99,15 @@ def test_which_topics_are_a_groups_own() -> None:
     ids=" ".join,
 )
 def test_what_does_not_go_together_is_wrong_usage(
-    penstock: Command, broker: EmbeddedBroker, arguments: list[str]
+    headrace: Command, broker: EmbeddedBroker, arguments: list[str]
 ) -> None:
-    told = penstock("streams-groups", *arguments, "--bootstrap-server", broker.bootstrap_servers)
+    told = headrace("streams-groups", *arguments, "--bootstrap-server", broker.bootstrap_servers)
     assert (told.code, told.out) == (2, "")
     assert told.err.startswith("error[wrong-usage]: ")
 
 
 def test_positions_of_a_group_that_is_not_there_come_from_a_file(
-    penstock: Command, broker: EmbeddedBroker, tmp_path: Path
+    headrace: Command, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """The way back after a group was deleted, and the way into a new one."""
     at = ("--bootstrap-server", broker.bootstrap_servers)
@@ -115,7 +115,7 @@ def test_positions_of_a_group_that_is_not_there_come_from_a_file(
     plan = tmp_path / "plan.csv"
     plan.write_text("flights,0,3\nflights,1,999\n")
     given = ("--group", "app", "--from-file", str(plan))
-    (document,) = json.loads(penstock(*RESET, *given, "--dry-run", "--json", *at).out)
+    (document,) = json.loads(headrace(*RESET, *given, "--dry-run", "--json", *at).out)
     assert document == {
         "group": "app",
         "executed": False,
@@ -125,36 +125,36 @@ def test_positions_of_a_group_that_is_not_there_come_from_a_file(
             {"topic": "flights", "partition": 1, "before": None, "after": 10},
         ],
     }
-    done = penstock(*RESET, *given, "--execute", *at)
+    done = headrace(*RESET, *given, "--execute", *at)
     assert (done.code, "note   flights-1 has offsets 0 to 10: 10 is taken instead of 999" in done.err) == (0, True)
     with Admin(broker.bootstrap_servers) as admin:
         assert admin.committed_offsets("app") == {("flights", 0): 3, ("flights", 1): 10}
-    assert penstock(*RESET, *given, "--dry-run", *at).code == 0, "an empty classic group"
+    assert headrace(*RESET, *given, "--dry-run", *at).code == 0, "an empty classic group"
     plan.write_text("other,flights,0,3\n")
-    refused = penstock(*RESET, *given, "--dry-run", *at)
+    refused = headrace(*RESET, *given, "--dry-run", *at)
     assert "\nError: No reset plan for group app found\n" in refused.out
     assert (refused.code, "error[no-offset]: " in refused.err) == (1, True)
     for rows, code in (("flights,9,1\n", "topic-missing"), ("nowhere,0,1\n", "topic-missing")):
         plan.write_text(rows)
-        refused = penstock(*RESET, *given, "--execute", *at)
+        refused = headrace(*RESET, *given, "--execute", *at)
         assert (refused.code, f"error[{code}]: " in refused.err) == (1, True)
 
 
-def test_a_reset_that_needs_a_topology_needs_the_group(penstock: Command, broker: EmbeddedBroker) -> None:
-    told = penstock(
+def test_a_reset_that_needs_a_topology_needs_the_group(headrace: Command, broker: EmbeddedBroker) -> None:
+    told = headrace(
         *RESET, "--group", "app", "--all-input-topics", "--to-latest", "--dry-run",
         "--bootstrap-server", broker.bootstrap_servers,
     )  # fmt: skip
     assert (told.code, told.err.startswith("error[group-missing]: ")) == (1, True)
 
 
-def test_settings_of_the_connection_come_from_a_file(penstock: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_settings_of_the_connection_come_from_a_file(headrace: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
     settings = tmp_path / "admin.properties"
     settings.write_text("client.id=operator\nrequest.timeout.ms=5000\n")
-    assert penstock("streams-groups", "--list", "--timeout", "9000", "--command-config", str(settings), *at).code == 0
+    assert headrace("streams-groups", "--list", "--timeout", "9000", "--command-config", str(settings), *at).code == 0
     settings.write_text("request.timeout.sm=5000\n")
-    refused = penstock("groups", "--list", "--command-config", str(settings), *at)
+    refused = headrace("groups", "--list", "--command-config", str(settings), *at)
     assert (refused.code, "did you mean request.timeout.ms?" in refused.err) == (1, True)
 
 

@@ -1,4 +1,4 @@
-"""`penstock prepare`: the archive of Spark's classes is made, mapped by the next JVM, and never in the way."""
+"""`headrace prepare`: the archive of Spark's classes is made, mapped by the next JVM, and never in the way."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.command_lines import penstock_process
+from tests.cli.command_lines import headrace_process
 from tests.longer import longer
 
-from penstock.spark.class_archive import archive_options, archive_path
+from headrace.spark.class_archive import archive_options, archive_path
 
 STARTS_SPARK = """
-from penstock.spark import session
+from headrace.spark import session
 spark = session("prepared")
 assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
 print(open(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read())
@@ -25,7 +25,7 @@ print(open(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read())
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that stands for Java's; the cache is empty."""
-    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir(mode=0o700)
     path = tmp_path / "java"
     path.write_text("17")
@@ -59,7 +59,7 @@ def test_another_java_has_another_archive(java: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    outcome = penstock_process("prepare", PENSTOCK_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    outcome = headrace_process("prepare", HEADRACE_CACHE_DIR=str(tmp_path / "file" / "cache"))
     assert outcome.code == 1
     assert "error[not-prepared]" in outcome.err
     assert "Traceback" not in outcome.err
@@ -74,7 +74,7 @@ def started(**environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_prepared_jvm_maps_its_archive() -> None:
     """`make test` has made the archive before."""
-    prepared = penstock_process("prepare", "--if-missing", timeout=600)
+    prepared = headrace_process("prepare", "--if-missing", timeout=600)
     assert prepared.code == 0, prepared.err
     (path,) = prepared.out.splitlines()
     assert Path(path).stat().st_size > 50_000_000
@@ -87,14 +87,14 @@ def test_a_prepared_jvm_maps_its_archive() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_an_archive_of_no_use_is_ignored_in_silence(tmp_path: Path) -> None:
-    from penstock.spark.spark_session import check_java
+    from headrace.spark.spark_session import check_java
 
     tmp_path.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path))
+        patch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
         archive = archive_path(check_java())
         archive.write_bytes(os.urandom(100_000))
         archive.chmod(0o400)
         assert str(archive) in archive_options(check_java())
-    told = started(PENSTOCK_CACHE_DIR=str(tmp_path))
+    told = started(HEADRACE_CACHE_DIR=str(tmp_path))
     assert not re.search("cds|archive", told.stderr + told.stdout.replace(str(archive), ""))

@@ -1,4 +1,4 @@
-"""`penstock run`: instances as processes, the keys of its table, and what it says when they fail. Starts Spark."""
+"""`headrace run`: instances as processes, the keys of its table, and what it says when they fail. Starts Spark."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.command_lines import penstock_process
+from tests.cli.command_lines import headrace_process
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = """
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp("counts-app")
 app.stream("flights", schema="origin string").groupBy("origin").count().to_topic("counts", partitions=2)
@@ -34,7 +34,7 @@ app.stream("flights", schema="origin string").groupBy("origin").count().to_topic
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PENSTOCK_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("HEADRACE_STATE_DIR", str(tmp_path / "state"))
     path = tmp_path / "flights.py"
     path.write_text(PROGRAM)
     return path
@@ -43,32 +43,32 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @longer
 def test_a_backfill_by_two_instances_then_verify(program: Path, broker: EmbeddedBroker) -> None:
     broker.produce("flights", [json.dumps({"origin": origin}).encode() for origin in ["JFK", "EWR", "JFK"] * 50])
-    at = {"PENSTOCK_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
-    ran = penstock_process("run", str(program), "--instances", "2", "--until", "caught-up", timeout=240, **at)
+    at = {"HEADRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+    ran = headrace_process("run", str(program), "--instances", "2", "--until", "caught-up", timeout=240, **at)
     assert ran.code == 0, ran.err
     assert ran.out == ""
     newest = {record.key: json.loads(record.value or b"{}")["count"] for record in broker.records("counts")}
     assert newest == {b"JFK": 100, b"EWR": 50}
     assert {path.name for path in (program.parent / "state" / "counts-app").iterdir()} == {"A", "B"}
     broker.produce("counts", [b'{"origin": "JFK", "count": 7}'], key=b"JFK")
-    differs = penstock_process("verify", str(program), "--json", timeout=240, **at)  # equal: the README's test
+    differs = headrace_process("verify", str(program), "--json", timeout=240, **at)  # equal: the README's test
     assert differs.code == 4
     assert json.loads(differs.out)["status"] == "differs"
 
 
 def test_an_instance_that_fails_says_why(program: Path) -> None:
     with EmbeddedBroker(topics={"flihgts": 1}) as broker:
-        outcome = penstock_process("run", str(program), "--bootstrap-server", broker.bootstrap_servers, timeout=240)
+        outcome = headrace_process("run", str(program), "--bootstrap-server", broker.bootstrap_servers, timeout=240)
     assert outcome.code == 1
     assert "error[topic-missing]" in outcome.err
     assert "Traceback" not in outcome.err
-    unreachable = penstock_process("run", str(program), "--bootstrap-server", "127.0.0.1:1", timeout=240)
+    unreachable = headrace_process("run", str(program), "--bootstrap-server", "127.0.0.1:1", timeout=240)
     assert unreachable.code == 3
     assert "error[broker-unreachable]" in unreachable.err
 
 
 def test_dev_refuses_to_start_a_broker_elsewhere(program: Path) -> None:
-    outcome = penstock_process("run", str(program), "--dev", "--bootstrap-server", "192.0.2.1:9092")
+    outcome = headrace_process("run", str(program), "--dev", "--bootstrap-server", "192.0.2.1:9092")
     assert outcome.code == 1
     assert "--dev starts a broker on this machine only" in outcome.err
 
@@ -83,7 +83,7 @@ class Terminal:
             os.chdir(directory)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
             os.environ["TERM"] = "xterm"
-            os.execv(sys.executable, [sys.executable, "-m", "penstock.cli.main", *arguments])
+            os.execv(sys.executable, [sys.executable, "-m", "headrace.cli.main", *arguments])
 
     def wait_for(self, pattern: str, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""`penstock streams-groups` and `penstock top`: a real group on a real broker, and why a group is not ready."""
+"""`headrace streams-groups` and `headrace top`: a real group on a real broker, and why a group is not ready."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.group_table import Row, byte_text, clock_text, plain_rows, short_line, tasks_text
-from penstock.cli.readiness import obstacles
-from penstock.client.admin import Admin
-from penstock.client.cluster_metadata import TopicMetadata
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.streams_member import StreamsMember
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.group_table import Row, byte_text, clock_text, plain_rows, short_line, tasks_text
+from headrace.cli.readiness import obstacles
+from headrace.client.admin import Admin
+from headrace.client.cluster_metadata import TopicMetadata
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.streams_member import StreamsMember
 
 Join = Callable[..., Worker]
 
@@ -27,20 +27,20 @@ def worker(broker: EmbeddedBroker, join: Join) -> Worker:
     return member
 
 
-def test_list(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_list(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    assert penstock("streams-groups", "--list", *at).out == "flight-delays\n"
-    lines = penstock("streams-groups", "--list", "--state", *at).out.splitlines()
+    assert headrace("streams-groups", "--list", *at).out == "flight-delays\n"
+    lines = headrace("streams-groups", "--list", "--state", *at).out.splitlines()
     assert lines[0] == "GROUP           STATE"
     assert lines[1].split()[0] == GROUP
-    assert penstock("streams-groups", "--list", "--state", "empty,dead", *at).out == "GROUP           STATE\n"
-    (listed,) = json.loads(penstock("streams-groups", "--list", "--json", *at).out)
+    assert headrace("streams-groups", "--list", "--state", "empty,dead", *at).out == "GROUP           STATE\n"
+    (listed,) = json.loads(headrace("streams-groups", "--list", "--json", *at).out)
     assert (listed["group_id"], listed["group_type"].lower()) == (GROUP, "streams")
 
 
-def test_describe_offsets(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_describe_offsets(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    lines = penstock("streams-groups", "--describe", "--group", GROUP, *at).out.splitlines()
+    lines = headrace("streams-groups", "--describe", "--group", GROUP, *at).out.splitlines()
     assert lines[0] == "GROUP           TOPIC                 PARTITION  OFFSET-LAG"
     rows = [line.split() for line in lines[1:]]
     assert [row[:3] for row in rows] == [
@@ -48,7 +48,7 @@ def test_describe_offsets(penstock: Command, broker: EmbeddedBroker, worker: Wor
         *([GROUP, "flights", str(number)] for number in range(4)),
     ]
     assert sum(int(row[3]) for row in rows) == 40
-    lines = penstock("streams-groups", "--describe", "--all-groups", "--verbose", *at).out.splitlines()
+    lines = headrace("streams-groups", "--describe", "--all-groups", "--verbose", *at).out.splitlines()
     assert lines[0].split() == [
         "GROUP",
         "TOPIC",
@@ -62,23 +62,23 @@ def test_describe_offsets(penstock: Command, broker: EmbeddedBroker, worker: Wor
     assert lines[1].split()[3:] == ["-", "-", "0", "0"]
 
 
-def test_describe_members_and_state(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_describe_members_and_state(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     at = ("--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
-    header, row = penstock("streams-groups", "--describe", "--members", *at).out.splitlines()
+    header, row = headrace("streams-groups", "--describe", "--members", *at).out.splitlines()
     assert header.split() == ["GROUP", "MEMBER", "PROCESS", "CLIENT-ID", "ASSIGNMENTS"]
     assert row.split()[1] == worker.member_id
     assert row.endswith(" flight-delays-A ACTIVE: by-origin:[0,1]; flights:[0,1,2,3]; ")
     assert header.index("MEMBER") == row.index(worker.member_id)
 
-    header, row = penstock("streams-groups", "--describe", "--members", "--verbose", *at).out.splitlines()
+    header, row = headrace("streams-groups", "--describe", "--members", "--verbose", *at).out.splitlines()
     assert header.startswith("GROUP           TARGET-ASSIGNMENT-EPOCH   TOPOLOGY-EPOCH MEMBER ")
     assert row.endswith("; TARGET-ACTIVE: by-origin:[0,1]; flights:[0,1,2,3]; ")
 
-    header, row = penstock("streams-groups", "--describe", "--state", *at).out.splitlines()
+    header, row = headrace("streams-groups", "--describe", "--state", *at).out.splitlines()
     assert header == f"{'GROUP':<15} {'COORDINATOR (ID)':<25} {'STATE':<25} #MEMBERS"
     assert row.split()[1].startswith("127.0.0.1:")
     assert row.split()[-1] == "1"
-    header, row = penstock("streams-groups", "--describe", "--state", "--verbose", *at).out.splitlines()
+    header, row = headrace("streams-groups", "--describe", "--state", "--verbose", *at).out.splitlines()
     assert header.split() == [
         "GROUP",
         "COORDINATOR",
@@ -89,60 +89,60 @@ def test_describe_members_and_state(penstock: Command, broker: EmbeddedBroker, w
         "#MEMBERS",
     ]
 
-    (document,) = json.loads(penstock("streams-groups", "--describe", "--json", *at).out)
+    (document,) = json.loads(headrace("streams-groups", "--describe", "--json", *at).out)
     assert document["members"][0]["assignment"]["active"] == {"by-origin": [0, 1], "flights": [0, 1, 2, 3]}
     assert sum(offset["lag"] for offset in document["offsets"]) == 40
 
 
-def test_delete(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_delete(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     delete = ("streams-groups", "--delete", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
-    refused = penstock(*delete)
+    refused = headrace(*delete)
     assert refused.code == 1
     assert "error[group-not-empty]" in refused.err
     worker.close()
-    empty = penstock("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    empty = headrace("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
     assert "Error: Streams group 'flight-delays' has no active members." in empty.err
-    deleted = penstock(*delete)
+    deleted = headrace(*delete)
     assert deleted.code == 0
     assert deleted.out == "Deletion of requested streams groups ('flight-delays') was successful.\n"
-    missing = penstock("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+    missing = headrace("streams-groups", "--describe", "--group", GROUP, "--bootstrap-server", broker.bootstrap_servers)
     assert missing.code == 1
     assert "error[group-missing]" in missing.err
 
 
-def test_top_shows_who_owns_what(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_top_shows_who_owns_what(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
-    outcome = penstock("top", *at)
+    outcome = headrace("top", *at)
     assert outcome.code == 0
     assert "6 of 6 tasks owned   lag 40" in outcome.out
     assert "flight-delays-A" in outcome.out
     assert "by-origin 0-1   flights 0-3" in outcome.out
-    document = json.loads(penstock("top", GROUP, "--json", *at).out)
+    document = json.loads(headrace("top", GROUP, "--json", *at).out)
     assert (document["tasks"], document["lag"], document["known"]) == (6, 40, 40)
-    wrong = penstock("top", "flight-dealys", *at)
+    wrong = headrace("top", "flight-dealys", *at)
     assert wrong.code == 1
     assert 'did you mean "flight-delays"?' in wrong.err
 
 
-def test_top_sees_what_is_committed(penstock: Command, broker: EmbeddedBroker, worker: Worker) -> None:
+def test_top_sees_what_is_committed(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
     worker.close()
     with Admin(broker.bootstrap_servers) as admin:
         ends = admin.list_offsets({("flights", number): "latest" for number in range(4)})
         admin.alter_offsets(GROUP, {key: end.offset for key, end in ends.items()})
-    document = json.loads(penstock("top", "--once", "--json", "--bootstrap-server", broker.bootstrap_servers).out)
+    document = json.loads(headrace("top", "--once", "--json", "--bootstrap-server", broker.bootstrap_servers).out)
     assert (document["lag"], document["done"], document["state"]) == (0, 40, "Empty")
 
 
-def test_top_explains_a_group_that_is_not_ready(penstock: Command, broker: EmbeddedBroker, join: Join) -> None:
+def test_top_explains_a_group_that_is_not_ready(headrace: Command, broker: EmbeddedBroker, join: Join) -> None:
     join(source="flihgts")
     at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
     with Admin(broker.bootstrap_servers) as admin:
         while not admin.list_groups(states=("NotReady",)):
             pass
-    outcome = penstock("top", GROUP, *at)
+    outcome = headrace("top", GROUP, *at)
     assert "NotReady" in outcome.out
     assert 'why    topic "flihgts" does not exist (MISSING_SOURCE_TOPICS)' in outcome.out
-    assert 'do     did you mean "flights"?  else:  penstock topics --create --topic flihgts' in outcome.out
+    assert 'do     did you mean "flights"?  else:  headrace topics --create --topic flihgts' in outcome.out
 
 
 def counted(**partitions: int) -> dict[str, TopicMetadata]:
@@ -164,7 +164,7 @@ def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
     uneven = Topology(subtopologies=(Subtopology(subtopology_id="both", source_topics=("a", "b")),))
     (found,) = obstacles(uneven, counted(a=3, b=4))
     assert found.status == "INCORRECTLY_PARTITIONED_TOPICS"
-    assert found.do.startswith("penstock topics --alter --topic a --partitions 4")
+    assert found.do.startswith("headrace topics --alter --topic a --partitions 4")
     everything = counted(flights=4, by_origin_repartition=2, by_origin_changelog=2)
     (found,) = obstacles(flight_topology(), everything)
     assert found.status == "UNKNOWN"
@@ -213,7 +213,7 @@ def test_wrong_counts_are_found_through_chains(topics: dict[str, TopicMetadata],
     assert all(part in why for part, why in zip(expected, found, strict=True)), found
 
 
-def test_static_members_are_shown_also_while_they_are_away(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_static_members_are_shown_also_while_they_are_away(headrace: Command, broker: EmbeddedBroker) -> None:
     at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
     member = StreamsMember(
         GROUP,
@@ -229,29 +229,29 @@ def test_static_members_are_shown_also_while_they_are_away(penstock: Command, br
                 member.acknowledge(change)
             if member.assignment.active:
                 break
-        assert "  A (static flights-0)  6 " in penstock("top", GROUP, *at).out
+        assert "  A (static flights-0)  6 " in headrace("top", GROUP, *at).out
         member.leave(for_a_while=True)
-        told = penstock("top", GROUP, *at).out
+        told = headrace("top", GROUP, *at).out
         assert "by-origin 0-1   flights 0-3   (away for a while, its tasks wait)" in told
-        refused = penstock("upgrade", GROUP, "--bootstrap-server", broker.bootstrap_servers)
+        refused = headrace("upgrade", GROUP, "--bootstrap-server", broker.bootstrap_servers)
         assert "A (127.0.0.1), away for a while" in refused.err
     finally:
         member.close()
 
 
-def test_top_tells_which_partitions_wait_for_their_state(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_top_tells_which_partitions_wait_for_their_state(headrace: Command, broker: EmbeddedBroker) -> None:
     changelog = InternalTopic(name=f"{GROUP}-counts-changelog")
     stateful = Subtopology(subtopology_id="0", source_topics=("flights",), state_changelog_topics=(changelog,))
     worker = Worker(broker, "flight-delays-A", Topology(subtopologies=(stateful,)))
     at = ("--once", "--interval", "0.1", "--bootstrap-server", broker.bootstrap_servers)
     try:
         assert worker.has_tasks.wait(20)
-        assert "why" not in penstock("top", GROUP, *at).out
+        assert "why" not in headrace("top", GROUP, *at).out
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_partitions({"flights": 6})
-        told = penstock("top", GROUP, *at).out
+        told = headrace("top", GROUP, *at).out
         assert 'topic "flights" has 6 partitions and 4 are read' in told
-        assert f"penstock topics --alter --topic {GROUP}-counts-changelog --partitions 6" in told
+        assert f"headrace topics --alter --topic {GROUP}-counts-changelog --partitions 6" in told
     finally:
         worker.close()
 

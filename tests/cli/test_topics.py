@@ -1,4 +1,4 @@
-"""`penstock topics` and `penstock groups` against a broker."""
+"""`headrace topics` and `headrace groups` against a broker."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 
 from tests.cli.command_lines import Command
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 
-def test_create_list_describe_alter_delete(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_create_list_describe_alter_delete(headrace: Command, broker: EmbeddedBroker) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)
-    created = penstock(
+    created = headrace(
         "topics", "--create", "--topic", "orders", "--partitions", "2", "--config", "retention.ms=60000", *at
     )
     assert (created.code, created.out) == (0, "Created topic orders.\n")
-    assert penstock("topics", "--list", "--exclude-internal", *at).out == "flights\norders\n"
+    assert headrace("topics", "--list", "--exclude-internal", *at).out == "flights\norders\n"
 
-    described = penstock("topics", "--describe", "--topic", "orders", *at).out.splitlines()
+    described = headrace("topics", "--describe", "--topic", "orders", *at).out.splitlines()
     assert re.fullmatch(
         r"Topic: orders\tTopicId: [\w-]{22}\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: .*retention\.ms=60000.*",
         described[0],
@@ -30,42 +30,42 @@ def test_create_list_describe_alter_delete(penstock: Command, broker: EmbeddedBr
     assert len(described) == 3
 
     assert (
-        penstock(
+        headrace(
             "topics", "--alter", "--topic", "orders", "--partitions", "3", "--config", "retention.ms=1000", *at
         ).code
         == 0
     )
-    (document,) = json.loads(penstock("topics", "--describe", "--topic", "orders", "--json", *at).out)
+    (document,) = json.loads(headrace("topics", "--describe", "--topic", "orders", "--json", *at).out)
     assert len(document["partitions"]) == 3
     assert document["configs"]["retention.ms"] == "1000"
 
-    assert penstock("topics", "--delete", "--topic", "orders", *at).code == 0
-    assert json.loads(penstock("topics", "--list", "--exclude-internal", "--json", *at).out) == ["flights"]
+    assert headrace("topics", "--delete", "--topic", "orders", *at).code == 0
+    assert json.loads(headrace("topics", "--list", "--exclude-internal", "--json", *at).out) == ["flights"]
 
 
-def test_creating_twice(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_creating_twice(headrace: Command, broker: EmbeddedBroker) -> None:
     again = ("topics", "--create", "--topic", "flights", "--bootstrap-server", broker.bootstrap_servers)
-    outcome = penstock(*again)
+    outcome = headrace(*again)
     assert outcome.code == 1
     assert "error[topic-exists]" in outcome.err
-    outcome = penstock(*again, "--if-not-exists")
+    outcome = headrace(*again, "--if-not-exists")
     assert (outcome.code, outcome.out) == (0, "")
 
 
-def test_a_missing_topic_suggests_the_near_name(penstock: Command, broker: EmbeddedBroker) -> None:
+def test_a_missing_topic_suggests_the_near_name(headrace: Command, broker: EmbeddedBroker) -> None:
     for action in ("--describe", "--delete", "--list"):
-        outcome = penstock("topics", action, "--topic", "flihgts", "--bootstrap-server", broker.bootstrap_servers)
+        outcome = headrace("topics", action, "--topic", "flihgts", "--bootstrap-server", broker.bootstrap_servers)
         assert outcome.code == 1
         assert f'error[topic-missing]: topic "flihgts" does not exist on {broker.bootstrap_servers}' in outcome.err
         assert 'did you mean "flights"?' in outcome.err
-    outcome = penstock(
+    outcome = headrace(
         "topics", "--delete", "--if-exists", "--topic", "flihgts", "--bootstrap-server", broker.bootstrap_servers
     )
     assert outcome.code == 0
 
 
-def test_a_setting_that_does_not_exist(penstock: Command, broker: EmbeddedBroker) -> None:
-    outcome = penstock(
+def test_a_setting_that_does_not_exist(headrace: Command, broker: EmbeddedBroker) -> None:
+    outcome = headrace(
         "topics",
         "--create",
         "--topic",
@@ -80,15 +80,15 @@ def test_a_setting_that_does_not_exist(penstock: Command, broker: EmbeddedBroker
     assert "retention.msec" in outcome.err
 
 
-def test_groups_of_every_kind(penstock: Command, broker: EmbeddedBroker) -> None:
-    from penstock.client.admin import Admin
+def test_groups_of_every_kind(headrace: Command, broker: EmbeddedBroker) -> None:
+    from headrace.client.admin import Admin
 
     with Admin(broker.bootstrap_servers) as admin:
         admin.alter_offsets("readers", {("flights", 0): 0})
-    lines = penstock("groups", "--list", "--bootstrap-server", broker.bootstrap_servers).out.splitlines()
+    lines = headrace("groups", "--list", "--bootstrap-server", broker.bootstrap_servers).out.splitlines()
     assert lines[0].split() == ["GROUP", "TYPE", "PROTOCOL"]
     assert lines[1].split()[:2] == ["readers", "Classic"]
     assert (
-        penstock("groups", "--list", "--streams", "--json", "--bootstrap-server", broker.bootstrap_servers).out.strip()
+        headrace("groups", "--list", "--streams", "--json", "--bootstrap-server", broker.bootstrap_servers).out.strip()
         == "[]"
     )

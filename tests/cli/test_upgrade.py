@@ -1,4 +1,4 @@
-"""`penstock upgrade` with real members: save, delete, restore, join; crashes in between; the way back."""
+"""`headrace upgrade` with real members: save, delete, restore, join; crashes in between; the way back."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.upgrade.group_state import look_at
-from penstock.cli.upgrade.plan import plan_upgrade
-from penstock.cli.upgrade.save_file import SaveFile
-from penstock.cli.upgrade.steps import carry_out
-from penstock.client.admin import Admin
-from penstock.client.admin_results import CommittedOffset
-from penstock.client.membership.events import Fatal
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.streams_member import StreamsMember
-from penstock.errors import BrokerError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.upgrade.group_state import look_at
+from headrace.cli.upgrade.plan import plan_upgrade
+from headrace.cli.upgrade.save_file import SaveFile
+from headrace.cli.upgrade.steps import carry_out
+from headrace.client.admin import Admin
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.membership.events import Fatal
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.streams_member import StreamsMember
+from headrace.errors import BrokerError
 
 AT = "2026-11-21T06:00:00Z"
 POSITIONS = {
@@ -44,8 +44,8 @@ def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def upgrade(penstock: Command, broker: EmbeddedBroker) -> Command:
-    return lambda *arguments: penstock("upgrade", *arguments, "--bootstrap-server", broker.bootstrap_servers)
+def upgrade(headrace: Command, broker: EmbeddedBroker) -> Command:
+    return lambda *arguments: headrace("upgrade", *arguments, "--bootstrap-server", broker.bootstrap_servers)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_changed_topology_is_refused_and_the_way_round_works(
     assert admin.list_group_offsets(GROUP) == POSITIONS
     saved = json.loads(file.read_text())
     assert (saved["format"], saved["group"], saved["finished_at"] is not None) == (
-        "penstock-group-positions",
+        "headrace-group-positions",
         GROUP,
         True,
     )
@@ -237,9 +237,9 @@ def test_records_that_wait_between_the_old_subtopologies_are_told(
     [
         ("", "is not whole"),
         ("[]", "is not whole"),
-        ('{"format": "other"}', "is no penstock-group-positions file"),
-        ('{"format": "penstock-group-positions", "version": 9}', "has version 9"),
-        ('{"format": "penstock-group-positions", "version": 1, "topology": [], "positions": [{}]}', "is not whole"),
+        ('{"format": "other"}', "is no headrace-group-positions file"),
+        ('{"format": "headrace-group-positions", "version": 9}', "has version 9"),
+        ('{"format": "headrace-group-positions", "version": 1, "topology": [], "positions": [{}]}', "is not whole"),
     ],
 )
 def test_a_file_that_is_none_is_told(upgrade: Command, tmp_path: Path, text: str, message: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.network_client import NetworkClient
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.network_client import NetworkClient
 
 _numbers = itertools.count()
 

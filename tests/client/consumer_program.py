@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from penstock.client.consumer.consumer import Consumer
-from penstock.errors import PenstockError
+from headrace.client.consumer.consumer import Consumer
+from headrace.errors import HeadraceError
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     while True:
         try:
             records = consumer.poll_records(0.2)
-        except PenstockError as error:
+        except HeadraceError as error:
             print(json.dumps({"error": error.code}), flush=True)
             continue
         now = [consumer.assignment(), consumer.generation]

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 
-from penstock.client.guardian_link import GuardianLink, GuardianSettings
-from penstock.client.membership.events import Assigned, AssignmentChanged
-from penstock.client.membership.topology import Subtopology, Topology
+from headrace.client.guardian_link import GuardianLink, GuardianSettings
+from headrace.client.membership.events import Assigned, AssignmentChanged
+from headrace.client.membership.topology import Subtopology, Topology
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 CHILD = """

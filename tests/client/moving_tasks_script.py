@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from tests.client.task_loop import TaskLoop
 
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 
 __all__ = ["move_tasks_around"]
 

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from penstock import Consumer, ParallelConsumer
-from penstock.client.consumer.consumer_types import ConsumerRecord
+from headrace import Consumer, ParallelConsumer
+from headrace.client.consumer.consumer_types import ConsumerRecord
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.consumer_types import RebalanceListener, TopicPartition
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
 
 __all__ = ["PATIENCE_S", "Heard", "RunningConsumer", "wait_until"]
 

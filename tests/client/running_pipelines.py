@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from tests.client.running_consumers import PATIENCE_S, Heard
 
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.consumer_types import ConsumerRecord
-from penstock.client.parallel.parallel_consumer import ParallelConsumer
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.consumer.consumer_types import ConsumerRecord
+from headrace.client.parallel.parallel_consumer import ParallelConsumer
 
 __all__ = ["Journal", "RunningPipeline"]
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
-from penstock.client.admin import Admin
-from penstock.client.membership import events as e
-from penstock.client.membership.member_state import MemberState
-from penstock.client.membership.streams_membership import StreamsMembership
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.client.streams_member import StreamsMember
-from penstock.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.client.admin import Admin
+from headrace.client.membership import events as e
+from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.streams_membership import StreamsMembership
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.client.streams_member import StreamsMember
+from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 
 __all__ = [
     "EXPECTED",

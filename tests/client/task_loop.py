@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i64
 
-from penstock.client.connection import ConnectionLost
-from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.membership import events as e
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.client.streams_member import StreamsMember
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import decode_records
-from penstock.protocol.units import from_ms
+from headrace.client.connection import ConnectionLost
+from headrace.client.group_offsets import commit_offsets, fetch_offsets
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.client.streams_member import StreamsMember
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import decode_records
+from headrace.protocol.units import from_ms
 
 __all__ = ["SUBTOPOLOGY", "TaskLoop"]
 

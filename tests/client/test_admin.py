@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.admin_results import CommittedOffset
-from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, Fenced
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.group_offsets import commit_offsets, fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError, Fenced
 
 
 @pytest.fixture

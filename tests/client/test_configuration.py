@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client import ignored_settings
-from penstock.client.configuration import SETTINGS, ClientConfiguration
-from penstock.client.properties_file import parse_properties
-from penstock.errors import ConfigError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client import ignored_settings
+from headrace.client.configuration import SETTINGS, ClientConfiguration
+from headrace.client.properties_file import parse_properties
+from headrace.errors import ConfigError
 
 
 def test_defaults_need_nothing() -> None:
@@ -25,8 +25,8 @@ def test_defaults_need_nothing() -> None:
 def test_the_higher_source_wins(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=file:1\nclient.id=file\nclient.rack=file\nfetch.max.bytes=1000\n")
-    environment = {"PENSTOCK_CONFIG": str(file), "PENSTOCK_CLIENT_ID": "env", "PENSTOCK_CLIENT_RACK": "env"}
-    environment["PENSTOCK_BOOTSTRAP_SERVERS"] = "env:1,env:2"
+    environment = {"HEADRACE_CONFIG": str(file), "HEADRACE_CLIENT_ID": "env", "HEADRACE_CLIENT_RACK": "env"}
+    environment["HEADRACE_BOOTSTRAP_SERVERS"] = "env:1,env:2"
     settings = ClientConfiguration({"client.rack": "map"}, environment=environment, client_rack="kw")
     assert (settings["client.rack"], settings.source("client.rack")) == ("kw", "argument")
     assert (settings["client.id"], settings.source("client.id")) == ("env", "environment")
@@ -35,7 +35,7 @@ def test_the_higher_source_wins(tmp_path: Path) -> None:
 
 
 def test_a_keyword_that_is_none_is_not_given() -> None:
-    assert ClientConfiguration(environment={}, client_id=None)["client.id"] == "penstock"
+    assert ClientConfiguration(environment={}, client_id=None)["client.id"] == "headrace"
 
 
 def test_a_path_instead_of_a_mapping_is_read(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_path_instead_of_a_mapping_is_read(tmp_path: Path) -> None:
 
 
 def test_our_own_settings_have_no_doubled_name_in_the_environment() -> None:
-    settings = ClientConfiguration(environment={"PENSTOCK_HEARTBEAT_MAX_INTERVAL_MS": "250"})
-    assert settings["penstock.heartbeat.max.interval.ms"] == 250
+    settings = ClientConfiguration(environment={"HEADRACE_HEARTBEAT_MAX_INTERVAL_MS": "250"})
+    assert settings["headrace.heartbeat.max.interval.ms"] == 250
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
@@ -80,7 +80,7 @@ def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_of_the_group_are_named_as_such(nothing_warned: None, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="penstock.client"):
+    with caplog.at_level(logging.INFO, logger="headrace.client"):
         ClientConfiguration({"session.timeout.ms": 1, "key.serializer": "x"}, environment={})
     assert "set streams.session.timeout.ms on the group" in caplog.text
     assert "key.serializer means nothing here" in caplog.text

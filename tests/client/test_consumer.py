@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin_results import CommittedOffset
-from penstock.client.consumer.async_consumer import AsyncConsumer
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.consumer_settings import ConsumerConfiguration
-from penstock.client.consumer.consumer_types import OffsetReset, TopicPartition
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
-from penstock.errors import BrokerError, ConfigError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.consumer.async_consumer import AsyncConsumer
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.consumer.consumer_settings import ConsumerConfiguration
+from headrace.client.consumer.consumer_types import OffsetReset, TopicPartition
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
+from headrace.errors import BrokerError, ConfigError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -237,7 +237,7 @@ def test_two_threads_are_told() -> None:
 
 def test_records_need_no_arrow() -> None:
     code = (
-        "import sys, penstock; from penstock import Consumer; import penstock.client.consumer.record_face;"
+        "import sys, headrace; from headrace import Consumer; import headrace.client.consumer.record_face;"
         "Consumer(bootstrap_servers='127.0.0.1:1').close();"
         "print([n for n in ('pyarrow', 'numpy', 'numba') if n in sys.modules])"
     )
@@ -251,7 +251,7 @@ def test_settings_have_kafkas_names() -> None:
     assert (made["isolation.level"], made["group.protocol"]) == ("read_committed", "consumer")
     with pytest.raises(ConfigError, match="which is no setting"):
         ConsumerConfiguration({"fetch.min.byte": 1}, environment={})
-    from_environment = ConsumerConfiguration(environment={"PENSTOCK_MAX_POLL_RECORDS": "5"})
+    from_environment = ConsumerConfiguration(environment={"HEADRACE_MAX_POLL_RECORDS": "5"})
     assert from_environment["max.poll.records"] == 5
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 
-from penstock.assignors.spread_assignors import RangeAssignor
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.consumer_types import RebalanceListener, TopicPartition
-from penstock.client.membership.subscription import SubscriptionPattern
-from penstock.errors import BrokerError, ConfigError, Fenced, UserCodeError
+from headrace.assignors.spread_assignors import RangeAssignor
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
+from headrace.client.membership.subscription import SubscriptionPattern
+from headrace.errors import BrokerError, ConfigError, Fenced, UserCodeError
 
 EVERY = {("t", number) for number in range(4)}
 

@@ -8,9 +8,9 @@ import pytest
 from tests.broker.certificates import Certificates
 from tests.client.running_consumers import RunningConsumer, wait_until
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.consumer.consumer import Consumer
-from penstock.errors import CannotConnect
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.consumer.consumer import Consumer
+from headrace.errors import CannotConnect
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 
-from penstock.assignors.assignor import Assignor
-from penstock.assignors.experimental import LeaderIndependentSticky, Load, WarmSpares, WeightedByLoad
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.assignors.assignor import Assignor
+from headrace.assignors.experimental import LeaderIndependentSticky, Load, WarmSpares, WeightedByLoad
+from headrace.broker.embedded import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.static.primitive import i64
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.fetcher import Fetcher
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, consume, produce
-from penstock.client.produce_partitions import PartitionBatches
-from penstock.client.produce_queue import ProduceQueue
-from penstock.client.producer import Producer
-from penstock.errors import BrokerError, ConfigError
-from penstock.protocol.partitioner import partition_for_key
-from penstock.protocol.record_batches import encode_batch
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.fetcher import Fetcher
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, consume, produce
+from headrace.client.produce_partitions import PartitionBatches
+from headrace.client.produce_queue import ProduceQueue
+from headrace.client.producer import Producer
+from headrace.errors import BrokerError, ConfigError
+from headrace.protocol.partitioner import partition_for_key
+from headrace.protocol.record_batches import encode_batch
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

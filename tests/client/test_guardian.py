@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
-from penstock.client.guardian_messages import _EVENTS, read_event, write_event
-from penstock.client.membership import events as e
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.client.membership.endpoints import Endpoint, EndpointPartitions
-from penstock.client.membership.target_watch import TargetAssignment
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.process_tree import process_table
-from penstock.errors import CannotConnect, MaxPollExceeded
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
+from headrace.client.guardian_messages import _EVENTS, read_event, write_event
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
+from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.process_tree import process_table
+from headrace.errors import CannotConnect, MaxPollExceeded
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 DRIVER = Path(__file__).parent / "driver_program.py"
@@ -160,7 +160,7 @@ def test_a_forked_child_that_holds_the_pipe_does_not_hide_the_drivers_death(brok
 import os, sys, time
 sys.path.insert(0, {str(DRIVER.parent)!r})
 from driver_program import TOPOLOGY
-from penstock.client.guardian_link import GuardianLink, GuardianSettings
+from headrace.client.guardian_link import GuardianLink, GuardianSettings
 link = GuardianLink.start(GuardianSettings(bootstrap_servers={broker.bootstrap_servers!r}, group_id="app",
     topology=TOPOLOGY, member_id="doomed", process_id="p"))
 child = os.fork()

@@ -15,13 +15,13 @@ import pytest
 from kio.schema.types import GroupId
 from tests.client.running_consumers import RunningConsumer, wait_until
 
-from penstock.assignors.assignor import Assignment, Subscription
-from penstock.assignors.consumer_protocol import encode_assignment, encode_subscription
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.network_client import NetworkClient
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 EVERY = {("t", number) for number in range(2)}
 SUBSCRIBED = encode_subscription(Subscription(topics=("t",)))
@@ -128,7 +128,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_what_a_strange_leader_gives(broker: EmbeddedBroker, given: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "penstock.client")
+    caplog.set_level(logging.WARNING, "headrace.client")
     group = f"led-{given}"
     with Stranger(broker, group, SUBSCRIBED) as stranger:
         stranger.join()

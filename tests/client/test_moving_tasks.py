@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from tests.client.moving_tasks_script import move_tasks_around
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.slow
 

@@ -12,19 +12,19 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.bootstrap import parse_bootstrap_servers
-from penstock.client.connection import Connection, NotKafka, RequestTimedOut
-from penstock.client.deadline import Deadline
-from penstock.client.network_client import NetworkClient
-from penstock.errors import BrokerError, CannotConnect, ConfigError
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import RequestHeader, decode_request, encode_response
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.bootstrap import parse_bootstrap_servers
+from headrace.client.connection import Connection, NotKafka, RequestTimedOut
+from headrace.client.deadline import Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError, CannotConnect, ConfigError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import RequestHeader, decode_request, encode_response
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
 
 LIST_GROUPS = m.list_groups_request.ListGroupsRequest()
 

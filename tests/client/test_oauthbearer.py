@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from penstock.client.security import ClientSecurity
-from penstock.errors import ConfigError, UserCodeError
-from penstock.protocol.sasl.oauthbearer import bearer_message
-from penstock.protocol.sasl.refused import SaslRefused
+from headrace.client.security import ClientSecurity
+from headrace.errors import ConfigError, UserCodeError
+from headrace.protocol.sasl.oauthbearer import bearer_message
+from headrace.protocol.sasl.refused import SaslRefused
 
 SETTINGS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 

@@ -12,13 +12,13 @@ import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.client.running_pipelines import Journal, RunningPipeline
 
-from penstock import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
-from penstock.client.admin_results import CommittedOffset
-from penstock.client.consumer.consumer_types import ConsumerRecord
-from penstock.client.network_client import NetworkClient
-from penstock.client.parallel.finished_offsets import decode_finished
-from penstock.client.plain_records import PlainRecord, produce
-from penstock.errors import BrokerError, ConfigError, UserCodeError
+from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.consumer.consumer_types import ConsumerRecord
+from headrace.client.network_client import NetworkClient
+from headrace.client.parallel.finished_offsets import decode_finished
+from headrace.client.plain_records import PlainRecord, produce
+from headrace.errors import BrokerError, ConfigError, UserCodeError
 
 _numbers = itertools.count()
 FAST = Retry(attempts=3, first_delay=0.01)
@@ -183,11 +183,11 @@ def test_skipped_and_buried_records_do_not_stop_anybody(topic: Make, broker: Emb
     stats = other.run(handler, retry=FAST, on_failure=DeadLetter("buried")).stats
     assert (stats.dead_letters, stats.done, stats.failed) == (2, 4, 2)
     letters = [dict(r.headers) | {"value": r.value} for r in broker.records("buried")]
-    mine = [letter for letter in letters if letter.get("penstock.topic") == other.name.encode()]
-    assert {letter["penstock.offset"] for letter in mine} == {b"1", b"4"}
+    mine = [letter for letter in letters if letter.get("headrace.topic") == other.name.encode()]
+    assert {letter["headrace.offset"] for letter in mine} == {b"1", b"4"}
     assert {letter["value"] for letter in mine} == {b"v1", b"v4"}
-    assert {letter["penstock.attempts"] for letter in mine} == {b"3"}
-    assert all(letter["penstock.reason"].startswith(b"KeyError") for letter in mine)
+    assert {letter["headrace.attempts"] for letter in mine} == {b"3"}
+    assert all(letter["headrace.reason"].startswith(b"KeyError") for letter in mine)
 
 
 def test_a_dead_letter_topic_that_is_missing_is_told_at_once(topic: Make) -> None:
@@ -341,8 +341,8 @@ def test_what_is_lost_is_dropped_and_told(topic: Make) -> None:
 
 
 def remove_from_group(client: NetworkClient, group_id: str, member_id: str) -> None:
-    from penstock.client.membership.classic_requests import leave_request
-    from penstock.client.membership.group_events import GroupIdentity
+    from headrace.client.membership.classic_requests import leave_request
+    from headrace.client.membership.group_events import GroupIdentity
 
     client.call_coordinator(group_id, leave_request(group_id, GroupIdentity(member_id=member_id), "test"), lambda _: ())
 

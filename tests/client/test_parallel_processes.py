@@ -17,10 +17,10 @@ from tests.client.running_consumers import PATIENCE_S, wait_until
 from tests.client.running_pipelines import Journal, RunningPipeline
 from tests.longer import LONG
 
-from penstock import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
-from penstock.client.consumer.consumer_types import ConsumerRecord
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
+from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
+from headrace.client.consumer.consumer_types import ConsumerRecord
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 
 PROGRAM = Path(__file__).with_name("pipeline_program.py")
 MAX_POLL_INTERVAL_MS = 3_000
@@ -187,7 +187,7 @@ def test_processes_that_end_or_hang_take_nothing_with_them(broker: EmbeddedBroke
     pipeline.run(until="caught-up")
     stats = pipeline.stats
     assert (stats.done, stats.dead_letters, stats.retried) == (8, 4, 0)
-    reasons = {record.value: dict(record.headers)["penstock.reason"] for record in broker.records("buried")}
+    reasons = {record.value: dict(record.headers)["headrace.reason"] for record in broker.records("buried")}
     assert reasons[b"v3"] == b"the handler's process ended with exit code 7"
     assert b"did not return within 3 s, and its process was killed" in reasons[b"v5"]
     assert reasons[b"v6"] == b"the handler's process ended with exit code 9"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.client.process_tree import ProcessEntry, ProcessTree, process_table
+from headrace.client.process_tree import ProcessEntry, ProcessTree, process_table
 
 # A parent, like Spark's JVM: its child makes a process group of its own and forks workers, as Spark's daemon does.
 JVM = """

@@ -14,7 +14,7 @@ from tests.client.static_members_script import (
     observe_two_lives,
 )
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.membership.endpoints import Endpoint
-from penstock.client.membership.events import (
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import commit_offsets, fetch_offsets
+from headrace.client.membership.endpoints import Endpoint
+from headrace.client.membership.events import (
     Assigned,
     AssignmentChanged,
     Left,
@@ -20,12 +20,12 @@ from penstock.client.membership.events import (
     ShutdownRequested,
     TargetSeen,
 )
-from penstock.client.membership.target_watch import describe_request
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.client.streams_member import StreamsMember
-from penstock.errors import BrokerError, ConfigError, Fenced
-from penstock.protocol.partitioner import partition_for_key
+from headrace.client.membership.target_watch import describe_request
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.client.streams_member import StreamsMember
+from headrace.errors import BrokerError, ConfigError, Fenced
+from headrace.protocol.partitioner import partition_for_key
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 

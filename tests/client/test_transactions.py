@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.fetcher import Fetcher
-from penstock.client.group_offsets import fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.client.produce_queue import ProduceQueue, TransactionalIdentity
-from penstock.client.transaction_rules import Round, first_refusal, ruling
-from penstock.client.transactions import Transactions, transaction_version
-from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.fetcher import Fetcher
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
+from headrace.client.transaction_rules import Round, first_refusal, ruling
+from headrace.client.transactions import Transactions, transaction_version
+from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 
 @pytest.fixture(params=[2, 1], ids=["version 2", "version 1"])
@@ -77,7 +77,7 @@ def test_records_and_offsets_of_many_ids_count_together(client, transactions):
         told = transactions.commit_offsets("readers", offsets, member_id="", member_epoch=-1)
         assert told == dict.fromkeys(ids)
         ended = transactions.end(offsets, commit=True)
-        assert not [outcome for outcome in ended.values() if isinstance(outcome, PenstockError)]
+        assert not [outcome for outcome in ended.values() if isinstance(outcome, HeadraceError)]
         known = ended if transactions.renews_identities else transactions.initialise(ids)
         committed = fetch_offsets(client, "readers", [("a", 0), ("a", 1)], require_stable=True)
         assert committed == {("a", 0): 100 * turn + 4, ("a", 1): 100 * turn + 3}

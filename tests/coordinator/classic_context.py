@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.broker.shard_runner import AppendFailed, Outcome, ShardRunner
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.records import serde
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol import messages as m
-from penstock.protocol.units import from_ms
+from headrace.broker.shard_runner import AppendFailed, Outcome, ShardRunner
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.records import serde
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol import messages as m
+from headrace.protocol.units import from_ms
 
 GROUP = "g"
 START_MS = 1_000_000

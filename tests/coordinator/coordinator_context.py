@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.records import serde
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult, CreatableTopic
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol.messages import (
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.records import serde
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, CreatableTopic
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol.messages import (
     offset_commit_request,
     offset_delete_request,
     offset_fetch_request,
 )
-from penstock.protocol.messages import streams_group_heartbeat_request as m
-from penstock.protocol.units import from_ms
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.units import from_ms
 
 Tasks = Mapping[str, Iterable[int]]
 START_MS = 1_000_000

@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 from tests.coordinator.classic_context import ClassicContext
 
-from penstock.assignors.assignor import Subscription
-from penstock.assignors.consumer_protocol import encode_subscription
-from penstock.coordinator.classic.consumer_protocol import subscribed_topics
-from penstock.coordinator.classic.group_state import ENTERED_FROM, ClassicGroupState
-from penstock.coordinator.classic.member import ClassicMember
-from penstock.coordinator.classic.protocol_selection import selected_protocol
+from headrace.assignors.assignor import Subscription
+from headrace.assignors.consumer_protocol import encode_subscription
+from headrace.coordinator.classic.consumer_protocol import subscribed_topics
+from headrace.coordinator.classic.group_state import ENTERED_FROM, ClassicGroupState
+from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.classic.protocol_selection import selected_protocol
 
 
 def test_an_empty_group_waits_for_more_members() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from penstock.coordinator.result import CoordinatorRecord
+from headrace.coordinator.result import CoordinatorRecord
 
 STANDBY = {"streams.num.standby.replicas": "1"}
 

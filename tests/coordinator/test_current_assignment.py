@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.streams.current_assignment import reconcile
-from penstock.coordinator.streams.group import StreamsGroup
-from penstock.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
-from penstock.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.streams.current_assignment import reconcile
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
+from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple
 
 TASK: Task = ("0", 0)
 OTHER: Task = ("0", 1)

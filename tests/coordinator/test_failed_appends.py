@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from penstock.broker.shard_runner import AppendFailed, ShardRunner
-from penstock.coordinator.result import CoordinatorRecord
+from headrace.broker.shard_runner import AppendFailed, ShardRunner
+from headrace.coordinator.result import CoordinatorRecord
 
 
 class RefusingLog:

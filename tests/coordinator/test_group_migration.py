@@ -11,12 +11,12 @@ from collections.abc import Iterable
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from penstock.coordinator.errors import CoordinatorError, CorruptRecord
-from penstock.coordinator.group_registry import GroupRegistry
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records import serde
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.coordinator.shard import GroupCoordinatorShard
+from headrace.coordinator.errors import CoordinatorError, CorruptRecord
+from headrace.coordinator.group_registry import GroupRegistry
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records import serde
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.shard import GroupCoordinatorShard
 
 POSITIONS = {("in", 0): 7, ("in", 3): 9}
 MEMBER = s.GroupMember(

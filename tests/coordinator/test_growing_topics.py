@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, Outcome, subtopology, topology
 
-from penstock.coordinator.result import CoordinatorResult
-from penstock.protocol.messages import streams_group_heartbeat_request as m
+from headrace.coordinator.result import CoordinatorResult
+from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 TWO_STEPS = topology(
     subtopology("0", sources=("in",), sinks=("rep",)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from penstock.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 SESSION_MS = 45_000
 

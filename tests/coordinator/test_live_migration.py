@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 from tests.coordinator.classic_context import GROUP, ClassicContext
 
-from penstock.assignors.assignor import Assignment, Subscription
-from penstock.assignors.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
-from penstock.coordinator.classic.group import ClassicGroup
-from penstock.coordinator.consumer.group import ConsumerGroup
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.protocol.messages import consumer_group_heartbeat_request as h
-from penstock.protocol.units import from_ms
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
+from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.protocol.messages import consumer_group_heartbeat_request as h
+from headrace.protocol.units import from_ms
 
 TOPIC = TopicImage(name="in", topic_id=UUID(int=7), partitions=4)
 READS = (("range", encode_subscription(Subscription(topics=("in",)))),)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.offsets.offset_expiry import OFFSET_EXPIRY
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.coordinator.shard import GroupCoordinatorShard
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.offsets.offset_expiry import OFFSET_EXPIRY
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.shard import GroupCoordinatorShard
 
 NOW_MS = 1_760_000_000_000
 MINUTE_MS = 60_000

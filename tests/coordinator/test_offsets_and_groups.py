@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from penstock.coordinator.errors import CoordinatorError, CorruptRecord
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.result import CoordinatorRecord
+from headrace.coordinator.errors import CoordinatorError, CorruptRecord
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.result import CoordinatorRecord
 
 
 def refused(request: Callable[[], Any]) -> str:

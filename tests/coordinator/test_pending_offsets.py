@@ -10,17 +10,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from penstock.broker.group_shard_log import coordinator_records
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records import serde
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, assign_offsets, control_batch, encode_batch
+from headrace.broker.group_shard_log import coordinator_records
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records import serde
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, assign_offsets, control_batch, encode_batch
 
 CONTEXT = RequestContext(client_id="c", client_host="/127.0.0.1", api_version=5, token=1)
 

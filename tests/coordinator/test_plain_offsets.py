@@ -7,11 +7,11 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.errors import CorruptRecord
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records.group_values import read_plain_offset
-from penstock.coordinator.records.serde import decode, encode_key, encode_value
-from penstock.coordinator.result import CoordinatorRecord
+from headrace.coordinator.errors import CorruptRecord
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records.group_values import read_plain_offset
+from headrace.coordinator.records.serde import decode, encode_key, encode_value
+from headrace.coordinator.result import CoordinatorRecord
 
 KEYS = st.builds(
     s.OffsetCommitKey, group=st.text(max_size=9), topic=st.text(max_size=9), partition=st.integers(-(2**31), 2**31 - 1)

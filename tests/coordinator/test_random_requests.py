@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, subtopology, topology
 
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.streams.group import StreamsGroup
-from penstock.protocol.messages import streams_group_heartbeat_request as m
-from penstock.protocol.units import from_ms
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.units import from_ms
 
 MEMBERS = ("a", "b", "c", " ", "")
 INT_MAX, INT_MIN = 2**31 - 1, -(2**31)

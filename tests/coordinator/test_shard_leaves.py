@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.metadata_hash import group_hash, topic_hash
-from penstock.coordinator.metadata_image import TopicImage
-from penstock.coordinator.partitions import partition_for_group
-from penstock.coordinator.result import CancelTimer, SetTimer, TimerKey
-from penstock.coordinator.timers import TimerQueue
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.metadata_hash import group_hash, topic_hash
+from headrace.coordinator.metadata_image import TopicImage
+from headrace.coordinator.partitions import partition_for_group
+from headrace.coordinator.result import CancelTimer, SetTimer, TimerKey
+from headrace.coordinator.timers import TimerQueue
 
 KEYS = [TimerKey(kind="session", group_id="g", member_id=f"m{number}") for number in range(4)]
 

@@ -17,8 +17,8 @@ from tests.coordinator.coordinator_context import (
     topology,
 )
 
-from penstock.coordinator.errors import CoordinatorError
-from penstock.protocol.messages import streams_group_heartbeat_request as m
+from headrace.coordinator.errors import CoordinatorError
+from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 DELAYED = {"group.streams.initial.rebalance.delay.ms": 3_000, "group.streams.assignment.interval.ms": 1_000}
 INTERVAL = {"group.streams.assignment.interval.ms": 1_000}

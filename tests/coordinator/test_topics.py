@@ -8,15 +8,15 @@ from uuid import UUID
 import pytest
 from tests.coordinator.coordinator_context import subtopology, topology
 
-from penstock.coordinator.metadata_hash import group_hash
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.streams.request_topology import topology_of
-from penstock.coordinator.streams.topics.configured_topology import (
+from headrace.coordinator.metadata_hash import group_hash
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.streams.request_topology import topology_of
+from headrace.coordinator.streams.topics.configured_topology import (
     ConfiguredTopology,
     configure_topology,
     required_topics,
 )
-from penstock.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 
 def configured(topics: Mapping[str, int], *subtopologies: m.Subtopology) -> ConfiguredTopology:

@@ -14,8 +14,8 @@ import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext, topology
 from tests.coordinator.test_topics_twin import MOST, random_case
 
-from penstock.coordinator.errors import CoordinatorError
-from penstock.protocol.error_codes import ErrorCode
+from headrace.coordinator.errors import CoordinatorError
+from headrace.protocol.error_codes import ErrorCode
 
 INVALID = -1
 NOT_READY = {INVALID, 1, 2, 3}

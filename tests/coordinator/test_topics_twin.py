@@ -15,10 +15,10 @@ from uuid import UUID
 import pytest
 from tests.coordinator.coordinator_context import subtopology, topology
 
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.streams.request_topology import topology_of
-from penstock.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
-from penstock.protocol.messages import streams_group_heartbeat_request as m
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.streams.request_topology import topology_of
+from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
+from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 SOURCES, REPARTITIONS, MOST = ("a", "b", "c"), ("r", "s", "t"), 4
 MISSING_SOURCE, WRONG_COUNT, MISSING_INTERNAL = 1, 2, 3

@@ -13,7 +13,7 @@ import pytest
 from tests.longer import LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-DEMO = [sys.executable, "-m", "penstock.cli.main", "demo", "--fast"]
+DEMO = [sys.executable, "-m", "headrace.cli.main", "demo", "--fast"]
 
 
 def children_of(directory: Path) -> list[str]:
@@ -23,11 +23,11 @@ def children_of(directory: Path) -> list[str]:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    return os.environ | {"TMPDIR": str(directory), "PENSTOCK_PLAIN": "1"}
+    return os.environ | {"TMPDIR": str(directory), "HEADRACE_PLAIN": "1"}
 
 
 def test_the_demo_passes(tmp_path: Path) -> None:
-    """With PENSTOCK_LONG=1 twice in a row, in the same places."""
+    """With HEADRACE_LONG=1 twice in a row, in the same places."""
     for _ in range(2 if LONG else 1):
         done = subprocess.run(DEMO, capture_output=True, text=True, timeout=400, env=environment(tmp_path), check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ def test_the_demo_passes(tmp_path: Path) -> None:
         assert "Traceback" not in done.stdout + done.stderr
         assert done.stderr == ""
         assert children_of(tmp_path) == []
-        assert not [path for path in tmp_path.iterdir() if path.name.startswith("penstock-demo-")]
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith("headrace-demo-")]
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert demo.returncode == 130, said
     assert "interrupted; everything is ended and removed" in said
     assert children_of(tmp_path) == []
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("penstock-demo-")]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("headrace-demo-")]

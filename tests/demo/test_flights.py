@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.demo.flights import FlightYear, load_year
+from headrace.cli.demo.flights import FlightYear, load_year
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.demo.flights import FlightDay, FlightYear
-from penstock.cli.demo.play import Play
-from penstock.errors import BrokerError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.demo.flights import FlightDay, FlightYear
+from headrace.cli.demo.play import Play
+from headrace.errors import BrokerError
 
 DAYS = tuple(
     FlightDay(

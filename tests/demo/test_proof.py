@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.demo.flights import Departures, FlightYear
-from penstock.cli.demo.proof import figures, kept_guarantee, shortfalls
-from penstock.cli.verdict_report import ending, sink_lines
-from penstock.spark.verdict import SinkVerdict, Verdict
+from headrace.cli.demo.flights import Departures, FlightYear
+from headrace.cli.demo.proof import figures, kept_guarantee, shortfalls
+from headrace.cli.verdict_report import ending, sink_lines
+from headrace.spark.verdict import SinkVerdict, Verdict
 
 YEAR = FlightYear(days=(), by_origin={"JFK": Departures(flights=12, departed=10, delay_minutes=25.0)}, by_carrier={})
 

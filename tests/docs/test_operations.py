@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.configuration import BROKER_SETTINGS
-from penstock.client.client_settings import CLIENT_SETTINGS
+from headrace.broker.configuration import BROKER_SETTINGS
+from headrace.client.client_settings import CLIENT_SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -17,7 +17,7 @@ QUOTED = re.findall(r"`([^`\n]+)`", PAGE)
 
 def test_metrics_of_the_page_are_those_that_are_served() -> None:
     known = (ROOT / "docs" / "metrics.md").read_text()
-    named = {name for text in QUOTED for name in re.findall(r"\b(?:penstock|kafka|process)_[A-Za-z0-9_]+", text)}
+    named = {name for text in QUOTED for name in re.findall(r"\b(?:headrace|kafka|process)_[A-Za-z0-9_]+", text)}
     assert len(named) > 15
     assert (
         sorted(name for name in named if name not in known and name.replace("kafka_network_", "…_") not in known) == []
@@ -26,7 +26,7 @@ def test_metrics_of_the_page_are_those_that_are_served() -> None:
 
 def test_settings_of_the_page_are_settings() -> None:
     prefixes = (
-        "penstock.",
+        "headrace.",
         "transaction.",
         "max.poll",
         "state.cleanup",
@@ -40,7 +40,7 @@ def test_settings_of_the_page_are_settings() -> None:
 
 
 def test_error_codes_of_the_page_have_a_page() -> None:
-    pages = {path.stem for path in (ROOT / "src/penstock/cli/errors").glob("*.md")}
+    pages = {path.stem for path in (ROOT / "src/headrace/cli/errors").glob("*.md")}
     for code in (
         "not-authorized",
         "sink-failed",

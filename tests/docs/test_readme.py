@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock import EmbeddedBroker
+from headrace import EmbeddedBroker
 
 ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def penstock(*arguments: str, cwd: Path, bootstrap: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PENSTOCK_BOOTSTRAP_SERVERS": bootstrap}
+def headrace(*arguments: str, cwd: Path, bootstrap: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HEADRACE_BOOTSTRAP_SERVERS": bootstrap}
     return subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *arguments],
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -37,14 +37,14 @@ def test_the_readme_program_runs_and_verifies(tmp_path: Path) -> None:
     flights = [{"origin": origin, "dep_delay": delay} for origin in ("JFK", "EWR") for delay in (None, 2.0, 4.0, 9.5)]
     with EmbeddedBroker(topics={"flights": 4}) as broker:
         broker.produce("flights", [json.dumps(flight).encode() for flight in flights])
-        ran = penstock("run", "flights.py", "--until", "caught-up", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
+        ran = headrace("run", "flights.py", "--until", "caught-up", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
         assert ran.returncode == 0, ran.stderr
         newest = {record.key: json.loads(record.value or b"{}") for record in broker.records("origin-delays")}
         assert newest == {
             b"JFK": {"origin": "JFK", "flights": 3, "mean_delay": 5.2},
             b"EWR": {"origin": "EWR", "flights": 3, "mean_delay": 5.2},
         }
-        verified = penstock("verify", "flights.py", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
+        verified = headrace("verify", "flights.py", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
         assert verified.returncode == 0, verified.stdout + verified.stderr
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.durability import requests as r
 
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["Access", "FoundAccess", "found_access"]
 

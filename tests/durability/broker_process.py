@@ -15,8 +15,8 @@ __all__ = ["StatedBroker"]
 PATIENCE_SECONDS = 60
 PROGRAM = """
 import asyncio, sys
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.server import run_broker
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.server import run_broker
 
 def ready(server):
     print(server.port, flush=True)

@@ -44,9 +44,9 @@ from tests.durability.forked_broker import ForkedBroker
 from tests.durability.transactions import Transactions
 from tests.durability.wire import WireClient
 
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 SETTINGS: dict[str, object] = {
     "log.segment.bytes": 60_000,
@@ -409,7 +409,7 @@ def main() -> int:
     parser.add_argument("--slower", type=float, default=1.0, help="lives so many times as long (a busy machine)")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    directory = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    directory = Path(tempfile.mkdtemp(prefix="headrace-crash-"))
     began = time.monotonic()
     try:
         run = crash(arguments.cycles, seed=arguments.seed, directory=directory, slower=arguments.slower)

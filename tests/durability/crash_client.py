@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.durability.wire import WireClient
 
-from penstock.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tests.durability.crash import Crash

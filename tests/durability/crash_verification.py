@@ -11,10 +11,10 @@ from tests.durability.crash_client import Violation
 from tests.durability.transactions import visible_records
 from tests.durability.wire import WireClient
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import iter_batch_headers
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import iter_batch_headers
 
 if TYPE_CHECKING:
     from tests.durability.crash import Crash

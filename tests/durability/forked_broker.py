@@ -20,15 +20,15 @@ __all__ = ["ForkedBroker"]
 PATIENCE_SECONDS = 60
 NURSERY = """
 import importlib, json, os, signal, sys
-from penstock.broker.api_table import SERVED
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.server import Server, event_loop, run_broker
-from penstock.broker.loaded_later import load_rules
-from penstock.protocol import messages
+from headrace.broker.api_table import SERVED
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.server import Server, event_loop, run_broker
+from headrace.broker.loaded_later import load_rules
+from headrace.protocol import messages
 
 load_rules()
 for stem in SERVED.values():
-    importlib.import_module(f"penstock.broker.handlers.{stem}")
+    importlib.import_module(f"headrace.broker.handlers.{stem}")
 for name in messages.__all__:
     getattr(messages, name)
 

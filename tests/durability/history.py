@@ -30,11 +30,11 @@ from tests.durability.simulated_broker import SimulatedBroker, Wire
 from tests.durability.transactions import PARTITIONS, Transactions, visible_records
 from tests.storage.faulty_file_system import NOTHING_FAILS, error
 
-from penstock.coordinator.transactions.hanging import fate_of_open
-from penstock.errors import PenstockError
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from headrace.coordinator.transactions.hanging import fate_of_open
+from headrace.errors import HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 
 __all__ = ["History", "Violation"]
 
@@ -122,7 +122,7 @@ class History:
 
     def _settings(self) -> dict[str, object]:
         return {
-            "penstock.flush.policy": self.policy,
+            "headrace.flush.policy": self.policy,
             "log.flush.interval.ms": 200,
             "log.segment.bytes": self.chance.choice((500, 2_000, 100_000)),
             "log.index.interval.bytes": self.chance.choice((0, 200, 4096)),
@@ -433,7 +433,7 @@ class History:
         self.broker.disk.failures = self.broker.disk.failures if self.chance.random() < 0.5 else NOTHING_FAILS
         try:
             self.broker.stop()
-        except (OSError, PenstockError):
+        except (OSError, HeadraceError):
             self.broker.kill()
         self.broker.disk.killed()
         return False
@@ -446,7 +446,7 @@ class History:
                 self.broker.disk.failures = DyingDisk(self.chance.randint(0, 12), once=False)
             try:
                 self.broker.start()
-            except (OSError, PenstockError) as failure:
+            except (OSError, HeadraceError) as failure:
                 if self.broker.disk.failures is NOTHING_FAILS and self.broker.disk.capacity_bytes is None:
                     raise Violation(f"the broker does not start: {failure}") from failure
                 self.broker.disk.capacity_bytes = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.protocol import messages as m
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.units import from_ms
 
 __all__ = [
     "allow",

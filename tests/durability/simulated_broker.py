@@ -1,6 +1,6 @@
 """A whole broker in one thread, on a disk that forgets and a clock that only moves when nothing else is to be done.
 
-The broker is `penstock.broker.server.Server` itself with every part it has; only the disk, the clocks, the threads
+The broker is `headrace.broker.server.Server` itself with every part it has; only the disk, the clocks, the threads
 (they run at once) and the socket are others. Requests and answers are bytes. What happens depends on the seed alone, so
 a history that fails can be told by its number.
 """
@@ -19,15 +19,15 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from penstock.broker import listener, server, service_opening
-from penstock.broker.configuration import BrokerConfiguration
-from penstock.broker.connection import ClientConnection
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.storage.log_directory import LogDirectory
+from headrace.broker import listener, server, service_opening
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.connection import ClientConnection
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.storage.log_directory import LogDirectory
 
-HOME = Path("/srv/penstock/data")
+HOME = Path("/srv/headrace/data")
 EPOCH_MS = 1_760_000_000_000
 
 
@@ -183,7 +183,7 @@ class SimulatedBroker:
             yield
 
     def start(self) -> None:
-        """Raises OSError and PenstockError as the broker does."""
+        """Raises OSError and HeadraceError as the broker does."""
         configuration = BrokerConfiguration.from_settings(HOME, settings=self._settings)
         with self._simulated():
             self.server = server.Server(configuration, clock=self)
@@ -213,7 +213,7 @@ class SimulatedBroker:
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def stop(self) -> None:
-        """Graceful. Raises OSError and PenstockError."""
+        """Graceful. Raises OSError and HeadraceError."""
         stopping, self.server = self.server, None
         try:
             self.loop.run_until_complete(stopping.stop())

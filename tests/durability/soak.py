@@ -31,7 +31,7 @@ from tests.durability.broker_process import StatedBroker
 from tests.durability.requests import streams_heartbeat
 from tests.durability.wire import WireClient
 
-from penstock.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import ApiKey
 
 LIMITS = {"rss_mb": (0.08, 12.0), "files": (0.1, 20.0), "threads": (0.1, 20.0), "tasks": (0.1, 20.0)}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -45,7 +45,7 @@ SETTINGS: dict[str, object] = {
     "offsets.topic.segment.bytes": 500_000,
     "offsets.topic.num.partitions": 5,
     "auto.create.topics.enable": False,  # a producer that remembers a deleted topic would bring it back
-    "penstock.flush.policy": "interval",
+    "headrace.flush.policy": "interval",
     "group.streams.initial.rebalance.delay.ms": 0,
     "group.streams.assignment.interval.ms": 0,
 }
@@ -337,7 +337,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--interval-seconds", type=float, default=10)
     arguments = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
+    directory = Path(tempfile.mkdtemp(prefix="headrace-soak-"))
     try:
         samples, failures = soak(
             arguments.minutes, interval_seconds=arguments.interval_seconds, directory=directory / "data"

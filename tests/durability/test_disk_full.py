@@ -11,19 +11,19 @@ import pytest
 from tests.durability import requests as r
 from tests.durability.simulated_broker import HOME, SimulatedBroker
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.errors import BrokerError
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from penstock.storage.errors import StorageFull
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.errors import BrokerError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from headrace.storage.errors import StorageFull
 
 
 class Asked:
     """A broker on a disk of which the tests say how much room it has."""
 
     def __init__(self, policy: str) -> None:
-        self.broker = SimulatedBroker({"penstock.flush.policy": policy, "log.flush.interval.ms": 200})
+        self.broker = SimulatedBroker({"headrace.flush.policy": policy, "log.flush.interval.ms": 200})
         self.broker.start()
         self.ask(ApiKey.CREATE_TOPICS, r.create_topic("t", 2))
         self.produce("before")
@@ -158,7 +158,7 @@ def test_a_real_full_disk(tmp_path: Path, policy: str) -> None:
     try:
         ballast = tmp_path / "ballast"
         ballast.write_bytes(bytes(500_000))
-        settings = {"penstock.flush.policy": policy}
+        settings = {"headrace.flush.policy": policy}
         written: list[bytes] = []
         with EmbeddedBroker({"t": 1}, data_dir=tmp_path / "data", config=settings) as broker:
             with pytest.raises(BrokerError, match=r"no room in .*t-0.* bytes free"):

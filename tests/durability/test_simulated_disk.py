@@ -19,9 +19,9 @@ FOUND = (46, 76, 137, 174, 193, 210, 273, 341, 370, 598, 909, 1167, 1361)
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
     """A disk that refuses is told of in the log, thousands of times."""
-    logging.getLogger("penstock").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("headrace").setLevel(logging.CRITICAL + 1)
     yield  # type: ignore[misc]
-    logging.getLogger("penstock").setLevel(logging.NOTSET)
+    logging.getLogger("headrace").setLevel(logging.NOTSET)
 
 
 def play(seed: int) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 from kio.static.primitive import i16
 from tests.durability import requests as r
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from headrace.protocol.units import from_ms
 
 __all__ = ["PARTITIONS", "Transactions", "visible_records"]
 

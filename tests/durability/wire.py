@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["WireClient"]
 

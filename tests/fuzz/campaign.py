@@ -24,16 +24,16 @@ from typing import Any, Self
 
 from tests.fuzz.requests import Frame, RequestFuzzer
 
-from penstock.broker.api_table import SERVED
-from penstock.broker.cluster_metadata import TopicDescription
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.partition_logs import LogView
-from penstock.broker.services import Services
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.wire_errors import MalformedResponse
+from headrace.broker.api_table import SERVED
+from headrace.broker.cluster_metadata import TopicDescription
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.partition_logs import LogView
+from headrace.broker.services import Services
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.wire_errors import MalformedResponse
 
 __all__ = ["Campaign", "Finding", "frame_from_hex"]
 

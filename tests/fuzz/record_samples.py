@@ -8,8 +8,8 @@ import time
 
 from google_crc32c import value as crc32c
 
-from penstock.protocol.compression import CODECS
-from penstock.protocol.record_batches import PlainRecord, control_batch, encode_batch
+from headrace.protocol.compression import CODECS
+from headrace.protocol.record_batches import PlainRecord, control_batch, encode_batch
 
 __all__ = ["hostile_batches"]
 

@@ -22,9 +22,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from tests.fuzz.record_samples import hostile_batches
 
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.version_bridge import message_class
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.version_bridge import message_class
 
 __all__ = ["Frame", "Pools", "RequestFuzzer"]
 

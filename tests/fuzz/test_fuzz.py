@@ -37,9 +37,9 @@ def test_what_was_found_once_stays_mended() -> None:
 
 @pytest.mark.slow
 def test_a_minute_of_strangers() -> None:
-    """A new seed each time, told when it finds something: PENSTOCK_FUZZ_SEED repeats it."""
-    seed = int(os.environ.get("PENSTOCK_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
+    """A new seed each time, told when it finds something: HEADRACE_FUZZ_SEED repeats it."""
+    seed = int(os.environ.get("HEADRACE_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
     with Campaign(seed) as campaign:
         outcome = campaign.run(MINUTE_S)
-    assert [str(finding) for finding in outcome.findings] == [], f"PENSTOCK_FUZZ_SEED={seed}"
+    assert [str(finding) for finding in outcome.findings] == [], f"HEADRACE_FUZZ_SEED={seed}"
     assert outcome.answered > outcome.frames / 4

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.fuzz.record_samples import hostile_batches
 
-from penstock.protocol.arrow_batches import decode_to_arrow
-from penstock.protocol.raw_records import raw_records
-from penstock.protocol.record_batches import CorruptBatch, decode_records, iter_batch_headers
-from penstock.storage.errors import StorageError
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.arrow_batches import decode_to_arrow
+from headrace.protocol.raw_records import raw_records
+from headrace.protocol.record_batches import CorruptBatch, decode_records, iter_batch_headers
+from headrace.storage.errors import StorageError
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 SEEDS = range(400)
 MOST_BYTES = 1 << 20

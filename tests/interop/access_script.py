@@ -18,12 +18,12 @@ from kio.static.primitive import i8, i16, i32, i64
 from tests.broker.conftest import WireClient
 from tests.interop.led_topics import wait_until_led
 
-from penstock.broker.security.acls import Operation, ResourceType
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.units import from_ms
+from headrace.broker.security.acls import Operation, ResourceType
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.units import from_ms
 
 __all__ = ["ROWS", "AccessScript", "Row"]
 
@@ -220,7 +220,7 @@ def _made(api: Api, **fields: Any) -> Callable[[AccessScript], Any]:
 
 
 def make(api: Api, fields: dict[str, Any]) -> Any:
-    from penstock.protocol.version_bridge import newest_class
+    from headrace.protocol.version_bridge import newest_class
 
     return _message(newest_class(api, "request"), fields)
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 
 from tests.interop.kafka_tools import CONSUMER_GROUPS, STREAMS_GROUPS, Told, ToolServer
 
-from penstock.client.admin import Admin
-from penstock.client.plain_records import PlainRecord, produce
+from headrace.client.admin import Admin
+from headrace.client.plain_records import PlainRecord, produce
 
-__all__ = ["Cluster", "Penstock", "fill", "positions", "rows", "set_back"]
+__all__ = ["Cluster", "Headrace", "fill", "positions", "rows", "set_back"]
 
 TOOLS = {"streams-groups": STREAMS_GROUPS, "consumer-groups": CONSUMER_GROUPS}
 AT_MS = 1_700_000_000_000
 EXCEPTION = re.compile(r"(?:java|org)\.[\w.]+(?:Exception|Error): ")
-Penstock = Callable[..., Told]
+Headrace = Callable[..., Told]
 
 
 class Cluster:
@@ -27,15 +27,15 @@ class Cluster:
 
     command = "streams-groups"  # the one that `same` compares
 
-    def __init__(self, name: str, servers: str, tools: ToolServer, penstock: Penstock) -> None:
-        self.name, self.servers, self._tools, self._penstock = name, servers, tools, penstock
+    def __init__(self, name: str, servers: str, tools: ToolServer, headrace: Headrace) -> None:
+        self.name, self.servers, self._tools, self._headrace = name, servers, tools, headrace
         self.admin = Admin(servers)
 
     def theirs(self, tool: str, *arguments: str) -> Told:
         return self._tools.run(tool, "--bootstrap-server", self.servers, *arguments)
 
     def ours(self, command: str, *arguments: str) -> Told:
-        return self._penstock(command, *arguments, "--bootstrap-server", self.servers)
+        return self._headrace(command, *arguments, "--bootstrap-server", self.servers)
 
     def same(self, *arguments: str, before: Callable[[], object] = lambda: None) -> str:
         """Runs both tools with these arguments, and tells what both printed."""

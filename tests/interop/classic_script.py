@@ -13,10 +13,10 @@ from typing import Any
 from tests.interop.heartbeat_script import Recording, Script, eventually
 from tests.interop.heartbeat_words import Connection
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import kafka_name
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import kafka_name
+from headrace.protocol.units import from_ms
 
 __all__ = ["RANGE", "ClassicScript", "subscription"]
 

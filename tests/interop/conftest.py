@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.both_tools import Cluster, Penstock
+from tests.interop.both_tools import Cluster, Headrace
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, java, kafka_jars
 from tests.interop.kafka_tools import Told, ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.main import run
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.main import run
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +50,8 @@ def our_broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Penstock:
-    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Headrace:
+    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
 
     def command(*arguments: str) -> Told:
         capfd.readouterr()
@@ -64,12 +64,12 @@ def penstock(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(params=["ours", "kafka"])
 def cluster(
-    request: pytest.FixtureRequest, our_broker: EmbeddedBroker, tools: ToolServer, penstock: Penstock
+    request: pytest.FixtureRequest, our_broker: EmbeddedBroker, tools: ToolServer, headrace: Headrace
 ) -> Iterator[Cluster]:
     servers = our_broker.bootstrap_servers
     if request.param == "kafka":
         kafka: KafkaBroker = request.getfixturevalue("kafka")
         servers = kafka.bootstrap_servers
-    made = Cluster(request.param, servers, tools, penstock)
+    made = Cluster(request.param, servers, tools, headrace)
     yield made
     made.admin.close()

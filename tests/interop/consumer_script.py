@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.interop.heartbeat_script import Script, eventually
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode, kafka_name
-from penstock.protocol.units import from_ms, to_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.units import from_ms, to_ms
 
 __all__ = ["MINE", "SCENARIOS", "ConsumerScenario", "ConsumerScript", "scenario"]
 

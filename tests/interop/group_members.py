@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.client.admin import Admin
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.streams_member import StreamsMember
+from headrace.client.admin import Admin
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.streams_member import StreamsMember
 
 __all__ = ["Worker", "is_settled", "members", "topology", "wait_for"]
 

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
 
 Tasks = Mapping[str, Iterable[int]]
 PATIENCE_S = 60.0

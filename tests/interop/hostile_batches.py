@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.compression import compress
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import iter_batch_headers, records_of_batch
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.compression import compress
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import iter_batch_headers, records_of_batch
+from headrace.protocol.units import from_ms
 
 __all__ = ["CASES", "TOPICS", "Case", "answer"]
 

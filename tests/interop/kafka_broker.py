@@ -93,7 +93,7 @@ class KafkaBroker:
         """
         self.version = version
         self._stays = directory is not None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
         self.directory.mkdir(exist_ok=True)
         self.log_directory = self.directory / "data"
         self.port, controller = free_ports(2)

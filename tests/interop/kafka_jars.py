@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.spark.class_archive import SILENT
+from headrace.spark.class_archive import SILENT
 
 __all__ = [
     "OLD_STREAMS",
@@ -113,7 +113,7 @@ def compiled(sources: Path) -> Path:
 def class_archive(version: str, train: Callable[[list[str]], None]) -> list[str]:
     """What a JVM with these jars as its class path is told, so that it has less to do at its start.
 
-    `train` runs one to its end with the options it gets, once: its classes are kept (as `penstock prepare` does).
+    `train` runs one to its end with the options it gets, once: its classes are kept (as `headrace prepare` does).
     """
 
     def make(target: Path) -> None:
@@ -138,7 +138,7 @@ def _made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _compile(files: list[Path], libraries: Path, compiler: Path, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="penstock-classes-", dir=JARS) as scratch:
+    with tempfile.TemporaryDirectory(prefix="headrace-classes-", dir=JARS) as scratch:
         classes = Path(scratch) / "classes"
         command = [java(), "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main"]
         command += ["-17", "-proc:none", "-failOnWarning", "-classpath", ":".join(map(str, libraries.glob("*.jar")))]
@@ -156,7 +156,7 @@ def _download(version: str, target: Path) -> None:
             f"{_named(version)} is fetched with Maven, and there is no mvn in PATH. "
             f"Install Maven, or put its jars into {target}."
         )
-    with tempfile.TemporaryDirectory(prefix="penstock-jars-", dir=JARS) as scratch:
+    with tempfile.TemporaryDirectory(prefix="headrace-jars-", dir=JARS) as scratch:
         (Path(scratch) / "pom.xml").write_text(_pom(version))
         jars = Path(scratch) / "jars"
         command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
@@ -179,7 +179,7 @@ def _pom(version: str) -> str:
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        f"<groupId>penstock.interop</groupId><artifactId>kafka-jars</artifactId><version>{version}</version>"
+        f"<groupId>headrace.interop</groupId><artifactId>kafka-jars</artifactId><version>{version}</version>"
         f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
     )
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from tests.broker.conftest import WireClient
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 __all__ = ["wait_until_led"]
 

@@ -12,11 +12,11 @@ from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 from tests.interop.transaction_script import Producer, TransactionScript
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.batch_headers import assign_producer
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.batch_headers import assign_producer
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.units import from_ms
 
 __all__ = ["MarkerScript", "marker_steps"]
 

@@ -7,10 +7,10 @@ import uuid
 from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.interop.foreign_consumers import FOREIGN
 
-from penstock.client.admin import Admin
-from penstock.client.group_offsets import fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 
 __all__ = ["mixed_group"]
 
@@ -21,7 +21,7 @@ def mixed_group(servers: str, client_name: str, *, protocol: str, strategy: str)
     """The foreign member joins first and leads; ours joins, takes over when it leaves, leads when it comes again."""
     stem = uuid.uuid4().hex[:8]
     topic, group = f"mixed-{stem}", f"group-{stem}"
-    with NetworkClient(servers, client_id="penstock-mixed") as client:
+    with NetworkClient(servers, client_id="headrace-mixed") as client:
         Admin(client).create_topics({topic: PARTITIONS})
         client.leaders((topic, number) for number in range(PARTITIONS))
         fetch_offsets(client, group, [(topic, 0)])  # a new broker makes its offsets topic before others come

@@ -13,9 +13,9 @@ from tests.interop.classic_script import ClassicScript
 from tests.interop.consumer_script import ConsumerScript
 from tests.interop.heartbeat_script import eventually
 
-from penstock.assignors.assignor import Assignment, Subscription
-from penstock.assignors.consumer_protocol import encode_assignment, encode_subscription
-from penstock.protocol.error_codes import kafka_name
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
+from headrace.protocol.error_codes import kafka_name
 
 __all__ = ["MIGRATION_SCENARIOS", "MigrationScenario", "MixedScript", "migration_scenario"]
 

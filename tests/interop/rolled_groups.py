@@ -12,15 +12,15 @@ from typing import Any, Self
 from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 
-from penstock.client.admin import Admin
-from penstock.client.group_offsets import fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 
 __all__ = ["OURS", "rolled_group"]
 
 PARTITIONS = 6
-OURS = "penstock"
+OURS = "headrace"
 Running = RunningConsumer | ForeignConsumer
 
 
@@ -31,7 +31,7 @@ def rolled_group(
     stem = uuid.uuid4().hex[:8]
     topic, group = f"rolled-{stem}", f"group-{stem}"
     every = {(topic, number) for number in range(PARTITIONS)}
-    with NetworkClient(servers, client_id="penstock-rolled") as client, contextlib.ExitStack() as running:
+    with NetworkClient(servers, client_id="headrace-rolled") as client, contextlib.ExitStack() as running:
         Admin(client).create_topics({topic: PARTITIONS})
         client.leaders((topic, number) for number in range(PARTITIONS))
         fetch_offsets(client, group, [(topic, 0)])  # a new broker makes its offsets topic before others come
@@ -110,7 +110,7 @@ class Writer:
         return self._ends
 
     def _run(self) -> None:
-        with NetworkClient(self._servers, client_id="penstock-writer") as client:
+        with NetworkClient(self._servers, client_id="headrace-writer") as client:
             while not self._stop.wait(0.02):
                 for number in range(PARTITIONS):
                     produce(client, self._topic, [PlainRecord(value=b"v")] * 3, partition=number)

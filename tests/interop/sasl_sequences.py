@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import decode_response, encode_request
-from penstock.protocol.sasl.plain import plain_message
-from penstock.protocol.sasl.scram import MECHANISMS, ScramClient
-from penstock.protocol.units import to_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.sasl.plain import plain_message
+from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
+from headrace.protocol.units import to_ms
 
 __all__ = ["SEQUENCES", "Conversation"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kio.static.primitive import i8, i32
 
-from penstock.client.network_client import NetworkClient
-from penstock.protocol import messages as m
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
 
 __all__ = ["ALTERATIONS", "DESCRIPTIONS", "altered", "described"]
 

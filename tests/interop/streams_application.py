@@ -175,4 +175,4 @@ def _java_command(main_class: str, libraries: str) -> list[str]:
     classpath = f"{kafka_jars(libraries)}/*:{compiled(SOURCES)}"  # an archive is for what comes first
     options = ["-Xmx256m", *JVM_OF_SECONDS, *(archived(libraries) if libraries == TOOLS_VERSION else ())]
     options += [f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.properties'}"]
-    return [java(), *options, "-cp", classpath, f"penstock.interop.{main_class}"]
+    return [java(), *options, "-cp", classpath, f"headrace.interop.{main_class}"]

@@ -1,6 +1,6 @@
 """What else happens to a Kafka Streams application: each incident has an application, a group and topics of its own.
 
-Longer than the story of `streams_steps`; run when PENSTOCK_LONG is set (docs/kafka-streams.md).
+Longer than the story of `streams_steps`; run when HEADRACE_LONG is set (docs/kafka-streams.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, 
 from tests.interop.streams_steps import how_it_ended
 from tests.spark.application.processes import until
 
-from penstock.client.admin_results import StreamsGroupDescription
+from headrace.client.admin_results import StreamsGroupDescription
 
 __all__ = ["INCIDENTS"]
 

@@ -19,9 +19,9 @@ from tests.interop.streams_application import AdminShell, WordCount
 from tests.interop.streams_words import GroupWatch, Words, task_names
 from tests.spark.application.processes import caught_up, until
 
-from penstock.client.admin import Admin
-from penstock.client.admin_results import StreamsGroupDescription
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.admin_results import StreamsGroupDescription
+from headrace.errors import HeadraceError
 
 __all__ = [
     "PARTITIONS",
@@ -100,7 +100,7 @@ class Scenario:
         for step in steps:
             try:
                 table[step.__name__] = step(self)
-            except (AssertionError, PenstockError) as error:
+            except (AssertionError, HeadraceError) as error:
                 raise AssertionError(f"{step.__name__}: {error}") from error
         return table
 

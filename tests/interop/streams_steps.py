@@ -10,8 +10,8 @@ from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, 
 from tests.interop.streams_words import GroupWatch
 from tests.spark.application.processes import until
 
-from penstock.client.admin import Admin
-from penstock.client.admin_results import StreamsGroupDescription
+from headrace.client.admin import Admin
+from headrace.client.admin_results import StreamsGroupDescription
 
 __all__ = ["STEPS"]
 

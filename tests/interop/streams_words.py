@@ -14,9 +14,9 @@ from typing import Any, Self
 import confluent_kafka
 from tests.spark.application.processes import records_of
 
-from penstock.client.admin import Admin
-from penstock.client.admin_results import StreamsGroupDescription, StreamsMemberAssignment
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.admin_results import StreamsGroupDescription, StreamsMemberAssignment
+from headrace.errors import HeadraceError
 
 __all__ = ["GroupWatch", "Words", "task_names"]
 
@@ -97,7 +97,7 @@ class GroupWatch:
         while not self._over.wait(0.05):
             try:
                 found = self._admin.describe_streams_groups([self._group_id])[self._group_id]
-            except PenstockError:
+            except HeadraceError:
                 self.latest = None
                 continue
             self.latest = found

@@ -11,9 +11,9 @@ import pytest
 from tests.interop.access_script import ROWS, AccessScript
 from tests.interop.kafka_broker import KafkaBroker, free_ports
 
-from penstock.broker.api_table import SERVED
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol.api_keys import ApiKey
+from headrace.broker.api_table import SERVED
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol.api_keys import ApiKey
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

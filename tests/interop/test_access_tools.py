@@ -1,14 +1,14 @@
-"""kafka-acls and kafka-configs (quotas) of 4.3.1 against our broker; `penstock acls` prints the same about the same."""
+"""kafka-acls and kafka-configs (quotas) of 4.3.1 against our broker; `headrace acls` prints the same about the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.cli.command_lines import penstock_process
+from tests.cli.command_lines import headrace_process
 from tests.interop.kafka_tools import ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -57,17 +57,17 @@ def test_both_tools_say_and_do_the_same(tools: ToolServer, broker: EmbeddedBroke
     for added in ADDED:
         theirs = tools.run(ACLS, *at, "--add", *added)
         assert theirs.code == 0, theirs.err
-        ours = penstock_process("acls", *at, "--add", *added)
+        ours = headrace_process("acls", *at, "--add", *added)
         assert lines(ours.out) == lines(theirs.out), added
     for listed in LISTED:
         theirs = tools.run(ACLS, *at, "--list", *listed)
-        ours = penstock_process("acls", *at, "--list", *listed)
+        ours = headrace_process("acls", *at, "--list", *listed)
         assert lines(theirs.out)
         assert lines(ours.out) == lines(theirs.out), listed
     before = lines(tools.run(ACLS, *at, "--list").out)
     theirs = tools.run(ACLS, *at, "--remove", "--force", *REMOVED[0])
     assert theirs.code == 0, theirs.err
-    ours = penstock_process("acls", *at, "--remove", "--force", *REMOVED[1])
+    ours = headrace_process("acls", *at, "--remove", "--force", *REMOVED[1])
     assert ours.code == 0, ours.err
     after = lines(tools.run(ACLS, *at, "--list").out)
     assert len(after) < len(before)
@@ -127,12 +127,12 @@ def test_quotas_by_both_tools(tools: ToolServer) -> None:
         for changed in QUOTAS:
             done = tools.run(CONFIGS, "--bootstrap-server", theirs.bootstrap_servers, "--alter", *changed)
             assert done.code == 0, done.err
-            did = penstock_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--alter", *changed)
+            did = headrace_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--alter", *changed)
             assert (did.code, lines(did.out)) == (0, lines(done.out)), did.err
         for asked in ASKED:
             told = [
                 lines(tools.run(CONFIGS, "--bootstrap-server", broker.bootstrap_servers, "--describe", *asked).out)
                 for broker in (theirs, ours)
             ]
-            ours_tells = penstock_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--describe", *asked)
+            ours_tells = headrace_process("configs", "--bootstrap-server", ours.bootstrap_servers, "--describe", *asked)
             assert told[0] == told[1] == lines(ours_tells.out), (asked, ours_tells.err)

@@ -24,13 +24,13 @@ from tests.client.static_members_script import (
 from tests.interop.kafka_broker import KafkaBroker
 from tests.spark.application.processes import Application, flight, newest, send_flights
 
-from penstock.client.admin import Admin
-from penstock.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
-from penstock.client.membership.events import Assigned, InstanceIdTaken
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.supported_versions import VersionRange
+from headrace.client.admin import Admin
+from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
+from headrace.client.membership.events import Assigned, InstanceIdTaken
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import VersionRange
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -11,9 +11,9 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
 
 pytestmark = pytest.mark.interop
 

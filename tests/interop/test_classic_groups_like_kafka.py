@@ -17,7 +17,7 @@ from tests.interop.heartbeat_script import Recording
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_heartbeats_like_kafka import Intended, assert_same_but_for
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

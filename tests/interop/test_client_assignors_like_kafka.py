@@ -13,9 +13,9 @@ import pytest
 from tests.assignors.group_play import Given, Tally, our_divide, play
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
-from penstock.assignors.assignor import Assignment, Subscription, TopicPartition
-from penstock.assignors.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
-from penstock.assignors.sticky_assignors import (
+from headrace.assignors.assignor import Assignment, Subscription, TopicPartition
+from headrace.assignors.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
+from headrace.assignors.sticky_assignors import (
     CooperativeStickyAssignor,
     StickyAssignor,
     decode_sticky_user_data,

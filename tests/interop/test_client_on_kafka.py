@@ -12,12 +12,12 @@ import pytest
 from tests.client.moving_tasks_script import move_tasks_around
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.client.admin import Admin
-from penstock.client.fetcher import Fetcher
-from penstock.client.group_offsets import commit_offsets, fetch_offsets
-from penstock.client.guardian_link import GuardianLink, GuardianSettings
-from penstock.client.membership.endpoints import Endpoint
-from penstock.client.membership.events import (
+from headrace.client.admin import Admin
+from headrace.client.fetcher import Fetcher
+from headrace.client.group_offsets import commit_offsets, fetch_offsets
+from headrace.client.guardian_link import GuardianLink, GuardianSettings
+from headrace.client.membership.endpoints import Endpoint
+from headrace.client.membership.events import (
     Assigned,
     AssignmentChanged,
     Fatal,
@@ -27,15 +27,15 @@ from penstock.client.membership.events import (
     ShutdownRequested,
     TargetSeen,
 )
-from penstock.client.membership.topology import InternalTopic, Subtopology, Topology
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, consume, produce
-from penstock.client.producer import Producer
-from penstock.client.streams_member import StreamsMember
-from penstock.errors import BrokerError, Fenced
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.partitioner import partition_for_key
-from penstock.protocol.supported_versions import SUPPORTED
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, consume, produce
+from headrace.client.producer import Producer
+from headrace.client.streams_member import StreamsMember
+from headrace.errors import BrokerError, Fenced
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.partitioner import partition_for_key
+from headrace.protocol.supported_versions import SUPPORTED
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -45,7 +45,7 @@ PATIENCE_S = 40
 
 @pytest.fixture
 def client(kafka: KafkaBroker) -> Iterator[NetworkClient]:
-    with NetworkClient(kafka.bootstrap_servers, client_id="penstock-interop") as connected:
+    with NetworkClient(kafka.bootstrap_servers, client_id="headrace-interop") as connected:
         yield connected
 
 

@@ -1,6 +1,6 @@
 """kill -9 at the most telling points of the commit path, on Apache Kafka 4.3.1 and 4.4.0: as on our broker.
 
-Behind PENSTOCK_LONG=1: two to four minutes for each version.
+Behind HEADRACE_LONG=1: two to four minutes for each version.
 """
 
 from __future__ import annotations

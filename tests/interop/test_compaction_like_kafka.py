@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 
-from penstock.protocol.raw_records import raw_records
-from penstock.protocol.record_batches import iter_batch_headers
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.raw_records import raw_records
+from headrace.protocol.record_batches import iter_batch_headers
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 

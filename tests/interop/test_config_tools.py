@@ -16,8 +16,8 @@ from tests.broker.setting_requests import BROKER_SETTINGS, answers, golden
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.cli.main import run
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.main import run
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -99,7 +99,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def penstock(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def headrace(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     def command(*arguments: str) -> tuple[int, str]:
         capfd.readouterr()
         code = run(arguments)
@@ -116,28 +116,28 @@ def alike(ours: tuple[int, str] | None, told: Any) -> bool:
 
 
 def test_both_tools_say_the_same_and_see_each_others_changes(
-    servers: str, tools: ToolServer, penstock: Callable[..., tuple[int, str]]
+    servers: str, tools: ToolServer, headrace: Callable[..., tuple[int, str]]
 ) -> None:
     at = ("--bootstrap-server", servers)
     for line in SCRIPT:
         who, command, *arguments = line.split()
-        ours = penstock(command, *arguments, *at) if who != "theirs" else None
+        ours = headrace(command, *arguments, *at) if who != "theirs" else None
         told = tools.run(TOOLS[command], *at, *arguments) if who != "ours" else None
         if who == "both" and told is not None:
             deadline = time.monotonic() + 20
             while not alike(ours, told) and time.monotonic() < deadline:  # the broker follows its controller
-                ours, told = penstock(command, *arguments, *at), tools.run(TOOLS[command], *at, *arguments)
+                ours, told = headrace(command, *arguments, *at), tools.run(TOOLS[command], *at, *arguments)
             assert alike(ours, told), (line, ours, told)
         else:
             code = ours[0] if ours is not None else told.code if told is not None else None
             assert code == 0, (line, ours, told)
 
 
-def test_both_tools_refuse_the_same(servers: str, tools: ToolServer, penstock: Callable[..., tuple[int, str]]) -> None:
+def test_both_tools_refuse_the_same(servers: str, tools: ToolServer, headrace: Callable[..., tuple[int, str]]) -> None:
     at = ("--bootstrap-server", servers)
     for line in REFUSED:
         command, *arguments = line.split()
-        code, out = penstock(command, *arguments, *at)
+        code, out = headrace(command, *arguments, *at)
         assert (code in (1, 2), out) == (True, ""), line
         told = tools.run(TOOLS[command], *at, *arguments)
         assert (told.code, told.out) == (1, ""), line

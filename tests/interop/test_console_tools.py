@@ -15,9 +15,9 @@ import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import TOPICS, ToolServer
-from tests.spark.application.processes import BrokerProcess, penstock, records_of
+from tests.spark.application.processes import BrokerProcess, headrace, records_of
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ class Cluster:
         return told(out.out)
 
     def ours(self, *arguments: str, input: bytes | None = None) -> list[str]:
-        out = penstock(*arguments, "--bootstrap-server", self.servers, input=input)
+        out = headrace(*arguments, "--bootstrap-server", self.servers, input=input)
         assert out.returncode == 0, out.stderr.decode()
         return told(out.stdout.decode())
 
@@ -148,7 +148,7 @@ def test_our_tools_name_what_is_missing(cluster: Cluster, tmp_path: Path) -> Non
         (["streams-groups", "--describe", "--group", "nobody"], "group-missing"),
         (["console-consumer", "--topic", "flihgts-that-never-were", "--from-beginning"], "topic-missing"),
     ):
-        out = penstock(*arguments, "--bootstrap-server", cluster.servers)
+        out = headrace(*arguments, "--bootstrap-server", cluster.servers)
         assert out.returncode == 1, out
         assert out.stdout == b""
         assert out.stderr.decode().startswith(f"error[{code}]: ")

@@ -12,7 +12,7 @@ from tests.client.running_consumers import RunningConsumer, wait_until
 from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
 from tests.interop.kafka_tools import CONSUMER_GROUPS
 
-from penstock.client.admin_results import CommittedOffset
+from headrace.client.admin_results import CommittedOffset
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

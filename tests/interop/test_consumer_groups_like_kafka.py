@@ -18,7 +18,7 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_heartbeats_like_kafka import BROKER_SETTINGS as OF_STREAMS
 from tests.interop.test_heartbeats_like_kafka import Intended, assert_same_but_for
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 from tests.interop.kafka_jars import TOOLS_VERSION, kafka_jars
 
-from penstock.client.consumer.consumer_metrics import ConsumerMetrics
-from penstock.client.consumer.consumer_types import TopicPartition
+from headrace.client.consumer.consumer_metrics import ConsumerMetrics
+from headrace.client.consumer.consumer_types import TopicPartition
 
 pytestmark = pytest.mark.interop
 

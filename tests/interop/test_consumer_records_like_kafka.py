@@ -17,9 +17,9 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_consumer_groups_like_kafka import BROKER_SETTINGS
 from tests.interop.test_group_records_like_kafka import decoded_by_kafka, segments, words
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.coordinator.records.serde import decode, encode_key, encode_value
-from penstock.protocol.record_batches import decode_records
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.coordinator.records.serde import decode, encode_key, encode_value
+from headrace.protocol.record_batches import decode_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

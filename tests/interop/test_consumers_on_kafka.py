@@ -21,12 +21,12 @@ import pytest
 from tests.client.running_consumers import PATIENCE_S, RunningConsumer, wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.client.admin import Admin
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.membership.subscription import SubscriptionPattern
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
-from penstock.errors import BrokerError, Fenced, MaxPollExceeded
+from headrace.client.admin import Admin
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.membership.subscription import SubscriptionPattern
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
+from headrace.errors import BrokerError, Fenced, MaxPollExceeded
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ PROTOCOLS = ["consumer", "classic"]
 
 @pytest.fixture(scope="module")
 def client(kafka: KafkaBroker) -> Iterator[NetworkClient]:
-    with NetworkClient(kafka.bootstrap_servers, client_id="penstock-consumers") as connected:
+    with NetworkClient(kafka.bootstrap_servers, client_id="headrace-consumers") as connected:
         yield connected
 
 
@@ -57,7 +57,7 @@ def in_both_protocols(kafka: KafkaBroker, scenario: Callable[[str, NetworkClient
     """At the same time: they mostly wait for sessions to end. Each has a client of its own to set things up."""
 
     def play(protocol: str) -> None:
-        with NetworkClient(kafka.bootstrap_servers, client_id=f"penstock-{protocol}") as client:
+        with NetworkClient(kafka.bootstrap_servers, client_id=f"headrace-{protocol}") as client:
             scenario(protocol, client)
 
     with ThreadPoolExecutor(2) as pool:
@@ -318,7 +318,7 @@ def test_a_commit_of_what_is_lost_is_refused(
         found = reader.committed()
         assert [None if found[p] is None else found[p].offset for p in sorted(found)] == [3, 4, 5, None]
         identity = reader._core.identity
-        from penstock.client.group_offsets import commit_offsets
+        from headrace.client.group_offsets import commit_offsets
 
         with pytest.raises(Fenced):
             commit_offsets(

@@ -17,10 +17,10 @@ from tests.broker.conftest import WireClient
 from tests.durability.requests import streams_heartbeat
 from tests.interop.kafka_tools import Told, ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 

@@ -16,15 +16,15 @@ from tests.coordinator.test_group_migration import compacted
 from tests.interop.group_members import Worker, is_settled, wait_for
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.cli.main import run
-from penstock.client.admin import Admin
-from penstock.client.membership.events import Fatal
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.client.plain_records import PlainRecord, consume, produce
-from penstock.client.streams_member import StreamsMember
-from penstock.coordinator.errors import CorruptRecord
-from penstock.coordinator.partitions import partition_for_group
-from penstock.coordinator.records import serde
+from headrace.cli.main import run
+from headrace.client.admin import Admin
+from headrace.client.membership.events import Fatal
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.client.plain_records import PlainRecord, consume, produce
+from headrace.client.streams_member import StreamsMember
+from headrace.coordinator.errors import CorruptRecord
+from headrace.coordinator.partitions import partition_for_group
+from headrace.coordinator.records import serde
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -22,11 +22,11 @@ import pytest
 from tests.interop.heartbeat_script import ALL, Script
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.coordinator.partitions import partition_for_group
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records.serde import decode, encode_key, encode_value
-from penstock.protocol.record_batches import decode_records
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.coordinator.partitions import partition_for_group
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records.serde import decode, encode_key, encode_value
+from headrace.protocol.record_batches import decode_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

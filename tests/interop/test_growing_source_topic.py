@@ -18,8 +18,8 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.streams_application import WordCount
 from tests.spark.application.processes import until
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from tests.interop.heartbeat_scenarios import SCENARIOS, Scenario
 from tests.interop.heartbeat_script import Recording, Script, differences
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -24,7 +24,7 @@ from tests.interop.test_heartbeats_like_kafka import (
     played,
 )
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 HEARTBEAT_VERSION = 1

@@ -16,11 +16,11 @@ from tests.interop.hostile_batches import CASES, TOPICS, answer
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.led_topics import wait_until_led
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -26,10 +26,10 @@ from tests.interop.hostile_requests import (
 )
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import kafka_name
-from penstock.protocol.request_codec import decode_response
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import kafka_name
+from headrace.protocol.request_codec import decode_response
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

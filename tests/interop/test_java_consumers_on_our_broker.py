@@ -15,7 +15,7 @@ from tests.interop.kafka_tools import CONSUMER_GROUPS, Told, ToolServer
 from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -2,7 +2,7 @@
 
 Its driver produces 20 keys × 1,000 values over a minute and a half and verifies what two applications of two threads
 make of them: minima, maxima, sums, counts, averages, windows, suppression, a foreign-key join. Meanwhile an application
-is killed, the broker is killed, an application is stopped. Long: run with PENSTOCK_LONG=1.
+is killed, the broker is killed, an application is stopped. Long: run with HEADRACE_LONG=1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.interop.streams_scenario import SETTINGS
 from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess, active_tasks, group, until
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [
     pytest.mark.interop,

@@ -29,10 +29,10 @@ from tests.interop.test_group_records_like_kafka import segments
 from tests.interop.test_heartbeats_like_kafka import Intended, assert_same_but_for
 from tests.longer import LONG
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.coordinator.records import schemas as s
-from penstock.coordinator.records.serde import decode, encode_value
-from penstock.protocol.record_batches import decode_records
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records.serde import decode, encode_value
+from headrace.protocol.record_batches import decode_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -116,7 +116,7 @@ def test_our_broker_answers_and_writes_like_kafka(kafka: KafkaBroker, ours: Embe
     play_to_both(kafka, ours, MIGRATION_SCENARIOS[name])
 
 
-@pytest.mark.skipif(not LONG, reason="a Kafka for each policy: PENSTOCK_LONG=1")
+@pytest.mark.skipif(not LONG, reason="a Kafka for each policy: HEADRACE_LONG=1")
 @pytest.mark.parametrize("policy", ["disabled", "upgrade", "DOWNGRADE"])
 def test_policies_allow_what_kafkas_do(kafka_tools: None, policy: str) -> None:
     settings = {"group.consumer.migration.policy": policy}

@@ -13,12 +13,12 @@ import pytest
 from tests.broker.conftest import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.units import from_ms
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -14,8 +14,8 @@ from tests.interop.cut_connections import CuttingProxy
 from tests.interop.kafka_broker import KafkaBroker, free_ports
 from tests.interop.transactional_losses import ADD, END, INIT, PARTITIONS, PRODUCE, Case, told
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 

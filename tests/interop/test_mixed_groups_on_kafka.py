@@ -10,7 +10,7 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.mixed_groups import mixed_group
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.interop,

@@ -15,7 +15,7 @@ from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -10,11 +10,11 @@ from tests.client.running_pipelines import Journal, RunningPipeline
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 
-from penstock import Admin, Consumer
-from penstock.assignors.experimental import LeaderIndependentSticky, WarmSpares
-from penstock.client.network_client import NetworkClient
-from penstock.client.parallel.finished_offsets import decode_finished
-from penstock.client.plain_records import PlainRecord, produce
+from headrace import Admin, Consumer
+from headrace.assignors.experimental import LeaderIndependentSticky, WarmSpares
+from headrace.client.network_client import NetworkClient
+from headrace.client.parallel.finished_offsets import decode_finished
+from headrace.client.plain_records import PlainRecord, produce
 
 pytestmark = pytest.mark.interop
 

@@ -1,6 +1,6 @@
 """Running groups that are rolled from the classic to the consumer protocol and back, member by member: see
 `rolled_groups`. On our broker confluent-kafka and our own Consumer in one group, and Kafka's Java consumer; the same on
-Apache Kafka 4.3.1. All but the first with PENSTOCK_LONG=1."""
+Apache Kafka 4.3.1. All but the first with HEADRACE_LONG=1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interop.rolled_groups import OURS, rolled_group
 from tests.interop.test_modern_consumers_on_our_broker import SETTINGS as QUICK_HEARTBEATS
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

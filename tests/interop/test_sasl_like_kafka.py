@@ -15,12 +15,12 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.sasl_sequences import SEQUENCES, Conversation
 from tests.interop.scram_requests import ALTERATIONS, DESCRIPTIONS, altered, described
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.consumer.consumer import Consumer
-from penstock.client.network_client import NetworkClient
-from penstock.client.plain_records import PlainRecord, produce
-from penstock.errors import CannotConnect, PenstockError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
+from headrace.errors import CannotConnect, HeadraceError
 
 pytestmark = pytest.mark.interop
 
@@ -194,7 +194,7 @@ def test_a_consumer_with_tokens(kafka: KafkaBroker) -> None:
 )
 def test_a_token_that_is_not_taken(kafka: KafkaBroker, token: Callable[[], str], code: str) -> None:
     consumer = Consumer("tokens", group_id="no-tokens", token_provider=token, config=token_settings(kafka))
-    with consumer, pytest.raises(PenstockError) as raised:
+    with consumer, pytest.raises(HeadraceError) as raised:
         consumer.poll_records(60)
     assert raised.value.code == code
     assert "eyJ" not in raised.value.render(), "how a token begins"

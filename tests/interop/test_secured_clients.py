@@ -13,11 +13,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 from tests.broker.certificates import Certificates
-from tests.cli.command_lines import penstock_process
+from tests.cli.command_lines import headrace_process
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import TOPICS, ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.foreign, pytest.mark.slow]
 
@@ -112,11 +112,11 @@ def test_kafkas_console_tools_over_sasl_ssl(
     listed = tools.run(TOPICS, *as_dave, "--list")
     assert listed.out.split() == ["notes"]  # what dave may not see is not there
     # Ours does the same with the same file.
-    ours = penstock_process("console-producer", *as_dave, "--topic", "notes", given="three\n")
+    ours = headrace_process("console-producer", *as_dave, "--topic", "notes", given="three\n")
     assert ours.code == 0, ours.err
-    ours = penstock_process("console-consumer", *as_dave, "--topic", "notes", "--from-beginning", "--max-messages", "3")
+    ours = headrace_process("console-consumer", *as_dave, "--topic", "notes", "--from-beginning", "--max-messages", "3")
     assert (ours.code, ours.out.split()) == (0, ["one", "two", "three"]), ours.err
-    refused = penstock_process("console-producer", *as_dave, "--topic", "others", given="x\n")
+    refused = headrace_process("console-producer", *as_dave, "--topic", "others", given="x\n")
     assert refused.code != 0
     assert "others" in refused.err
     assert "pw-dave" not in refused.err

@@ -16,11 +16,11 @@ from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.storage.compaction_samples import cleaned, pairs
 from tests.storage.log_samples import ManualClock
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
-from penstock.storage.partition_log import PartitionLog
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import PartitionLog
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -1,7 +1,7 @@
 """An application with state, exactly once, on three Apache Kafka brokers that are killed one after the other.
 
 Leaders move, and so do the coordinators of the group and of the transactions. Judge is each single flight, as readers
-of committed records see it, in a topic and in a Parquet table. A minute and three brokers: PENSTOCK_LONG=1.
+of committed records see it, in a topic and in a Parquet table. A minute and three brokers: HEADRACE_LONG=1.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.longer import LONG
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import Application, Feed, caught_up, until
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.foreign,
-    pytest.mark.skipif(not LONG, reason="three Kafka brokers: PENSTOCK_LONG=1"),
+    pytest.mark.skipif(not LONG, reason="three Kafka brokers: HEADRACE_LONG=1"),
 ]
 
 GROUP = "replicated-flights"

@@ -24,7 +24,7 @@ from tests.spark.application.processes import (
     until,
 )
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 

@@ -10,11 +10,11 @@ from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
 from tests.interop.group_members import Worker, is_settled, members, topology, wait_for
 from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS
 
-from penstock.client.admin_results import CommittedOffset
-from penstock.client.group_offsets import commit_offsets
-from penstock.client.membership.events import Fatal
-from penstock.client.membership.topology import Topology
-from penstock.client.streams_member import StreamsMember
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.group_offsets import commit_offsets
+from headrace.client.membership.events import Fatal
+from headrace.client.membership.topology import Topology
+from headrace.client.streams_member import StreamsMember
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -190,7 +190,7 @@ def test_top_says_what_is_wrong_with_an_internal_topic(cluster: Cluster) -> None
         wait_for(lambda: group in [listed.group_id for listed in cluster.admin.list_groups(states=["NotReady"])])
         told = cluster.ours("top", group, "--once", "--interval", "0.1").out
         assert f'the changelog topic "{group}-counts-changelog" has 2 partitions, 3 are needed' in told
-        assert f"penstock topics --alter --topic {group}-counts-changelog --partitions 3" in told
+        assert f"headrace topics --alter --topic {group}-counts-changelog --partitions 3" in told
         cluster.ours("topics", "--alter", "--topic", f"{group}-counts-changelog", "--partitions", "3")
         wait_for(lambda: is_settled(cluster.admin, group, 1))
         told = cluster.ours("top", group, "--once", "--interval", "0.1").out

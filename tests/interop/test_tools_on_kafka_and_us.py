@@ -19,7 +19,7 @@ import pytest
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import TOPICS, ToolServer
 
-from penstock.broker.embedded import EmbeddedBroker
+from headrace.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

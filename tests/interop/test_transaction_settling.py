@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
 
-from penstock.client.admin import Admin
-from penstock.client.fetcher import Fetcher
-from penstock.client.group_offsets import fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.client.produce_queue import ProduceQueue, TransactionalIdentity
-from penstock.client.transaction_settling import settle
-from penstock.client.transactions import Transactions
-from penstock.protocol.record_batches import PlainRecord, encode_batch
+from headrace.client.admin import Admin
+from headrace.client.fetcher import Fetcher
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
+from headrace.client.transaction_settling import settle
+from headrace.client.transactions import Transactions
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

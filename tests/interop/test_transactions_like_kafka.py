@@ -15,15 +15,15 @@ from tests.interop.kafka_tools import ToolServer
 from tests.interop.marker_script import MarkerScript, marker_steps
 from tests.interop.transaction_script import Producer, TransactionScript, steps
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.broker.services import Services
-from penstock.coordinator.records.transaction_log import TransactionLogValue, decode, encode_key, encode_value
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.batch_headers import assign_producer
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from penstock.protocol.units import from_ms
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.services import Services
+from headrace.coordinator.records.transaction_log import TransactionLogValue, decode, encode_key, encode_value
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.batch_headers import assign_producer
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from headrace.protocol.units import from_ms
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -16,9 +16,9 @@ from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_heartbeats_like_kafka import BROKER_SETTINGS
 from tests.interop.transaction_script import Producer, TransactionScript
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -16,11 +16,11 @@ from kio.static.primitive import i8, i16, i64
 from tests.broker.conftest import WireClient
 from tests.interop.led_topics import wait_until_led
 
-from penstock.coordinator.records.fields import Cursor
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey as Api
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.coordinator.records.fields import Cursor
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey as Api
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 __all__ = ["Producer", "TransactionScript", "steps"]
 

@@ -11,16 +11,16 @@ from importlib.resources import files
 import pytest
 from tests.metrics.alert_rules import Prometheus, read_rules
 
-import penstock.metrics
-from penstock.client.consumer.consumer_metrics import ConsumerMetrics
-from penstock.client.consumer.consumer_types import TopicPartition
-from penstock.client.parallel.pipeline_metrics import pipeline_families
-from penstock.client.parallel.work import PipelineStats
-from penstock.metrics.prometheus_text import prometheus_text
-from penstock.simulator.consumer_world import ConsumerWorld
-from penstock.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
+import headrace.metrics
+from headrace.client.consumer.consumer_metrics import ConsumerMetrics
+from headrace.client.consumer.consumer_types import TopicPartition
+from headrace.client.parallel.pipeline_metrics import pipeline_families
+from headrace.client.parallel.work import PipelineStats
+from headrace.metrics.prometheus_text import prometheus_text
+from headrace.simulator.consumer_world import ConsumerWorld
+from headrace.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
 
-RULES = read_rules(files(penstock.metrics).joinpath("consumer_alerts.yml").read_text())
+RULES = read_rules(files(headrace.metrics).joinpath("consumer_alerts.yml").read_text())
 SCRAPE_MS = 15_000
 MINUTE_MS = 60_000
 
@@ -60,9 +60,9 @@ def page_of(minute: int, *, trouble: bool) -> str:
         "kafka_consumer_consumer_metrics_last_poll_seconds_ago": 61 if trouble else 59,
         "kafka_consumer_consumer_metrics_poll_idle_ratio_avg": 0.05,
         "kafka_consumer_consumer_fetch_manager_metrics_records_lag_max": 100_001 if trouble else 9_000,
-        "penstock_parallel_consumer_oldest_in_flight_seconds": 301 if trouble else 299,
-        "penstock_parallel_consumer_dead_letters_total": minute if trouble else 7,
-        "penstock_parallel_consumer_paused_partitions": 1 if trouble or minute % 2 else 0,
+        "headrace_parallel_consumer_oldest_in_flight_seconds": 301 if trouble else 299,
+        "headrace_parallel_consumer_dead_letters_total": minute if trouble else 7,
+        "headrace_parallel_consumer_paused_partitions": 1 if trouble or minute % 2 else 0,
     }
     return "".join(f'{name}{{client_id="c"}} {value}\n' for name, value in values.items())
 

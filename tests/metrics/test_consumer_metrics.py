@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Consumer, EmbeddedBroker
-from penstock.client.consumer.consumer_metrics import ConsumerMetrics
-from penstock.client.consumer.consumer_types import TopicPartition
-from penstock.client.membership.group_member import GroupMemberState as State
-from penstock.client.parallel.pipeline_metrics import pipeline_families
-from penstock.client.parallel.work import PipelineStats
-from penstock.errors import ConfigError
-from penstock.metrics.http_face import MetricsPage
+from headrace import Consumer, EmbeddedBroker
+from headrace.client.consumer.consumer_metrics import ConsumerMetrics
+from headrace.client.consumer.consumer_types import TopicPartition
+from headrace.client.membership.group_member import GroupMemberState as State
+from headrace.client.parallel.pipeline_metrics import pipeline_families
+from headrace.client.parallel.work import PipelineStats
+from headrace.errors import ConfigError
+from headrace.metrics.http_face import MetricsPage
 
 PAGE = Path(__file__).parents[2] / "docs" / "consumer-metrics.md"
 LAGS = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 9}
@@ -43,7 +43,7 @@ class Clock:
 
 
 def test_the_page_lists_what_there_is() -> None:
-    listed = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `(kafka|penstock)_", line)]
+    listed = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `(kafka|headrace)_", line)]
     assert listed == rows(), "python -m tests.metrics.test_consumer_metrics"
 
 

@@ -8,10 +8,10 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
 
-from penstock.errors import ConfigError
-from penstock.metrics.metric_families import counter, gauge
-from penstock.metrics.opentelemetry_face import observe
-from penstock.metrics.prometheus_text import Family
+from headrace.errors import ConfigError
+from headrace.metrics.metric_families import counter, gauge
+from headrace.metrics.opentelemetry_face import observe
+from headrace.metrics.prometheus_text import Family
 
 
 class Measured:
@@ -40,7 +40,7 @@ def collected(reader: InMemoryMetricReader) -> dict[str, Metric]:
 def test_instruments_tell_what_the_families_say() -> None:
     reader, measured = InMemoryMetricReader(), Measured()
     provider = MeterProvider(metric_readers=[reader])
-    observe(provider.get_meter("penstock"), measured.families)
+    observe(provider.get_meter("headrace"), measured.families)
     told = collected(reader)
     lag = told["kafka_consumer_consumer_metrics_lag"]
     assert isinstance(lag.data, Gauge)
@@ -56,7 +56,7 @@ def test_instruments_tell_what_the_families_say() -> None:
 def test_each_collection_asks_once_and_anew() -> None:
     reader, measured = InMemoryMetricReader(), Measured()
     provider = MeterProvider(metric_readers=[reader])
-    observe(provider.get_meter("penstock"), measured.families)
+    observe(provider.get_meter("headrace"), measured.families)
     for collection in (2, 3, 4):
         (point,) = collected(reader)["kafka_consumer_consumer_metrics_asked_total"].data.data_points
         assert point.value == measured.asked == collection  # the first was the registration
@@ -67,4 +67,4 @@ def test_without_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(ConfigError, match="OpenTelemetry need its API") as caught:
         observe(None, list)  # type: ignore[arg-type]
-    assert "penstock[otel]" in caught.value.fix
+    assert "headrace[otel]" in caught.value.fix

@@ -25,18 +25,18 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.records import serde
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorResult, CreatableTopic
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.coordinator.streams.group import StreamsGroup
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.messages import offset_commit_request
-from penstock.protocol.messages import streams_group_heartbeat_request as m
-from penstock.protocol.units import from_ms
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.records import serde
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorResult, CreatableTopic
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import offset_commit_request
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.units import from_ms
 
 GROUP = "flights"
 SOURCES = {"in": 6, "other": 3}

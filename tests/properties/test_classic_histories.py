@@ -16,8 +16,8 @@ from collections.abc import Callable
 import pytest
 from tests.coordinator.classic_context import ClassicContext
 
-from penstock.coordinator.classic.group import ClassicGroup
-from penstock.coordinator.classic.group_state import ClassicGroupState
+from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.classic.group_state import ClassicGroupState
 
 STEPS = 250
 PROTOCOLS = ("range", "roundrobin", "sticky")

@@ -11,14 +11,14 @@ from tests.properties.streams_histories import History
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import ManualClock, opened
 
-from penstock.broker.group_shard_log import coordinator_records
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.broker.group_shard_log import coordinator_records
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
-HISTORIES = int(os.environ.get("PENSTOCK_COMPACTED_SHARDS", "8"))
+HISTORIES = int(os.environ.get("HEADRACE_COMPACTED_SHARDS", "8"))
 STEPS = 250
 CHUNKS = 4
 LOGS = Path("/logs/__consumer_offsets-0")

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.consumer.consumer_types import ConsumerRecord, TopicPartition
-from penstock.client.parallel.finished_offsets import LONGEST_TEXT, decode_finished, encode_finished
-from penstock.client.parallel.offset_tracker import OffsetTracker
-from penstock.client.parallel.retry import Retry
-from penstock.client.parallel.work import Failure, Work
-from penstock.client.parallel.work_plan import Snapshots, WorkPlan
+from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
+from headrace.client.parallel.finished_offsets import LONGEST_TEXT, decode_finished, encode_finished
+from headrace.client.parallel.offset_tracker import OffsetTracker
+from headrace.client.parallel.retry import Retry
+from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.work_plan import Snapshots, WorkPlan
 
 STEPS = 250
 BUFFER = 25
@@ -334,7 +334,7 @@ def test_runs_come_back(committed: int, lengths: list[tuple[int, int]]) -> None:
 @given(garbage=st.text(max_size=80), damage=st.integers(0, 200), byte=st.characters(codec="ascii"))
 def test_metadata_of_a_stranger_counts_as_none(garbage: str, damage: int, byte: str) -> None:
     assert decode_finished(5, garbage) in (None, ())
-    assert decode_finished(5, "penstock-finished:" + garbage) is None
+    assert decode_finished(5, "headrace-finished:" + garbage) is None
     text = encode_finished(5, [(7, 9), (40, 90)])
     at = damage % len(text)
     damaged = text[:at] + byte + text[at + 1 :]
@@ -342,7 +342,7 @@ def test_metadata_of_a_stranger_counts_as_none(garbage: str, damage: int, byte: 
     assert OffsetTracker((5, garbage)).add(5)
 
 
-@pytest.mark.parametrize("metadata", ["", "AwAAAZ", "\x00\x01", "x" * 100_000, "penstock-finished:AQAAAAAA"])
+@pytest.mark.parametrize("metadata", ["", "AwAAAZ", "\x00\x01", "x" * 100_000, "headrace-finished:AQAAAAAA"])
 def test_a_commit_with_any_metadata_begins_at_its_offset(metadata: str) -> None:
     tracker = OffsetTracker((3, metadata))
     assert tracker.add(3)

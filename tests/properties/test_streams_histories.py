@@ -1,4 +1,4 @@
-"""Random histories of a streams group. PENSTOCK_HISTORIES=n runs n of them, of PENSTOCK_HISTORY_STEPS steps each."""
+"""Random histories of a streams group. HEADRACE_HISTORIES=n runs n of them, of HEADRACE_HISTORY_STEPS steps each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.properties.streams_histories import run
 
-HISTORIES = int(os.environ.get("PENSTOCK_HISTORIES", "60"))
-STEPS = int(os.environ.get("PENSTOCK_HISTORY_STEPS", "120"))
+HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", "60"))
+STEPS = int(os.environ.get("HEADRACE_HISTORY_STEPS", "120"))
 CHUNKS = 6
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock.protocol.arrow_batches import HEADERS_TYPE
-from penstock.protocol.record_batches import PlainRecord, assign_offsets, iter_batch_headers
+from headrace.protocol.arrow_batches import HEADERS_TYPE
+from headrace.protocol.record_batches import PlainRecord, assign_offsets, iter_batch_headers
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,8 +10,8 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from penstock.protocol.compression import codec_number
-from penstock.protocol.record_batches import PlainRecord
+from headrace.protocol.compression import codec_number
+from headrace.protocol.record_batches import PlainRecord
 
 
 def quietly(module: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import SUPPORTED
 
 KINDS = ("request", "response")
 EVERY_MESSAGE = [

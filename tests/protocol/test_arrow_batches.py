@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.batch_samples import NOW_MS, numbered, some_bytes, some_records, table_of
 
-from penstock.protocol.arrow_batches import (
+from headrace.protocol.arrow_batches import (
     ALL_COLUMNS,
     AbortedTransaction,
     CorruptBatch,
@@ -20,9 +20,9 @@ from penstock.protocol.arrow_batches import (
     encode_from_arrow,
     murmur2_partitions,
 )
-from penstock.protocol.compression import CODECS
-from penstock.protocol.partitioner import partition_for_key
-from penstock.protocol.record_batches import (
+from headrace.protocol.compression import CODECS
+from headrace.protocol.partitioner import partition_for_key
+from headrace.protocol.record_batches import (
     PlainRecord,
     assign_offsets,
     build_batch,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocol.compression import CODECS, codec_name, codec_number, compress, decompress
-from penstock.protocol.wire_errors import CorruptBatch
+from headrace.protocol.compression import CODECS, codec_name, codec_number, compress, decompress
+from headrace.protocol.wire_errors import CorruptBatch
 
 PACKING = [codec for codec in CODECS if codec != "none"]
 FLIGHTS = b'{"origin":"EWR","dep_delay":12.0},' * 9000

@@ -7,10 +7,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import RequestHeader, encode_response
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import RequestHeader, encode_response
+from headrace.protocol.units import from_ms
 
 
 @pytest.mark.parametrize("version", [10, 11, 12, 13])

@@ -16,9 +16,9 @@ from tests.protocol.foreign_records import (
     written_by_kafka_python,
 )
 
-from penstock.protocol.arrow_batches import decode_to_arrow, encode_from_arrow
-from penstock.protocol.compression import CODECS
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from headrace.protocol.arrow_batches import decode_to_arrow, encode_from_arrow
+from headrace.protocol.compression import CODECS
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 
 Write = Callable[[list[PlainRecord], str], bytes]
 Read = Callable[[bytes], list[PlainRecord]]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.framing import FrameBuffer
-from penstock.protocol.wire_errors import FrameTooLarge
+from headrace.protocol.framing import FrameBuffer
+from headrace.protocol.wire_errors import FrameTooLarge
 
 
 def framed(frame: bytes) -> bytes:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.static.primitive import i16, i32
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.hot_requests import produce_request
-from penstock.protocol.request_codec import MalformedRequest, UnsupportedVersion, decode_request, encode_request
-from penstock.protocol.units import from_ms
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.hot_requests import produce_request
+from headrace.protocol.request_codec import MalformedRequest, UnsupportedVersion, decode_request, encode_request
+from headrace.protocol.units import from_ms
 
 p = m.produce_request
 VERSIONS = range(3, 14)

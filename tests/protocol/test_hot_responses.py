@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.static.primitive import i32, i64
 
-from penstock.protocol import hot_responses
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import RequestHeader, encode_pieces, encode_response
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms, timestamp_from_ms
+from headrace.protocol import hot_responses
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import RequestHeader, encode_pieces, encode_response
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms, timestamp_from_ms
 
 r = m.produce_response
 longs, ints = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)

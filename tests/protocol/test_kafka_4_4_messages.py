@@ -1,7 +1,7 @@
 """Our own classes of heartbeat and describe v1 against the bytes of kafka-clients 4.4.0.
 
 `written_by_kafka_clients_4_4_0.jsonl` holds random messages as JSON and the bytes that Kafka's own classes made of
-them: `tests/interop/java/penstock/interop/MessageBytes.java` on the jars of 4.4.0.
+them: `tests/interop/java/headrace/interop/MessageBytes.java` on the jars of 4.4.0.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.request_codec import RequestHeader, decode_response, encode_response
-from penstock.protocol.units import from_ms, to_ms
-from penstock.protocol.version_bridge import message_class
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import RequestHeader, decode_response, encode_response
+from headrace.protocol.units import from_ms, to_ms
+from headrace.protocol.version_bridge import message_class
 
 WRITTEN = [
     json.loads(line)

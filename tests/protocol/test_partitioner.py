@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.protocol.foreign_records import kafka_python_murmur2
 
-from penstock.protocol.partitioner import murmur2, partition_for_key
+from headrace.protocol.partitioner import murmur2, partition_for_key
 
 # From Kafka's UtilsTest.testMurmur2.
 VECTORS = {

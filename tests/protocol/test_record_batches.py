@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.batch_samples import NOW_MS, numbered, some_records
 
-from penstock.protocol.compression import CODECS
-from penstock.protocol.record_batches import (
+from headrace.protocol.compression import CODECS
+from headrace.protocol.record_batches import (
     AbortedTransaction,
     CorruptBatch,
     PlainRecord,

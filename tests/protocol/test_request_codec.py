@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from kio.serial import entity_writer
 from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.array_bounds import array_walk
-from penstock.protocol.request_codec import (
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.array_bounds import array_walk
+from headrace.protocol.request_codec import (
     RequestHeader,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from penstock.protocol.supported_versions import SUPPORTED
-from penstock.protocol.units import from_ms
-from penstock.protocol.version_bridge import message_class, newest_class
-from penstock.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
+from headrace.protocol.version_bridge import message_class, newest_class
+from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
 
 Message = tuple[ApiKey, int, str]
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.sasl.plain import plain_message, read_plain_message
-from penstock.protocol.sasl.refused import SaslRefused
-from penstock.protocol.sasl.scram import (
+from headrace.protocol.sasl.plain import plain_message, read_plain_message
+from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.sasl.scram import (
     MECHANISMS,
     ScramClient,
     ScramServer,
     credential_of,
     salted_password,
 )
-from penstock.protocol.sasl.scram_credential import ScramCredential
+from headrace.protocol.sasl.scram_credential import ScramCredential
 
 SHA_256 = MECHANISMS["SCRAM-SHA-256"]
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")

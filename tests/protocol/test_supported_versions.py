@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from penstock.protocol import messages
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.supported_versions import SUPPORTED, VersionRange, advertised_range
+from headrace.protocol import messages
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import SUPPORTED, VersionRange, advertised_range
 
 # Name as in Kafka's files: key, lowest, highest stable version.
 KAFKA_4_3 = """
@@ -80,13 +80,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_a_message_is_imported_when_first_used() -> None:
     code = (
-        "import sys; from penstock.protocol import messages, request_codec\n"
+        "import sys; from headrace.protocol import messages, request_codec\n"
         "assert not any(n.startswith('kio.schema.metadata') for n in sys.modules)\n"
         "messages.metadata_request\n"
         "assert 'kio.schema.metadata.v13.request' in sys.modules\n"
         "assert not any(n.startswith('kio.schema.metadata.v12') for n in sys.modules)\n"
         "assert not set(sys.modules) & {'numpy', 'pyarrow', 'numba'}\n"
-        "import penstock.protocol.record_batches, penstock.protocol.compression, penstock.protocol.partitioner\n"
+        "import headrace.protocol.record_batches, headrace.protocol.compression, headrace.protocol.partitioner\n"
         "assert not set(sys.modules) & {'numpy', 'pyarrow', 'numba'}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -94,7 +94,7 @@ def test_a_message_is_imported_when_first_used() -> None:
 
 def test_hypothesis_is_not_loaded_by_us_and_still_there_afterwards() -> None:
     code = (
-        "import sys, penstock.protocol.request_codec\n"
+        "import sys, headrace.protocol.request_codec\n"
         "assert 'hypothesis' not in sys.modules\n"
         "import hypothesis.strategies\n"
     )

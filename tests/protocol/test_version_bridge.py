@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from penstock.protocol import messages as m
-from penstock.protocol.api_keys import ApiKey
-from penstock.protocol.request_codec import (
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request_codec import (
     RequestHeader,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from penstock.protocol.units import from_ms
-from penstock.protocol.version_bridge import lift_request, message_class
+from headrace.protocol.units import from_ms
+from headrace.protocol.version_bridge import lift_request, message_class
 
 TOPIC_ID = uuid.UUID("0b5f3d9e-8f6b-4a7e-9d0c-3b1a2c4d5e6f")
 NO_THROTTLE = from_ms(0)

@@ -9,22 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.assignors.assignor import Assignment
-from penstock.assignors.spread_assignors import RangeAssignor, RoundRobinAssignor
-from penstock.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
-from penstock.client.membership import member_core
-from penstock.client.membership.classic_membership import ClassicMembership as ClassicMember
-from penstock.client.membership.consumer_membership import ConsumerMembership
-from penstock.client.membership.group_member import GroupMember, GroupMemberState
-from penstock.coordinator.classic import join_group, turn
-from penstock.coordinator.classic.membership import ClassicMembership
-from penstock.coordinator.consumer import group as consumer_group
-from penstock.coordinator.consumer import member_step as consumer_step
-from penstock.coordinator.consumer import member_timers, membership_end, partition_holders
-from penstock.coordinator.offsets import offset_commit
-from penstock.coordinator.streams import group as streams_group
-from penstock.coordinator.streams import streams_group_heartbeat, task_holders
-from penstock.protocol.error_codes import ErrorCode
+from headrace.assignors.assignor import Assignment
+from headrace.assignors.spread_assignors import RangeAssignor, RoundRobinAssignor
+from headrace.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+from headrace.client.membership import member_core
+from headrace.client.membership.classic_membership import ClassicMembership as ClassicMember
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.client.membership.group_member import GroupMember, GroupMemberState
+from headrace.coordinator.classic import join_group, turn
+from headrace.coordinator.classic.membership import ClassicMembership
+from headrace.coordinator.consumer import group as consumer_group
+from headrace.coordinator.consumer import member_step as consumer_step
+from headrace.coordinator.consumer import member_timers, membership_end, partition_holders
+from headrace.coordinator.offsets import offset_commit
+from headrace.coordinator.streams import group as streams_group
+from headrace.coordinator.streams import streams_group_heartbeat, task_holders
+from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["MUTATIONS", "Mutation"]
 

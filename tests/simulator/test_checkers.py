@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.simulator.mutations import MUTATIONS, Mutation
 
-from penstock.simulator.simulation import simulate
+from headrace.simulator.simulation import simulate
 
 SEEDS = range(40)
 

@@ -1,6 +1,6 @@
 """Seeds of the simulator, by kind of group: those that once broke a rule, a few for each change, more in the full run.
 
-PENSTOCK_LONG runs a thousand of each kind; PENSTOCK_FIRST_SEED and PENSTOCK_SEEDS choose others; `make simulate` runs
+HEADRACE_LONG runs a thousand of each kind; HEADRACE_FIRST_SEED and HEADRACE_SEEDS choose others; `make simulate` runs
 seeds without pytest.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from tests.longer import LONG
 
-from penstock.simulator.simulation import KINDS, simulate
-from penstock.simulator.story import Outcome
+from headrace.simulator.simulation import KINDS, simulate
+from headrace.simulator.story import Outcome
 
 FEW = 3
 MANY = {"streams": 35, "consumer": 20, "classic": 30, "mixed": 15}
-SEEDS = os.environ.get("PENSTOCK_SEEDS", "1000" if LONG else None)
-FIRST = int(os.environ.get("PENSTOCK_FIRST_SEED", "1000"))
+SEEDS = os.environ.get("HEADRACE_SEEDS", "1000" if LONG else None)
+FIRST = int(os.environ.get("HEADRACE_FIRST_SEED", "1000"))
 FOUND = [
     (int(seed), groups)
     for line in Path(__file__).with_name("found_seeds.txt").read_text().splitlines()
@@ -66,7 +66,7 @@ def test_what_was_found_stays_mended(seed: int, groups: str) -> None:
 
 
 def test_one_seed_is_one_story_whatever_the_hash_seed_of_python() -> None:
-    play = "from penstock.simulator.simulation import *\nfor kind in KINDS: print(*simulate(11, kind).story, sep='\\n')"
+    play = "from headrace.simulator.simulation import *\nfor kind in KINDS: print(*simulate(11, kind).story, sep='\\n')"
     stories = {
         subprocess.run(
             [sys.executable, "-c", play],

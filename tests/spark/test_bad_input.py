@@ -21,13 +21,13 @@ from tests.spark.application.processes import (
     BrokerProcess,
     flight,
     free_port,
+    headrace,
     newest,
-    penstock,
     records_of,
     send_flights,
 )
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
@@ -42,9 +42,9 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def run(tmp_path: Path, *arguments: str, **env: str) -> tuple[int, str]:
-    """`penstock run late_flights.py`, until caught up: the exit code and what it said on standard error."""
-    settings = {"PENSTOCK_STATE_DIR": str(tmp_path / "state"), "MASTER": "local[2]", **env}
-    out = penstock("run", PROGRAM, "--until", "caught-up", *arguments, env=settings)
+    """`headrace run late_flights.py`, until caught up: the exit code and what it said on standard error."""
+    settings = {"HEADRACE_STATE_DIR": str(tmp_path / "state"), "MASTER": "local[2]", **env}
+    out = headrace("run", PROGRAM, "--until", "caught-up", *arguments, env=settings)
     assert out.stdout == b"", "talk belongs to standard error"
     return out.returncode, out.stderr.decode()
 
@@ -75,7 +75,7 @@ def test_somebody_else_at_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         threading.Thread(target=greet_like_a_web_server, args=(server,), daemon=True).start()
-        out = penstock("topics", "--list", "--bootstrap-server", f"127.0.0.1:{port}")
+        out = headrace("topics", "--list", "--bootstrap-server", f"127.0.0.1:{port}")
     assert out.returncode in {1, 3}
     error = the_error(out.stderr.decode())
     assert error[0].startswith(("error[not-kafka]: ", "error[broker-unreachable]: "))
@@ -140,7 +140,7 @@ def test_undecodable_json_goes_to_the_dead_letter_topic(with_a_bad_record: Broke
     [dead] = records_of(servers, "flights.bad")
     assert (dead.key(), dead.value()) == (b"torn", b'{"id": 7, "dep_delay": ')
     headers = dict(dead.headers())
-    assert (headers["penstock.topic"], headers["penstock.partition"], headers["penstock.offset"]) == (
+    assert (headers["headrace.topic"], headers["headrace.partition"], headers["headrace.offset"]) == (
         b"flights",
         b"1",
         b"20",
@@ -160,12 +160,12 @@ def test_a_broker_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with BrokerProcess(tmp_path / "data") as broker:
-        out = penstock("topics", "--list", "--bootstrap-server", broker.bootstrap_servers)
+        out = headrace("topics", "--list", "--bootstrap-server", broker.bootstrap_servers)
         assert (out.returncode, out.stdout) == (0, b"__consumer_offsets\n"), out.stderr
 
 
 def test_the_port_is_taken(broker: BrokerProcess, tmp_path: Path) -> None:
-    out = penstock("broker", "--data-dir", str(tmp_path / "other"), "--port", str(broker.port))
+    out = headrace("broker", "--data-dir", str(tmp_path / "other"), "--port", str(broker.port))
     assert out.returncode == 1
     error = the_error(out.stderr.decode())
     assert error[0].startswith("error[port-taken]: ")
@@ -173,14 +173,14 @@ def test_the_port_is_taken(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 def test_the_directory_is_taken(broker: BrokerProcess) -> None:
-    out = penstock("broker", "--data-dir", str(broker.directory), "--port", str(free_port()))
+    out = headrace("broker", "--data-dir", str(broker.directory), "--port", str(free_port()))
     assert out.returncode == 1
     assert str(broker.directory) in "\n".join(the_error(out.stderr.decode()))
 
 
 def test_the_file_is_missing_or_broken(tmp_path: Path) -> None:
-    (tmp_path / "flights.py").write_text("from penstock import StreamsApp\napp = StreemsApp('x')\n")
+    (tmp_path / "flights.py").write_text("from headrace import StreamsApp\napp = StreemsApp('x')\n")
     for name, code in (("fligths.py", "app-missing"), ("flights.py", "user-code")):
-        out = penstock("describe", str(tmp_path / name), env={"MASTER": "local[1]"})
+        out = headrace("describe", str(tmp_path / name), env={"MASTER": "local[1]"})
         assert out.returncode == 1
         assert the_error(out.stderr.decode())[0].startswith(f"error[{code}]: ")

@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
 
 def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
-    """Drivers come back into the JVM of the dead one; with PENSTOCK_LONG=1 each starts its own, as in earnest.
+    """Drivers come back into the JVM of the dead one; with HEADRACE_LONG=1 each starts its own, as in earnest.
 
-    A point that another one needs to go before it is met with that one; with PENSTOCK_LONG=1 on its own as well.
+    A point that another one needs to go before it is met with that one; with HEADRACE_LONG=1 on its own as well.
     """
     points = (*WORKER_POINTS, *DRIVER_POINTS)
     met = {before for point in points for before in BEFORE.get(point, ())}

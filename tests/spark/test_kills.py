@@ -1,8 +1,8 @@
 """kill -9 of an application with its guardian, of the broker, and of anything at random, while data flows.
 
 Judge is the group itself (StreamsGroupDescribe), and at the end the count of each single flight, looked at here and by
-`penstock verify`. Under exactly once, which is the default, each flight was counted once and told once, as readers of
-committed records see it. At least once (with PENSTOCK_LONG=1) repeats are allowed and counted, loss is not. How long a
+`headrace verify`. Under exactly once, which is the default, each flight was counted once and told once, as readers of
+committed records see it. At least once (with HEADRACE_LONG=1) repeats are allowed and counted, loss is not. How long a
 move took is printed (`-s`).
 """
 
@@ -33,16 +33,16 @@ from tests.spark.application.processes import (
     caught_up,
     descendants,
     group,
+    headrace,
     newest,
-    penstock,
     records_of,
     still_alive,
     until,
 )
 
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.protocol import messages as m
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
@@ -94,14 +94,14 @@ def start_application(tmp_path: Path, to_end) -> StartApplication:
 
 
 def assert_right(broker: BrokerProcess, sent: int, guarantee: str = EXACTLY_ONCE) -> None:
-    """Every flight was counted, once or at least once; `penstock verify` says the same, and as many repeats."""
+    """Every flight was counted, once or at least once; `headrace verify` says the same, and as many repeats."""
     servers, sink = broker.bootstrap_servers, f"{GROUP}-counted"
     times = {row["id"]: row["times"] for row in newest(servers, sink).values()}
     assert set(times) == set(range(sent)), f"lost: {sorted(set(range(sent)) - set(times))[:10]}"
     repeats = sum(times.values()) - sent
     if guarantee == EXACTLY_ONCE:
         assert wrongly_counted(servers, sink, range(sent)) == []
-    out = penstock(
+    out = headrace(
         "verify", str(PROGRAMS / PROGRAM), "--bootstrap-server", servers, "--json", env={"GUARANTEE": guarantee}
     )
     assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
@@ -231,7 +231,7 @@ def open_transactions(broker: BrokerProcess, transactional_ids: Collection[str])
 
 
 def is_guardian(pid: int) -> bool:
-    return b"penstock.client.guardian" in command_of(pid)
+    return b"headrace.client.guardian" in command_of(pid)
 
 
 def command_of(pid: int) -> bytes:
@@ -280,7 +280,7 @@ def test_random_kills(tmp_path, seed) -> None:
     """Drivers, guardians, both at once, Python workers, JVMs, the broker. KILLS=10 KILLS_FIRST=0: the seeds."""
     names = [name for name in DISASTERS if "kill -9" in name]
     disasters = random.Random(seed).choices(names, k=12)
-    with broker_of("penstock", tmp_path) as broker:
+    with broker_of("headrace", tmp_path) as broker:
         outcome = chaos(broker, tmp_path, seed=seed, instances=2, goes_on=lambda number: number < len(disasters),
                         disasters=disasters, proves_state=False)  # fmt: skip
     print(f"\nseed {seed}: {outcome.disasters}, {outcome.flights} flights, {outcome.seconds:.0f} s, "

@@ -3,9 +3,9 @@
 import threading
 import uuid
 
-from penstock.errors import PenstockError
-from penstock.spark import listeners as rules
-from penstock.spark.listeners import Listeners
+from headrace.errors import HeadraceError
+from headrace.spark import listeners as rules
+from headrace.spark.listeners import Listeners
 
 ROW = {
     "batchId": 1,
@@ -50,7 +50,7 @@ def test_order_and_identity():
     told.tasks_changed({"s": (0, 1)}, 4)  # nothing came or went
     told.progressed(ROW)
     told.tasks_changed({"s": (1,), "u": (5,)}, 5)
-    told.terminated(PenstockError("broken", "it broke"))
+    told.terminated(HeadraceError("broken", "it broke"))
     kinds = [type(event).__name__ for event in kept.events]
     assert kinds == ["QueryStartedEvent", "TasksChanged", "QueryProgressEvent", "TasksChanged", "QueryTerminatedEvent"]
     started, first, progress, second, end = kept.events

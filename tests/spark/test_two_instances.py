@@ -1,4 +1,4 @@
-"""`penstock run --instances 2`, as a user starts it: the two share the tasks, and a graceful stop repeats nothing."""
+"""`headrace run --instances 2`, as a user starts it: the two share the tasks, and a graceful stop repeats nothing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.spark.application.processes import (
     caught_up,
     descendants,
     group,
-    penstock,
+    headrace,
     still_alive,
     until,
 )
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = [
     pytest.mark.spark,
@@ -41,19 +41,19 @@ GROUP = "flight-delays"
 
 
 class Run:
-    """`penstock run … --instances 2` as a child."""
+    """`headrace run … --instances 2` as a child."""
 
     def __init__(self, broker: BrokerProcess, directory: Path) -> None:
         directory.mkdir()
         self.log = directory / "log"
-        command = [sys.executable, "-m", "penstock.cli.main", "run", PROGRAM, "--instances", "2"]
+        command = [sys.executable, "-m", "headrace.cli.main", "run", PROGRAM, "--instances", "2"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--bootstrap-server", broker.bootstrap_servers],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PENSTOCK_STATE_DIR": str(directory / "state"), "MASTER": "local[2]"},
+                env={**os.environ, "HEADRACE_STATE_DIR": str(directory / "state"), "MASTER": "local[2]"},
                 start_new_session=True,
             )
 
@@ -102,7 +102,7 @@ def test_a_pair_comes_shares_goes_and_nothing_is_repeated(broker: BrokerProcess,
     finally:
         pair.end()
         third.end()
-    out = penstock("verify", PROGRAM, "--bootstrap-server", broker.bootstrap_servers, "--json")
+    out = headrace("verify", PROGRAM, "--bootstrap-server", broker.bootstrap_servers, "--json")
     verdict = json.loads(out.stdout)
     assert out.returncode == 0, verdict
     assert (verdict["status"], verdict["records"]) == ("equal", sent), "tasks moved twice, and nothing was repeated"

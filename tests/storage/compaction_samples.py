@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.storage.log_samples import NOW_MS
 
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
-from penstock.storage.log_cleaning import KEY_MEMORY_BYTES, LogCleaning
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from headrace.storage.log_cleaning import KEY_MEMORY_BYTES, LogCleaning
+from headrace.storage.partition_log import PartitionLog
 
 KeyValue = tuple[str, str | None]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from penstock.storage.file_system import Buffer
+from headrace.storage.file_system import Buffer
 
 Failures = Callable[[str, Path], OSError | None]
 NOTHING_FAILS: Failures = lambda _operation, _path: None  # noqa: E731

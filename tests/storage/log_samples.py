@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from penstock.storage.file_system import REAL, FileSystem
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
+from headrace.storage.file_system import REAL, FileSystem
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 NOW_MS = 1_760_000_000_000
 

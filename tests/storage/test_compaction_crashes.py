@@ -14,9 +14,9 @@ from tests.storage.compaction_samples import cleaned, latest, pairs, put, record
 from tests.storage.faulty_file_system import FaultyFileSystem, error
 from tests.storage.log_samples import opened
 
-from penstock.storage.errors import StorageError
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.storage.errors import StorageError
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 LOGS = Path("/logs/flights-0")
 COMPACTED = LogConfig(

@@ -2,7 +2,7 @@
 
 Appends with and without transactions, tombstones, time, cleanings whole and broken off, kills, power losses, closings,
 deleted records. After every step the table that a read_committed reader builds is the twin's, what is found was
-written and is found where it was written, and the end is where it was. PENSTOCK_COMPACTIONS=n runs n histories.
+written and is found where it was written, and the end is where it was. HEADRACE_COMPACTIONS=n runs n histories.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tests.storage.compaction_samples import keyed
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import ManualClock, opened
 
-from penstock.protocol.record_batches import (
+from headrace.protocol.record_batches import (
     AbortedTransaction,
     control_batch,
     control_type,
     decode_records,
     iter_batch_headers,
 )
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_config import LogConfig
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_config import LogConfig
 
-HISTORIES = int(os.environ.get("PENSTOCK_COMPACTIONS", "32"))
+HISTORIES = int(os.environ.get("HEADRACE_COMPACTIONS", "32"))
 STEPS = 70
 CHUNKS = 4
 LOGS = Path("/logs/flights-0")

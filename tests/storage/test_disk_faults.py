@@ -11,7 +11,7 @@ import pytest
 from tests.storage.faulty_file_system import Failures, FaultyFileSystem, error
 from tests.storage.log_samples import append, batch, contents, opened
 
-from penstock.storage.errors import LogFailed, StorageFull
+from headrace.storage.errors import LogFailed, StorageFull
 
 LOGS = Path("/logs/flights-0")
 
@@ -120,7 +120,7 @@ def test_a_failed_fsync_is_never_followed_by_a_good_one() -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from penstock.storage.errors import StorageFull
+from headrace.storage.errors import StorageFull
 from tests.storage.log_samples import append, contents, opened
 
 log = opened(Path(sys.argv[1]))

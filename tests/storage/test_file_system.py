@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.storage.log_samples import append, opened
 
-from penstock.storage.file_system import REAL, raise_open_files_limit
-from penstock.storage.log_config import LogConfig
+from headrace.storage.file_system import REAL, raise_open_files_limit
+from headrace.storage.log_config import LogConfig
 
 
 def test_writes_and_reads_by_position(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_idle_logs_hold_no_descriptors_and_closed_ones_give_theirs_back(tmp_path
 def test_the_limit_of_open_files_is_raised_to_what_the_system_permits() -> None:
     code = (
         "import resource as r; h = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, h))\n"
-        "from penstock.storage.file_system import raise_open_files_limit as raise_it; print(raise_it())"
+        "from headrace.storage.file_system import raise_open_files_limit as raise_it; print(raise_it())"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(out.stdout) > 64

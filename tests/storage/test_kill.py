@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.storage.log_samples import contents
 
-from penstock.storage.log_directory import LogDirectory
+from headrace.storage.log_directory import LogDirectory
 
 WRITER = """
 import sys, uuid
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
 from tests.storage.log_samples import append
 
 directory = LogDirectory(sys.argv[1], defaults=LogConfig(segment_bytes=20_000))

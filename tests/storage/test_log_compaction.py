@@ -12,15 +12,15 @@ from tests.storage.compaction_samples import cleaned, keyed, latest, pairs, put,
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import NOW_MS, ManualClock, opened
 
-from penstock.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
-from penstock.storage.batch_rewriting import delete_horizon_ms
-from penstock.storage.key_offsets import KeyOffsets
-from penstock.storage.log_cleaning import LogCleaning
-from penstock.storage.log_compaction import compactable, portions
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
-from penstock.storage.partition_log import PartitionLog
-from penstock.storage.segment_facts import SegmentFacts
+from headrace.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
+from headrace.storage.batch_rewriting import delete_horizon_ms
+from headrace.storage.key_offsets import KeyOffsets
+from headrace.storage.log_cleaning import LogCleaning
+from headrace.storage.log_compaction import compactable, portions
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import PartitionLog
+from headrace.storage.segment_facts import SegmentFacts
 
 DAY_MS = 24 * 3600 * 1000
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, index_interval_bytes=50)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import ConfigError
-from penstock.storage.log_config import NO_LIMIT, LogConfig
+from headrace.errors import ConfigError
+from headrace.storage.log_config import NO_LIMIT, LogConfig
 
 
 def test_defaults_are_kafkas() -> None:

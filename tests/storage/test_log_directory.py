@@ -14,17 +14,17 @@ from tests.storage.compaction_samples import put
 from tests.storage.faulty_file_system import FaultyFileSystem, error
 from tests.storage.log_samples import append, contents
 
-from penstock.errors import ConfigError
-from penstock.storage.errors import (
+from headrace.errors import ConfigError
+from headrace.storage.errors import (
     DirectoryLocked,
     DirectoryUnusable,
     InvalidTopic,
     StorageFull,
     UnknownTopic,
 )
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
-from penstock.storage.topic_catalog import TopicEntry
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.topic_catalog import TopicEntry
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
@@ -38,7 +38,7 @@ def test_the_layout_is_kafkas_where_kafka_looks_and_ours_elsewhere(tmp_path: Pat
         directory.create_topic("flights", ID, 2, {"segment.bytes": "2000"})
         append(directory.log("flights", 1), "a")
     assert names(tmp_path) == {
-        ".lock", "penstock.properties", "penstock-topics.json", "penstock-clean-shutdown",
+        ".lock", "headrace.properties", "headrace-topics.json", "headrace-clean-shutdown",
         "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "flights-0", "flights-1",
     }  # fmt: skip
     stem = f"{0:020d}"
@@ -98,7 +98,7 @@ def test_one_directory_one_broker(tmp_path: Path) -> None:
     with LogDirectory(tmp_path), pytest.raises(DirectoryLocked) as raised:
         LogDirectory(tmp_path)
     assert raised.value.code == "state-locked"
-    open_it = "import sys; from penstock.storage.log_directory import LogDirectory as L; L(sys.argv[1]).close()"
+    open_it = "import sys; from headrace.storage.log_directory import LogDirectory as L; L(sys.argv[1]).close()"
     command = [sys.executable, "-c", open_it, str(tmp_path)]
     with LogDirectory(tmp_path):
         out = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -115,10 +115,10 @@ def test_a_killed_one_lets_the_next_in(tmp_path: Path) -> None:
     ("name", "text"),
     [
         ("meta.properties", "version=1\n"),
-        ("penstock.properties", "format.version=99\n"),
-        ("penstock.properties", "format.version=1\ncluster.id=x\n"),
-        ("penstock-topics.json", "{"),
-        ("penstock-topics.json", '{"format": 2}'),
+        ("headrace.properties", "format.version=99\n"),
+        ("headrace.properties", "format.version=1\ncluster.id=x\n"),
+        ("headrace-topics.json", "{"),
+        ("headrace-topics.json", '{"format": 2}'),
     ],
 )
 def test_somebody_elses_directory_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
@@ -190,7 +190,7 @@ def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.create_topic("flights", ID, 1)
         append(directory.log("flights", 0), "old")
-    catalog = tmp_path / "penstock-topics.json"
+    catalog = tmp_path / "headrace-topics.json"
     other = base64.urlsafe_b64encode(uuid.UUID(int=2).bytes).decode().rstrip("=")
     mine = base64.urlsafe_b64encode(ID.bytes).decode().rstrip("=")
     catalog.write_text(catalog.read_text().replace(mine, other))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import NOW_MS, append, batch, opened
 
-from penstock.storage.file_system import REAL
-from penstock.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
+from headrace.storage.file_system import REAL
+from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
 
 PATH = Path("/0.index")
 

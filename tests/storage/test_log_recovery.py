@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
 
-from penstock.storage.errors import OutOfOrderSequence
-from penstock.storage.log_directory import LogDirectory
+from headrace.storage.errors import OutOfOrderSequence
+from headrace.storage.log_directory import LogDirectory
 
 SMALL = {"index_interval_bytes": 100, "segment_bytes": 2000}
 

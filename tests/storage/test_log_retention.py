@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_retention import deletable_segments
-from penstock.storage.segment_facts import SegmentFacts
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_retention import deletable_segments
+from headrace.storage.segment_facts import SegmentFacts
 
 
 @given(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.storage.log_samples import NOW_MS, ManualClock, append, batch, contents, opened, produced
 
-from penstock.protocol.record_batches import control_batch, iter_batch_headers
-from penstock.storage.errors import (
+from headrace.protocol.record_batches import control_batch, iter_batch_headers
+from headrace.storage.errors import (
     CorruptRecordBatch,
     InvalidProducerEpoch,
     InvalidRecord,
@@ -63,7 +63,7 @@ def damaged(data: bytes, at: int, form: str, value: int) -> bytes:
 
 def recounted(count: int, last_offset_delta: int) -> bytes:
     """A batch with a right CRC around wrong numbers."""
-    from penstock.protocol.batch_headers import build_batch
+    from headrace.protocol.batch_headers import build_batch
 
     return build_batch(
         b"\x00" * 9, records_count=count, last_offset_delta=last_offset_delta, base_timestamp=0, max_timestamp=0

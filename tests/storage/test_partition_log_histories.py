@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import NOW_MS, ManualClock
 
-from penstock.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
-from penstock.storage.errors import OffsetOutOfRange, StorageFull
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
+from headrace.storage.errors import OffsetOutOfRange, StorageFull
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 DIRECTORY = Path("/logs/flights-0")
 

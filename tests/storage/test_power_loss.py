@@ -10,10 +10,10 @@ import pytest
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import append, contents, opened
 
-from penstock.storage.log_config import LogConfig
-from penstock.storage.log_directory import LogDirectory
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
 
-HOME = Path("/srv/penstock/data")
+HOME = Path("/srv/headrace/data")
 LOGS = Path("/logs/flights-0")
 ALWAYS = LogConfig().with_fsync("always")
 

@@ -8,8 +8,8 @@ import google_crc32c
 import pytest
 from tests.storage.log_samples import NOW_MS, produced
 
-from penstock.protocol.record_batches import iter_batch_headers
-from penstock.storage.producer_state import ProducerState, SnapshotCorrupt
+from headrace.protocol.record_batches import iter_batch_headers
+from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 
 
 def noted(*batches: bytes) -> ProducerState:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.protocol.compression import CODECS
-from penstock.protocol.record_batches import (
+from headrace.protocol.compression import CODECS
+from headrace.protocol.record_batches import (
     PlainRecord,
     build_batch,
     check_crc,
@@ -16,11 +16,11 @@ from penstock.protocol.record_batches import (
     encode_batch,
     iter_batch_headers,
 )
-from penstock.storage.batch_scan import parse_header
-from penstock.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
-from penstock.storage.log_config import LogConfig
-from penstock.storage.record_at import record_at
-from penstock.storage.record_validation import FEW_RECORDS, MOST_ERRORS_TOLD, UNPACKED_MAX_BYTES, set_right
+from headrace.storage.batch_scan import parse_header
+from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
+from headrace.storage.log_config import LogConfig
+from headrace.storage.record_at import record_at
+from headrace.storage.record_validation import FEW_RECORDS, MOST_ERRORS_TOLD, UNPACKED_MAX_BYTES, set_right
 
 NOW = 1_700_000_000_000
 MANY = 20 * FEW_RECORDS

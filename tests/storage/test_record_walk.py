@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.record_at import record_at
-from penstock.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.record_at import record_at
+from headrace.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records
 
 HEADER_BYTES = 61
 

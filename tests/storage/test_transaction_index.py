@@ -11,11 +11,11 @@ import pytest
 from tests.storage.faulty_file_system import NOTHING_FAILS, FaultyFileSystem, error
 from tests.storage.log_samples import NOW_MS, produced
 
-from penstock.protocol.record_batches import AbortedTransaction, control_batch, decode_records, iter_batch_headers
-from penstock.storage.errors import InvalidProducerEpoch, InvalidTransactionState, TransactionCoordinatorFenced
-from penstock.storage.file_system import REAL, FileSystem
-from penstock.storage.log_config import LogConfig
-from penstock.storage.partition_log import PartitionLog
+from headrace.protocol.record_batches import AbortedTransaction, control_batch, decode_records, iter_batch_headers
+from headrace.storage.errors import InvalidProducerEpoch, InvalidTransactionState, TransactionCoordinatorFenced
+from headrace.storage.file_system import REAL, FileSystem
+from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_log import PartitionLog
 
 HOME = Path("/srv/log-0")
 ENTRY = struct.Struct(">hqqqq")

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.fuzz.record_samples import hostile_batches
 from tests.storage.log_samples import NOW_MS, ManualClock, batch, opened, produced
 
-from penstock.protocol.record_batches import PlainRecord, encode_batch
-from penstock.storage.errors import StorageError
-from penstock.storage.partition_log import PartitionLog
-from penstock.storage.record_at import record_at
-from penstock.storage.record_walk import check_lengths
-from penstock.storage.usual_batch import looks_usual
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.errors import StorageError
+from headrace.storage.partition_log import PartitionLog
+from headrace.storage.record_at import record_at
+from headrace.storage.record_walk import check_lengths
+from headrace.storage.usual_batch import looks_usual
 
 MANY = [f"value {number}" for number in range(40)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.errors import BrokerError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.errors import BrokerError
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +53,8 @@ def outcomes(done: subprocess.CompletedProcess[str], **expected: int) -> None:
 
 FIXTURES = """
 import pytest
-from penstock import PenstockError as BrokerError
-from penstock.testing import ManualClock
+from headrace import HeadraceError as BrokerError
+from headrace.testing import ManualClock
 
 made = []
 pytestmark = pytest.mark.kafka_broker(topics={"of-module": 1})
@@ -113,7 +113,7 @@ def test_a_mark_that_is_not_understood_is_told(tmp_path: Path) -> None:
 def test_against_a_cluster_elsewhere(tmp_path: Path) -> None:
     program = """
 import pytest
-from penstock.testing import ManualClock
+from headrace.testing import ManualClock
 
 @pytest.mark.kafka_broker(topics={"mine": 2})
 def test_the_same_test(kafka_broker):
@@ -163,7 +163,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_switched_off(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, "def test_it(kafka_broker): pass\n", "-p", "no:penstock")
+    done = run_pytest(tmp_path, "def test_it(kafka_broker): pass\n", "-p", "no:headrace")
     assert "fixture 'kafka_broker' not found" in done.stdout
 
 
@@ -184,8 +184,8 @@ def test_loading_the_plugin_imports_nothing_but_itself(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     program = "def test_it(): pass\n"
     loaded = modules_of(tmp_path / "with", program)
-    plain = modules_of(tmp_path / "without", program, "-p", "no:penstock")
-    mine = {"penstock", "penstock.version", "penstock.testing", "penstock.testing.plugin"}
+    plain = modules_of(tmp_path / "without", program, "-p", "no:headrace")
+    mine = {"headrace", "headrace.version", "headrace.testing", "headrace.testing.plugin"}
     assert loaded - plain == mine
 
 
@@ -194,7 +194,7 @@ def test_pytest_does_not_compile_the_broker_anew(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "def test_it(kafka_broker):\n"
-        "    ours = [module for name, module in sys.modules.items() if name.startswith('penstock.broker.')]\n"
+        "    ours = [module for name, module in sys.modules.items() if name.startswith('headrace.broker.')]\n"
         "    assert len(ours) > 20\n"
         "    assert {type(module.__spec__.loader).__name__ for module in ours} == {'SourceFileLoader'}\n"
     )

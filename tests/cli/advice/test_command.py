@@ -1,4 +1,4 @@
-"""`penstock advise` as it is called: files in both forms, what it writes, what it refuses."""
+"""`headrace advise` as it is called: files in both forms, what it writes, what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.command_lines import Command, Outcome
 
-from penstock.cli.advice.corrected_file import corrected_text
-from penstock.cli.advice.given_configuration import GivenConfiguration
-from penstock.cli.advice.templates import TEMPLATES, template
-from penstock.client.consumer.consumer_settings import ConsumerConfiguration
-from penstock.client.properties_file import parse_properties
+from headrace.cli.advice.corrected_file import corrected_text
+from headrace.cli.advice.given_configuration import GivenConfiguration
+from headrace.cli.advice.templates import TEMPLATES, template
+from headrace.client.consumer.consumer_settings import ConsumerConfiguration
+from headrace.client.properties_file import parse_properties
 
 ORDERS = """# The team's settings
 bootstrap.servers=kafka:9092
@@ -36,8 +36,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(penstock: Command) -> Callable[..., Outcome]:
-    return lambda *arguments: penstock("advise", *map(str, arguments))
+def run(headrace: Command) -> Callable[..., Outcome]:
+    return lambda *arguments: headrace("advise", *map(str, arguments))
 
 
 def test_a_file_is_advised_and_corrected(run: Callable[..., Outcome], file: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given as with_drawn
 from hypothesis import strategies as st
 
-from penstock.cli.advice.advise import RULES, Advice, advise
-from penstock.cli.advice.given_configuration import Client, GivenConfiguration
-from penstock.cli.advice.situation import Situation, duration_ms, in_words, size_bytes
-from penstock.cli.advice.templates import TEMPLATES, template
-from penstock.cli.error_pages import rule_names, rule_page
+from headrace.cli.advice.advise import RULES, Advice, advise
+from headrace.cli.advice.given_configuration import Client, GivenConfiguration
+from headrace.cli.advice.situation import Situation, duration_ms, in_words, size_bytes
+from headrace.cli.advice.templates import TEMPLATES, template
+from headrace.cli.error_pages import rule_names, rule_page
 
 JAVA = "org.apache.kafka.clients.consumer."
 

@@ -9,12 +9,12 @@ from uuid import UUID
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from penstock.client.membership.classic_membership import ClassicMembership
-from penstock.client.membership.consumer_membership import ConsumerMembership
-from penstock.client.membership.group_events import GroupEvent
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.client.membership.classic_membership import ClassicMembership
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.client.membership.group_events import GroupEvent
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 __all__ = ["GroupScript", "assigned", "beaten", "found", "joined", "metadata", "synced", "topic_id"]
 

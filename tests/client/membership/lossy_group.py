@@ -13,10 +13,10 @@ from typing import Literal
 
 from tests.client.membership.virtual_group import GROUP, VirtualGroup, VirtualMember
 
-from penstock.client.membership import events as e
-from penstock.client.membership.assignment import Tasks, tasks_of
-from penstock.client.membership.topology import Topology
-from penstock.coordinator.streams.group import StreamsGroup
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import Tasks, tasks_of
+from headrace.client.membership.topology import Topology
+from headrace.coordinator.streams.group import StreamsGroup
 
 __all__ = ["FATES", "Fate", "LossyGroup"]
 

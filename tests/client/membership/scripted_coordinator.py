@@ -8,13 +8,13 @@ from typing import Any
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i16, i32, u16
 
-from penstock.client.membership.events import MemberEvent
-from penstock.client.membership.member_state import MemberState
-from penstock.client.membership.streams_membership import StreamsMembership
-from penstock.client.membership.topology import Subtopology, Topology
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.client.membership.events import MemberEvent
+from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.streams_membership import StreamsMembership
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 SESSION_TIMEOUT_MS = 45_000

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from tests.client.membership.group_script import GroupScript, beaten, joined, metadata, synced
 
-from penstock.assignors.assignor import Assignment, Assignor, Subscription
-from penstock.assignors.consumer_protocol import (
+from headrace.assignors.assignor import Assignment, Assignor, Subscription
+from headrace.assignors.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from penstock.assignors.registry import assignors_named
-from penstock.client.membership.classic_membership import ClassicMembership
-from penstock.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
-from penstock.client.membership.group_member import GroupMemberState
-from penstock.client.membership.subscription import SubscribedTopics
-from penstock.errors import UserCodeError
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
+from headrace.assignors.registry import assignors_named
+from headrace.client.membership.classic_membership import ClassicMembership
+from headrace.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
+from headrace.client.membership.group_member import GroupMemberState
+from headrace.client.membership.subscription import SubscribedTopics
+from headrace.errors import UserCodeError
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
 
 FLIGHTS = SubscribedTopics(names=("flights",))
 BOTH = (("flights", 0), ("flights", 1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.client.membership.commit_identity import identity_to_retry_with
-from penstock.client.membership.group_events import GroupIdentity
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership.commit_identity import identity_to_retry_with
+from headrace.client.membership.group_events import GroupIdentity
+from headrace.protocol.error_codes import ErrorCode
 
 SENT = GroupIdentity(member_id="m1", generation=5, membership=1)
 STALE = ErrorCode.stale_member_epoch

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.client.membership.group_script import GroupScript, assigned, found, metadata, topic_id
 
-from penstock.client.membership.consumer_membership import ConsumerMembership
-from penstock.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
-from penstock.client.membership.group_member import GroupMemberState
-from penstock.client.membership.subscription import SubscribedTopics
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
+from headrace.client.membership.group_member import GroupMemberState
+from headrace.client.membership.subscription import SubscribedTopics
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
 
 FLIGHTS = SubscribedTopics(names=("flights",))
 

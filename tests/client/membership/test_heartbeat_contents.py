@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 
-from penstock.client.membership import events as e
-from penstock.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
-from penstock.client.membership.heartbeat_schedule import BURST, BURST_WINDOW_MS
-from penstock.client.membership.member_state import MemberState
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership import events as e
+from headrace.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
+from headrace.client.membership.heartbeat_schedule import BURST, BURST_WINDOW_MS
+from headrace.client.membership.member_state import MemberState
+from headrace.protocol.error_codes import ErrorCode
 
 HALF = {"flights": (0, 1)}
 

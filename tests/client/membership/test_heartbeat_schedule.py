@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 
-from penstock.client.membership.heartbeat_schedule import HeartbeatSchedule
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
+from headrace.protocol.error_codes import ErrorCode
 
 
 def delays(schedule: HeartbeatSchedule, count: int, *, delayed: bool = False) -> list[int]:

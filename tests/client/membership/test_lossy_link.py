@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.client.membership.lossy_group import FATES, Fate, LossyGroup
 from tests.client.membership.virtual_group import settled
 
-from penstock.client.membership.topology import Subtopology, Topology
+from headrace.client.membership.topology import Subtopology, Topology
 
 PARTITIONS = 8
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))

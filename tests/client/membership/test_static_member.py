@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator
 
-from penstock.client.membership import events as e
-from penstock.client.membership.member_state import MemberState
-from penstock.errors import BrokerError, Fenced
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership import events as e
+from headrace.client.membership.member_state import MemberState
+from headrace.errors import BrokerError, Fenced
+from headrace.protocol.error_codes import ErrorCode
 
 ALL_OF_IT = {"flights": (0, 1, 2, 3)}
 

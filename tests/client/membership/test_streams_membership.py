@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator, owned_in
 
-from penstock.client.membership import events as e
-from penstock.client.membership.member_state import VALID_PREVIOUS, MemberState
-from penstock.client.membership.request_manager import NEVER_MS
-from penstock.errors import BrokerError
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership import events as e
+from headrace.client.membership.member_state import VALID_PREVIOUS, MemberState
+from headrace.client.membership.request_manager import NEVER_MS
+from headrace.errors import BrokerError
+from headrace.protocol.error_codes import ErrorCode
 
 ALL_OF_IT = {"flights": (0, 1, 2, 3)}
 HALF = {"flights": (0, 1)}

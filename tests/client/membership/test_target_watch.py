@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator, owned_in
 
-from penstock.client.membership import events as e
-from penstock.client.membership.assignment import Tasks
-from penstock.client.membership.target_watch import LOOKS
-from penstock.protocol.error_codes import ErrorCode
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import Tasks
+from headrace.client.membership.target_watch import LOOKS
+from headrace.protocol.error_codes import ErrorCode
 
 HALF = {"flights": (2, 3)}
 

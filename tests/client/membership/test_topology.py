@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.membership.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
+from headrace.client.membership.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 
 CHANGELOG = InternalTopic(name="app-counts-changelog", configs=(("cleanup.policy", "compact"), ("a", "b")))
 REPARTITION = InternalTopic(name="app-by-origin-repartition", partitions=8, replication_factor=1)

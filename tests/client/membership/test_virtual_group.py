@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.membership.virtual_group import VirtualGroup, settled
 
-from penstock.client.membership.topology import Subtopology, Topology
+from headrace.client.membership.topology import Subtopology, Topology
 
 PARTITIONS = 8
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))

@@ -8,22 +8,22 @@ from uuid import UUID
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from penstock.broker.shard_runner import ShardRunner
-from penstock.client.membership import events as e
-from penstock.client.membership.assignment import Tasks
-from penstock.client.membership.member_state import MemberState
-from penstock.client.membership.streams_membership import StreamsMembership
-from penstock.client.membership.topology import Topology
-from penstock.coordinator.configuration import GroupCoordinatorConfiguration
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.metadata_image import MetadataImage, TopicImage
-from penstock.coordinator.request_context import RequestContext
-from penstock.coordinator.result import CoordinatorRecord
-from penstock.coordinator.shard import GroupCoordinatorShard
-from penstock.coordinator.streams.group import StreamsGroup
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.broker.shard_runner import ShardRunner
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import Tasks
+from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.streams_membership import StreamsMembership
+from headrace.client.membership.topology import Topology
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 GROUP = "app"
 STEP_MS = 10

@@ -13,20 +13,20 @@ from typing import Any
 
 from tests.coordinator.consumer.consumer_histories import GROUP, History, Member
 
-from penstock.assignors.assignor import Assignment, Subscription
-from penstock.assignors.consumer_protocol import (
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from penstock.coordinator.classic.group import ClassicGroup
-from penstock.coordinator.consumer.partitions import without_epochs
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.request_context import RequestContext
-from penstock.protocol import messages as m
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.units import from_ms
+from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.consumer.partitions import without_epochs
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.request_context import RequestContext
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 
 __all__ = ["MixedHistory"]
 

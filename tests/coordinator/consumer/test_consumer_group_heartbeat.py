@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from tests.coordinator.consumer.consumer_histories import CONTEXT, GROUP, World
 
-from penstock.coordinator.errors import CoordinatorError
-from penstock.coordinator.records.consumer_schemas import (
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupMetadataKey,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.messages import consumer_group_heartbeat_request as m
-from penstock.protocol.units import from_ms
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import consumer_group_heartbeat_request as m
+from headrace.protocol.units import from_ms
 
 
 def world(topics: dict[str, int] | None = None, **settings: int) -> World:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.records.transaction_log import TransactionLogValue
-from penstock.coordinator.transactions.hanging import fate_of_open
-from penstock.coordinator.transactions.transaction_state import TransactionState as State
+from headrace.coordinator.records.transaction_log import TransactionLogValue
+from headrace.coordinator.transactions.hanging import fate_of_open
+from headrace.coordinator.transactions.transaction_state import TransactionState as State
 
 HERE, ELSEWHERE = ("flights", 0), ("flights", 1)
 ID, EPOCH, LAST = 7, 4, 32766

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinator.transactions.transaction_shard import Shard, identity
 
-from penstock.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
-from penstock.coordinator.transactions.configuration import TransactionConfiguration
-from penstock.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
-from penstock.coordinator.transactions.transaction_state import TransactionState
-from penstock.coordinator.transactions.transitions import Answer, state_of
-from penstock.protocol.error_codes import ErrorCode
+from headrace.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
+from headrace.coordinator.transactions.configuration import TransactionConfiguration
+from headrace.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import TransactionState
+from headrace.coordinator.transactions.transitions import Answer, state_of
+from headrace.protocol.error_codes import ErrorCode
 
 TIDS = ("a", "b")
 OWNERS = 3

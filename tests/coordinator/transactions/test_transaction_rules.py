@@ -7,18 +7,18 @@ from __future__ import annotations
 import pytest
 from tests.coordinator.transactions.transaction_shard import PARTS, TID, Shard, identity
 
-from penstock.coordinator.records.transaction_log import (
+from headrace.coordinator.records.transaction_log import (
     TransactionLogKey,
     TransactionLogValue,
     decode,
     encode_key,
     encode_value,
 )
-from penstock.coordinator.transactions.configuration import TransactionConfiguration
-from penstock.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
-from penstock.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
-from penstock.coordinator.transactions.transitions import completed, created, state_of
-from penstock.protocol.error_codes import ErrorCode
+from headrace.coordinator.transactions.configuration import TransactionConfiguration
+from headrace.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
+from headrace.coordinator.transactions.transitions import completed, created, state_of
+from headrace.protocol.error_codes import ErrorCode
 
 LAST = MAX_EPOCH - 1
 

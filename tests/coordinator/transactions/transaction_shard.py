@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.broker.shard_runner import ShardRunner
-from penstock.coordinator.records import transaction_log
-from penstock.coordinator.records.transaction_log import TransactionLogValue
-from penstock.coordinator.result import CoordinatorRecord, CoordinatorResult
-from penstock.coordinator.transactions.configuration import TransactionConfiguration
-from penstock.coordinator.transactions.producer_identity import ProducerIdentity
-from penstock.coordinator.transactions.shard import TransactionCoordinatorShard
-from penstock.coordinator.transactions.transitions import Answer
+from headrace.broker.shard_runner import ShardRunner
+from headrace.coordinator.records import transaction_log
+from headrace.coordinator.records.transaction_log import TransactionLogValue
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.transactions.configuration import TransactionConfiguration
+from headrace.coordinator.transactions.producer_identity import ProducerIdentity
+from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
+from headrace.coordinator.transactions.transitions import Answer
 
 __all__ = ["ListLog", "Shard"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.interop.heartbeat_scenarios.scenario import NOTHING, has_status, scenario
 from tests.interop.heartbeat_script import ALL, Script, h, subtopology, topology
 
-from penstock.protocol.error_codes import ErrorCode
+from headrace.protocol.error_codes import ErrorCode
 
 
 def is_told_anything(answer: Any) -> bool:

@@ -22,12 +22,12 @@ from tests.spark.application.processes import (
     Application,
     Feed,
     caught_up,
-    penstock,
+    headrace,
     until,
 )
 from tests.spark.application.standing_jvm import standing_jvm
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 __all__ = ["BEFORE", "CrashFile", "crash_at_each", "crashing_application"]
 
@@ -121,7 +121,7 @@ def _crash_at_each(
     assert in_the_table == list(range(sent)), (
         f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
     )
-    out = penstock("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
+    out = headrace("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
     assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
     assert json.loads(out.stdout)["status"] == "equal"
 

@@ -68,12 +68,12 @@ def _around(
 
 
 def in_the_driver() -> None:
-    from penstock.client.transactions import Transactions
-    from penstock.spark.runtime.batch_runner import SubtopologyRunner
-    from penstock.spark.runtime.replicas import Replicas
-    from penstock.spark.runtime.slot_transactions import SlotTransactions
-    from penstock.spark.runtime.table_sinks import TableSinks
-    from penstock.spark.sinks.parquet import ParquetSink
+    from headrace.client.transactions import Transactions
+    from headrace.spark.runtime.batch_runner import SubtopologyRunner
+    from headrace.spark.runtime.replicas import Replicas
+    from headrace.spark.runtime.slot_transactions import SlotTransactions
+    from headrace.spark.runtime.table_sinks import TableSinks
+    from headrace.spark.sinks.parquet import ParquetSink
 
     def committing(*_: Any, commit: bool, **__: Any) -> bool:
         return commit
@@ -94,11 +94,11 @@ def in_the_driver() -> None:
 
 
 def in_a_worker() -> None:
-    from penstock.spark.runtime.open_batch import OpenBatch
-    from penstock.spark.runtime.restore_stage import RestoreStep
-    from penstock.spark.runtime.slot_producer import SlotProducer
-    from penstock.spark.runtime.store import TaskStore
-    from penstock.spark.sinks.parquet import PartWriter
+    from headrace.spark.runtime.open_batch import OpenBatch
+    from headrace.spark.runtime.restore_stage import RestoreStep
+    from headrace.spark.runtime.slot_producer import SlotProducer
+    from headrace.spark.runtime.store import TaskStore
+    from headrace.spark.sinks.parquet import PartWriter
 
     def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:
         prepared = store.prepared()
@@ -112,7 +112,7 @@ def in_a_worker() -> None:
 
 
 if __name__ == "__main__":
-    from penstock.spark.runtime import daemon
+    from headrace.spark.runtime import daemon
 
     daemon.preload()
     in_a_worker()

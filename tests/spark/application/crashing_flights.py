@@ -7,8 +7,8 @@ import crashing
 import standing_jvm
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
-from penstock.spark import session
+from headrace import StreamsApp
+from headrace.spark import session
 
 crashing.in_the_driver()
 standing_jvm.spare_the_jvm()

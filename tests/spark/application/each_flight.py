@@ -9,7 +9,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp(
     os.environ.get("FLIGHTS_GROUP", "each-flight"), processing_guarantee=os.environ.get("GUARANTEE", "exactly_once_v2")

@@ -1,7 +1,7 @@
 """The stateful program of the process tests: where → groupBy → agg(count, avg, max) → topic, with a repartition topic.
 
-`python flight_delays.py [until]`; where the cluster and the state are say PENSTOCK_BOOTSTRAP_SERVERS and
-PENSTOCK_STATE_DIR. `FLIGHTS_GROUP` and `FLIGHTS_TOPIC` name group and input, so that tests may share a cluster.
+`python flight_delays.py [until]`; where the cluster and the state are say HEADRACE_BOOTSTRAP_SERVERS and
+HEADRACE_STATE_DIR. `FLIGHTS_GROUP` and `FLIGHTS_TOPIC` name group and input, so that tests may share a cluster.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp(os.environ.get("FLIGHTS_GROUP", "flight-delays"))
 

@@ -8,7 +8,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from penstock import DeadLetter, StreamsApp
+from headrace import DeadLetter, StreamsApp
 
 app = StreamsApp(
     os.environ.get("FLIGHTS_GROUP", "late-flights"),

@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import confluent_kafka
 
-from penstock.client.admin import Admin
-from penstock.client.admin_results import StreamsGroupDescription
-from penstock.client.process_tree import ProcessEntry, process_table
-from penstock.errors import PenstockError
+from headrace.client.admin import Admin
+from headrace.client.admin_results import StreamsGroupDescription
+from headrace.client.process_tree import ProcessEntry, process_table
+from headrace.errors import HeadraceError
 
 __all__ = [
     "PROGRAMS",
@@ -36,8 +36,8 @@ __all__ = [
     "flight",
     "free_port",
     "group",
+    "headrace",
     "newest",
-    "penstock",
     "records_of",
     "send_flights",
     "still_alive",
@@ -49,7 +49,7 @@ ORIGINS = ("EWR", "JFK", "LGA", "SWF", "HPN")
 # A JVM that lives for seconds spends most of them in its optimising compiler: an instance costs 22 instead of 35 CPU
 # seconds until its tasks are open.
 JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-WAIT_S = float(os.environ.get("PENSTOCK_WAIT_S", "120"))
+WAIT_S = float(os.environ.get("HEADRACE_WAIT_S", "120"))
 """How long a wait may last; a crowded machine needs more."""
 
 
@@ -71,12 +71,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def penstock(
+def headrace(
     *arguments: str, env: Mapping[str, str] | None = None, input: bytes | None = None, timeout: float | None = None
 ):
     """One command line of ours, run to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *arguments],
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
         capture_output=True,
         input=input,
         env={**os.environ, "JDK_JAVA_OPTIONS": JVM_OF_SECONDS, **(env or {})},
@@ -86,7 +86,7 @@ def penstock(
 
 
 class BrokerProcess:
-    """`penstock broker` on a directory and a port that survive it."""
+    """`headrace broker` on a directory and a port that survive it."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
         self.directory, self.port = directory, free_port()
@@ -121,7 +121,7 @@ class BrokerProcess:
             self._process = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--data-dir", str(self.directory)]
+        command = [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", str(self.directory)]
         command += ["--port", str(self.port)]
         for name, value in self._settings.items():
             command += ["--override", f"{name}={value}"]
@@ -144,7 +144,7 @@ class BrokerProcess:
         try:
             with Admin(self.bootstrap_servers, bootstrap_timeout_ms=500) as admin:
                 admin.list_topics()
-        except PenstockError:
+        except HeadraceError:
             return False
         return True
 
@@ -158,8 +158,8 @@ class Application:
         self._command = [sys.executable, str(PROGRAMS / program)]
         self._env = {
             **os.environ,
-            "PENSTOCK_BOOTSTRAP_SERVERS": bootstrap_servers,
-            "PENSTOCK_STATE_DIR": str(directory / "state"),
+            "HEADRACE_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "HEADRACE_STATE_DIR": str(directory / "state"),
             "MASTER": "local[2]",
             "JDK_JAVA_OPTIONS": JVM_OF_SECONDS,
             **env,
@@ -379,7 +379,7 @@ def group(admin: Admin, name: str) -> StreamsGroupDescription | None:
     """StreamsGroupDescribe; None while there is no such group or the broker is away."""
     try:
         return admin.describe_streams_groups([name])[name]
-    except PenstockError:
+    except HeadraceError:
         return None
 
 

@@ -5,7 +5,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from penstock import StreamsApp
+from headrace import StreamsApp
 
 app = StreamsApp("replicated-flights", processing_guarantee="exactly_once_v2")
 

@@ -62,7 +62,7 @@ def spare_the_jvm() -> None:
     """In a driver: its guardian is not told of the JVM, which it would kill."""
     if PID not in os.environ:
         return
-    from penstock.client.guardian_link import GuardianLink
+    from headrace.client.guardian_link import GuardianLink
 
     spared, watch = int(os.environ[PID]), GuardianLink.watch_process
 
@@ -77,8 +77,8 @@ def _hold() -> None:
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
-    from penstock.spark.class_archive import archive_options
-    from penstock.spark.spark_session import check_java
+    from headrace.spark.class_archive import archive_options
+    from headrace.spark.spark_session import check_java
 
     settings = SparkConf().set("spark.driver.extraJavaOptions", archive_options(check_java()))
     gateway = launch_gateway(settings, popen_kwargs={"stdout": sys.stderr, "stderr": sys.stderr})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark import session
+from headrace.spark import session
 
 
 @pytest.fixture(scope="session")
 def spark():
-    return session("penstock-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    return session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.spark.frames import apply_calls
-from penstock.spark.streams_app import StreamsApp
+from headrace.spark.frames import apply_calls
+from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 
@@ -73,9 +73,9 @@ def through_the_split(app, function, rows, cuts):
     edges = [0, *sorted(cuts), len(rows)]
     partials = None
     for start, end in pairwise(edges):
-        frame = spark.createDataFrame(rows[start:end], SCHEMA).withColumn("__penstock_task", F.lit(7))
+        frame = spark.createDataFrame(rows[start:end], SCHEMA).withColumn("__headrace_task", F.lit(7))
         frame = apply_calls(frame, arm.calls)
-        assert "__penstock_task" in frame.columns
+        assert "__headrace_task" in frame.columns
         sql = split.projection.key_sql + split.projection.input_sql
         partial = _partial(frame.selectExpr(*(f"{text} as {name}" for name, text in sql)), split)
         partials = partial if partials is None else partials.unionByName(partial)
@@ -144,9 +144,9 @@ def test_a_stateless_function_on_both(spark):
     app = StreamsApp("same", spark=spark)
     rows = [("JFK", 1.5, 3, None), ("EWR", None, -1, None)]
     recorded = clean(app.stream("flights", schema=SCHEMA))
-    frame = spark.createDataFrame(rows, SCHEMA).withColumn("__penstock_task", F.lit(1))
+    frame = spark.createDataFrame(rows, SCHEMA).withColumn("__headrace_task", F.lit(1))
     through = apply_calls(frame, recorded._arms[0].calls)
     batch = clean(spark.createDataFrame(rows, SCHEMA))
     assert recorded.columns == batch.columns
     assert isinstance(recorded.schema, StructType)
-    assert through.drop("__penstock_task").collect() == batch.collect()
+    assert through.drop("__headrace_task").collect() == batch.collect()

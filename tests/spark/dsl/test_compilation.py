@@ -8,8 +8,8 @@ import sys
 import pytest
 from pyspark.sql import functions as F
 
-from penstock.spark.streams_app import StreamsApp
-from penstock.spark.topology.nodes import DeadLetter, RepartitionSink, RepartitionSource, TopicSink
+from headrace.spark.streams_app import StreamsApp
+from headrace.spark.topology.nodes import DeadLetter, RepartitionSink, RepartitionSource, TopicSink
 
 pytestmark = pytest.mark.spark
 
@@ -145,12 +145,12 @@ def test_columns_are_pruned_over_all_branches(app):
 
 def test_hidden_columns_stay_hidden(app):
     stream = app.stream("flights", schema=SCHEMA).select("*", F.col("_kafka.partition").alias("p"))
-    stream = stream.drop("_kafka", "__penstock_task", "n").selectExpr("*", "p + 1 as q")
+    stream = stream.drop("_kafka", "__headrace_task", "n").selectExpr("*", "p + 1 as q")
     assert stream.columns == ["origin", "carrier", "dep_delay", "t", "p", "q"]
     assert stream.where("_kafka.topic = 'x'").columns == stream.columns
     assert [field.name for field in stream.schema] == stream.columns
     assert stream.dtypes[-1] == ("q", "int")
-    assert stream._template.columns[-2:] == ["__penstock_key", "q"] or "__penstock_key" in stream._template.columns
+    assert stream._template.columns[-2:] == ["__headrace_key", "q"] or "__headrace_key" in stream._template.columns
 
 
 def test_a_raw_stream_has_the_columns_of_sparks_source(app):
@@ -247,9 +247,9 @@ def test_described_as_text(app):
     assert '"changelog": "demo-by-origin-changelog"' in app.describe("json")
 
 
-def test_importing_penstock_loads_neither_arrow_nor_spark():
+def test_importing_headrace_loads_neither_arrow_nor_spark():
     heavy = "[m for m in ('pyarrow', 'numba', 'pyspark', 'lmdb', 'pandas') if m in sys.modules]"
-    script = f"import sys, penstock; penstock.DeadLetter('x'); penstock.PenstockError; print({heavy})"
+    script = f"import sys, headrace; headrace.DeadLetter('x'); headrace.HeadraceError; print({heavy})"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == "[]"
 
@@ -257,7 +257,7 @@ def test_importing_penstock_loads_neither_arrow_nor_spark():
 def test_a_missing_extra_is_named():
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "try:\n    from penstock import StreamsApp\nexcept ImportError as error:\n    print(error)"
+        "try:\n    from headrace import StreamsApp\nexcept ImportError as error:\n    print(error)"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.startswith('StreamsApp needs Spark: pip install "penstock[spark]"')
+    assert told.stdout.startswith('StreamsApp needs Spark: pip install "headrace[spark]"')

@@ -8,16 +8,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from penstock.errors import TopologyError
-from penstock.spark.frames import apply_calls
-from penstock.spark.runtime.prepared_plan import PreparedPlan
-from penstock.spark.streams_app import StreamsApp
+from headrace.errors import TopologyError
+from headrace.spark.frames import apply_calls
+from headrace.spark.runtime.prepared_plan import PreparedPlan
+from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "origin string, dest string, n int"
 ROWS = [("EWR", "JFK", 1), ("JFK", "XXX", 2), ("LGA", "EWR", 3), (None, "EWR", 4), ("XXX", None, 5), ("EWR", "EWR", 6)]
-TASK = "__penstock_task"
+TASK = "__headrace_task"
 AIRPORTS = [("EWR", "Newark", 10), ("JFK", "New York", 20), ("JFK", "Queens", 30), (None, "Nowhere", 40)]
 
 
@@ -144,7 +144,7 @@ def test_it_is_read_again_when_it_is_old(spark, tmp_path, caplog, sized):
         spark.createDataFrame(rows, "origin string, city string").write.mode("append").parquet(where)
 
     write([("EWR", "Newark")])
-    often = StreamsApp("joins", spark=spark, config={"penstock.join.refresh.ms": 0})
+    often = StreamsApp("joins", spark=spark, config={"headrace.join.refresh.ms": 0})
     airports = spark.read.parquet(where)
     joined = often.stream("flights", schema=SCHEMA).join(airports if sized else F.broadcast(airports), "origin")
     plan = PreparedPlan(lambda: through_tasks(spark, joined), [joined._arms[0].calls[0].args[0]])

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.errors import ConfigError, TopologyError
-from penstock.spark.streams_app import StreamsApp
+from headrace.errors import ConfigError, TopologyError
+from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +41,7 @@ def test_a_mistyped_column_names_the_right_one(flights):
     assert (error.code, error.message) == ("unresolved-column", 'no column "dep_dealy"; did you mean "dep_delay"?')
     assert error.facts["why"] == "columns here: origin, carrier, dep_delay, n, t"
     assert 'flights.where("dep_dealy is not null")' in error.facts["where"]
-    assert "__penstock" not in error.render()
+    assert "__headrace" not in error.render()
 
 
 UNRESOLVED = [
@@ -110,7 +110,7 @@ NOT_HERE = {
     "max of a struct": lambda s: s.groupBy("n").agg(F.max(F.struct("origin", "n"))),
     "a Python function in groupBy": lambda s: s.groupBy(F.udf(lambda v: v, "int")("n")).count(),
     "nested star": lambda s: s.select(F.struct("*")),
-    "a hidden name": lambda s: s.withColumn("__penstock_task", F.lit(1)),
+    "a hidden name": lambda s: s.withColumn("__headrace_task", F.lit(1)),
     "_kafka overwritten": lambda s: s.withColumn("_kafka", F.lit(1)),
     "append": lambda s: s.to_topic("out", output_mode="append"),
     "a key that is not the group": lambda s: s.groupBy("origin", "carrier").count().to_topic("out", key="origin"),
@@ -218,7 +218,7 @@ def test_spark_connect_is_refused():
 
 
 def test_java_missing(monkeypatch, tmp_path):
-    from penstock.spark.spark_session import check_java
+    from headrace.spark.spark_session import check_java
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.formats.json_columns import JsonColumns
-from penstock.spark.formats.json_decoding import decode_json
-from penstock.spark.formats.json_values import NotOfSchema, row_of
+from headrace.spark.formats.json_columns import JsonColumns
+from headrace.spark.formats.json_decoding import decode_json
+from headrace.spark.formats.json_values import NotOfSchema, row_of
 
 SCHEMA = (
     StructType()

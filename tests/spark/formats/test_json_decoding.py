@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from penstock.spark import formats
-from penstock.spark.topic_frames import BAD_COLUMN, decoded_by_spark
-from penstock.spark.topology.nodes import TopicSource
+from headrace.spark import formats
+from headrace.spark.topic_frames import BAD_COLUMN, decoded_by_spark
+from headrace.spark.topology.nodes import TopicSource
 
 pytestmark = pytest.mark.spark
 
@@ -66,7 +66,7 @@ def decoded(values, ddl_schema, zone="UTC"):
 
 
 def by_spark(spark, values, source):
-    from penstock.spark.formats.schemas import RAW
+    from headrace.spark.formats.schemas import RAW
 
     rows = [(None, value, "x", 0, i, None, 0, None) for i, value in enumerate(values)]
     frame = decoded_by_spark(spark.createDataFrame(rows, RAW), source)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.spark import formats
-from penstock.spark.formats.java_text import java_double
+from headrace.spark import formats
+from headrace.spark.formats.java_text import java_double
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from penstock.spark.streams_app import StreamsApp
+from headrace.spark.streams_app import StreamsApp
 
 
 def main(bootstrap_servers: str, state_dir: str) -> None:

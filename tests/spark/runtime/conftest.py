@@ -9,16 +9,16 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark():
-    from penstock.spark.spark_session import session
+    from headrace.spark.spark_session import session
 
-    built = session("penstock-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    built = session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
     yield built
     built.stop()
 
 
 @pytest.fixture
 def broker():
-    from penstock.broker.embedded import EmbeddedBroker
+    from headrace.broker.embedded import EmbeddedBroker
 
     with EmbeddedBroker({"flights": 4}, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
         yield running
@@ -26,7 +26,7 @@ def broker():
 
 @pytest.fixture
 def make_app(spark, broker, tmp_path):
-    from penstock.spark.streams_app import StreamsApp
+    from headrace.spark.streams_app import StreamsApp
 
     def make(name="flight-counts", *, instance="a", **settings):
         return StreamsApp(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 from pyspark.sql import functions as F
 
-from penstock.spark import session
-from penstock.spark.streams_app import StreamsApp
+from headrace.spark import session
+from headrace.spark.streams_app import StreamsApp
 
 
 def main(bootstrap_servers, state_dir):

@@ -6,14 +6,14 @@ import time
 import pytest
 from tests.longer import LONG
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
-from penstock.client.configuration import ClientConfiguration
-from penstock.client.network_client import NetworkClient
-from penstock.errors import PenstockError
-from penstock.spark.access_rules import as_commands, rules_for
-from penstock.spark.runtime import repartition_purge
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
+from headrace.client.configuration import ClientConfiguration
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
+from headrace.spark.access_rules import as_commands, rules_for
+from headrace.spark.runtime import repartition_purge
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +55,7 @@ def admin(broker):
 @pytest.fixture
 def make_secured(spark, broker, flights, tmp_path):
     """By name, a stateful application that writes two topics, one of which it creates."""
-    from penstock.spark.streams_app import StreamsApp
+    from headrace.spark.streams_app import StreamsApp
 
     def make(name, **config):
         app = StreamsApp(
@@ -108,7 +108,7 @@ def told(app, caplog, lacking):
     caplog.clear()
     try:
         started = app.start()
-    except PenstockError as error:
+    except HeadraceError as error:
         return f"{error} {error.fix}"
     with started:
 

@@ -9,12 +9,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from penstock.errors import UserCodeError
-from penstock.spark.arrow_types import arrow_type
-from penstock.spark.runtime.aggregate import AggregateFunctions
-from penstock.spark.runtime.operator_stage import NO_KEYS, _Merger
-from penstock.spark.runtime.rows import encode_key
-from penstock.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
+from headrace.errors import UserCodeError
+from headrace.spark.arrow_types import arrow_type
+from headrace.spark.runtime.aggregate import AggregateFunctions
+from headrace.spark.runtime.operator_stage import NO_KEYS, _Merger
+from headrace.spark.runtime.rows import encode_key
+from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
 
 INPUTS = {
     "i0": ('"long"', lambda r: r.choice([None, r.randrange(-1000, 1000), 2**40])),

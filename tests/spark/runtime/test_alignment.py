@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.spark.runtime.rows import decode_rows, encode_rows
+from headrace.spark.runtime.rows import decode_rows, encode_rows
 
 UNALIGNED = """
 import numpy as np, pyarrow as pa
@@ -27,7 +27,7 @@ def said_on_stderr(code):
 
 def test_arrow_does_not_warn():
     assert "poorly aligned" in said_on_stderr(UNALIGNED)
-    assert said_on_stderr("import penstock.spark.runtime\n" + UNALIGNED) == ""
+    assert said_on_stderr("import headrace.spark.runtime\n" + UNALIGNED) == ""
 
 
 @pytest.mark.parametrize("rows", [1, 2, 1000])

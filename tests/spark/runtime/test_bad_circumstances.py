@@ -11,10 +11,10 @@ import subprocess
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client import admin_acls
-from penstock.client.admin import Admin
-from penstock.errors import BrokerError, StateError
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client import admin_acls
+from headrace.client.admin import Admin
+from headrace.errors import BrokerError, StateError
 
 pytestmark = pytest.mark.spark
 EXACTLY_ONCE = {"processing_guarantee": "exactly_once_v2"}

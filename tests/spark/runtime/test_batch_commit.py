@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.client.transaction_rules import refused
-from penstock.protocol.error_codes import ErrorCode
-from penstock.spark.runtime.batch_commit import _trouble
+from headrace.client.transaction_rules import refused
+from headrace.protocol.error_codes import ErrorCode
+from headrace.spark.runtime.batch_commit import _trouble
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.runtime.batch_limits import FIRST_RECORDS, BatchLimits, BatchMeasure
+from headrace.spark.runtime.batch_limits import FIRST_RECORDS, BatchLimits, BatchMeasure
 
 
 def limits(**given):

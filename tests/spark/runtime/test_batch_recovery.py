@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.errors import BrokerError, CannotConnect, Fenced, PenstockError
-from penstock.spark.runtime.batch_recovery import BROKER_PATIENCE_S, RETRIES, BatchRecovery
-from penstock.spark.runtime.job_runner import BatchFailed
-from penstock.spark.runtime.plan import MicroBatchPlan
-from penstock.spark.runtime.store import BatchKey
-from penstock.spark.topology.nodes import CompiledSubtopology
+from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
+from headrace.spark.runtime.batch_recovery import BROKER_PATIENCE_S, RETRIES, BatchRecovery
+from headrace.spark.runtime.job_runner import BatchFailed
+from headrace.spark.runtime.plan import MicroBatchPlan
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.topology.nodes import CompiledSubtopology
 
 PLAN = MicroBatchPlan(
     subtopology_id="flights",
@@ -72,7 +72,7 @@ def test_a_broker_that_refuses_for_now_has_five_minutes(recovery, clock, cause):
     assert clock.now > BROKER_PATIENCE_S
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(cause))
-    with pytest.raises(PenstockError) as raised:
+    with pytest.raises(HeadraceError) as raised:
         recovery.recover(PLAN, failed(cause))
     assert raised.value is cause
 
@@ -81,7 +81,7 @@ def test_a_broker_that_refuses_for_now_has_five_minutes(recovery, clock, cause):
 def test_what_no_waiting_mends_ends_after_some_tries(recovery, cause):
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(cause))
-    with pytest.raises(PenstockError) as raised:
+    with pytest.raises(HeadraceError) as raised:
         recovery.recover(PLAN, failed(cause))
     assert raised.value is cause
 
@@ -95,7 +95,7 @@ def test_a_worker_that_dies_again_and_again_ends_it_however_often_a_broker_was_a
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(AWAY))
         recovery.recover(PLAN, failed(spark=KILLED))
-    with pytest.raises(PenstockError, match=r"could not process batch 7: .*Python worker exited"):
+    with pytest.raises(HeadraceError, match=r"could not process batch 7: .*Python worker exited"):
         recovery.recover(PLAN, failed(spark=KILLED))
     recovery.succeeded()
     recovery.recover(PLAN, failed(spark=KILLED))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.spark.runtime.daemon import ending_quietly
+from headrace.spark.runtime.daemon import ending_quietly
 
 pytest.importorskip("pyspark")
 
@@ -14,7 +14,7 @@ WORKER = """
 import os, socket, sys
 import pyspark.worker
 from pyspark.daemon import worker
-from penstock.spark.runtime.daemon import ending_quietly
+from headrace.spark.runtime.daemon import ending_quietly
 os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
 if sys.argv[1] == "ours":
     pyspark.worker.main = ending_quietly(pyspark.worker.main)

@@ -7,12 +7,12 @@ import threading
 import pytest
 from tests.longer import longer
 
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.transactions import Transactions
-from penstock.errors import CannotConnect
-from penstock.spark.runtime import task_opener
-from penstock.spark.topology.nodes import DeadLetter
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.transactions import Transactions
+from headrace.errors import CannotConnect
+from headrace.spark.runtime import task_opener
+from headrace.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
 
@@ -132,7 +132,7 @@ def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, runn
 def test_offsets_that_somebody_left_undecided_are_waited_for(broker, make_app, running, flights, caplog, monkeypatch):
     """However long: a transaction may be open for minutes when driver and guardian died at once."""
     monkeypatch.setattr(task_opener, "STABLE_WAIT_MS", 100)
-    caplog.set_level(logging.WARNING, "penstock.spark")
+    caplog.set_level(logging.WARNING, "headrace.spark")
     flights.send(broker, range(200))
     with NetworkClient(broker.bootstrap_servers) as client:
         of_the_dead = Transactions(client, transaction_timeout_ms=800_000)

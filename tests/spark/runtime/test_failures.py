@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import RecordError, UserCodeError
-from penstock.spark.topology.nodes import DeadLetter
+from headrace.errors import RecordError, UserCodeError
+from headrace.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
 
@@ -70,10 +70,10 @@ def test_records_that_sql_cannot_digest_go_to_the_dead_letter_topic(numbers, mak
     [dead] = numbers.records("numbers.bad")
     headers = dict(dead.headers)
     assert json.loads(dead.value) == {"text": "x"}
-    assert headers["penstock.topic"] == b"numbers"
-    assert headers["penstock.partition"] == b"0"
-    assert headers["penstock.offset"] == b"100"
-    assert b"CAST_INVALID_INPUT" in headers["penstock.reason"]
+    assert headers["headrace.topic"] == b"numbers"
+    assert headers["headrace.partition"] == b"0"
+    assert headers["headrace.offset"] == b"100"
+    assert b"CAST_INVALID_INPUT" in headers["headrace.reason"]
     assert 1000 in numbers_out(numbers)
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from penstock.client.admin import Admin
+from headrace.client.admin import Admin
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ def test_a_slow_subtopology_leaves_the_cores_to_a_quick_one(broker, make_app, ru
         for partition in (0, 1):
             broker.produce(topic, [json.dumps({"n": n}) for n in range(count)], partition=partition)
 
-    app = make_app("both", config={"penstock.batch.target.ms": 300})
+    app = make_app("both", config={"headrace.batch.target.ms": 300})
     app.stream("slow", schema="n bigint").withColumn("n", slowly("n")).to_topic("slow-out", partitions=1)
     app.stream("quick", schema="n bigint").select((F.col("n") + 1).alias("n")).to_topic("quick-out", partitions=1)
     started = running(app)

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.network_client import NetworkClient
-from penstock.client.producer import Producer
-from penstock.client.transactions import Transactions
-from penstock.client.waiting import wait_for
-from penstock.spark.runtime import input_watch
-from penstock.spark.runtime.input_watch import InputWatch
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.client.transactions import Transactions
+from headrace.client.waiting import wait_for
+from headrace.spark.runtime import input_watch
+from headrace.spark.runtime.input_watch import InputWatch
 
 MINUTE_MS = 60_000
 ENDS_S, LASTS_S = 20.0, 0.3

@@ -33,7 +33,7 @@ def texts(rows):
 def test_joined_as_in_a_batch(spark, broker, make_app, running, flights, tmp_path, guarantee):
     directory = str(tmp_path / "cities")
     spark.createDataFrame(CITIES, "origin string, city string").write.parquet(directory)
-    app = make_app(processing_guarantee=guarantee, config={"penstock.join.refresh.ms": 0})
+    app = make_app(processing_guarantee=guarantee, config={"headrace.join.refresh.ms": 0})
     rows, cities = app.stream("flights", schema=flights.SCHEMA), spark.read.parquet(directory)
     for name, stream in joined(rows, cities).items():
         stream.to_topic(name, partitions=2)

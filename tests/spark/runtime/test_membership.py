@@ -9,12 +9,12 @@ import pytest
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from penstock.client.admin import Admin
-from penstock.client.member_runner import MemberRunner
-from penstock.client.membership.events import Assigned
-from penstock.client.network_client import NetworkClient
-from penstock.protocol import messages as m
-from penstock.spark.runtime import repartition_purge
+from headrace.client.admin import Admin
+from headrace.client.member_runner import MemberRunner
+from headrace.client.membership.events import Assigned
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
+from headrace.spark.runtime import repartition_purge
 
 pytestmark = pytest.mark.spark
 LEAVE = -1
@@ -59,7 +59,7 @@ def join_again(broker, group_id, app, member_id):
 def test_a_batch_of_a_lost_member_is_not_committed(broker, make_app, running, flights, caplog, how):
     """The same tasks come back with a new epoch; what the old epoch's batch left in the stores is undone."""
     hears = how == "hears at once"
-    caplog.set_level(logging.WARNING, "penstock.spark")
+    caplog.set_level(logging.WARNING, "headrace.spark")
     app = running(flights.count_slowly(make_app("slow")))
     app.wait_until("running", timeout=60)
     [runner] = app._runtime.runners.values()

@@ -88,7 +88,7 @@ def test_a_listener_of_structured_streaming_is_told_everything(broker, make_app,
         with_state = [progress for progress in told if progress.stateOperators]
         assert with_state[-1].stateOperators[0].numRowsTotal == 3
         assert told[0].sink.numOutputRows >= 0
-        assert told[0].sources[0].description == "penstock[flights]"
+        assert told[0].sources[0].description == "headrace[flights]"
         assert told[0].batchDuration == told[0].durationMs["triggerExecution"]
         (came,) = watcher.tasks[:1]
         assert came.assigned == came.tasks
@@ -105,7 +105,7 @@ def test_a_listener_of_structured_streaming_is_told_everything(broker, make_app,
 
 def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
     flights.send(broker, range(400))
-    app = running(flights.count_by_origin(make_app(config={"penstock.metrics.port": free_port()})))
+    app = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": free_port()})))
     app.wait_until("caught-up", timeout=60)
     app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 800, None, "told")
     status, text = get(f"{app.metrics_url}/metrics")
@@ -120,9 +120,9 @@ def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
     assert total("kafka_streams_stream_metrics_client_state") == 2
     assert total("kafka_streams_stream_task_metrics_process_total") == 800
     assert total("kafka_consumer_consumer_fetch_manager_metrics_records_lag", topic="flights") == 0
-    assert total("penstock_app_state_keys") == 3
-    assert total("penstock_app_tasks") == len(app.tasks)
-    assert total("penstock_app_batch_ms_total", stage="triggerExecution") > 0
+    assert total("headrace_app_state_keys") == 3
+    assert total("headrace_app_tasks") == len(app.tasks)
+    assert total("headrace_app_batch_ms_total", stage="triggerExecution") > 0
     named = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     section = PAGE.read_text().split("## Applications")[1].split("\n## ")[0]
     assert named == set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
@@ -130,13 +130,13 @@ def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
 
 def test_health_says_whether_it_runs_and_why_not(broker, make_app, running, flights):
     port = free_port()
-    first = running(flights.count_by_origin(make_app(config={"penstock.metrics.port": port})))
+    first = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": port})))
     first.wait_until("running", timeout=60)
     assert get(f"{first.metrics_url}/health/live") == (200, '{"status": "live", "reasons": []}\n')
     assert get(f"{first.metrics_url}/health/ready") == (200, '{"status": "ready", "reasons": []}\n')
     url = first.metrics_url
     second = running(
-        flights.count_by_origin(make_app(name="others", instance="b", config={"penstock.metrics.port": port}))
+        flights.count_by_origin(make_app(name="others", instance="b", config={"headrace.metrics.port": port}))
     )
     assert second.metrics_url != url  # the next free one
     first._runtime.not_ready = ((1, "topic flights is gone"),)

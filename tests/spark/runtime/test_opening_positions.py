@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from penstock.client.admin import Admin
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.errors import BrokerError
-from penstock.spark.runtime.own_tasks import OpenRequest
-from penstock.spark.runtime.store import BatchKey
-from penstock.spark.runtime.task_opener import TaskOpener
+from headrace.client.admin import Admin
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.errors import BrokerError
+from headrace.spark.runtime.own_tasks import OpenRequest
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.task_opener import TaskOpener
 
 INTERNAL = "counts-by-origin-repartition"
 WITHOUT_GROUP = AssignmentSnapshot(member_id="", member_epoch=-1)

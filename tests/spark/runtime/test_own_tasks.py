@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.spark.runtime.own_tasks import OwnTasks
-from penstock.spark.runtime.tasks import RunningTask
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.spark.runtime.own_tasks import OwnTasks
+from headrace.spark.runtime.tasks import RunningTask
 
 
 def assignment(epoch, *tasks):

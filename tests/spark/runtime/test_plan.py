@@ -2,13 +2,13 @@
 
 import pytest
 
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.errors import RecordError
-from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
-from penstock.spark.runtime.record_halving import find_undigestible
-from penstock.spark.runtime.side_path import SidePath
-from penstock.spark.runtime.store import BatchKey
-from penstock.spark.runtime.tasks import RunningTask, only, plan_slots
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.errors import RecordError
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
+from headrace.spark.runtime.record_halving import find_undigestible
+from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.tasks import RunningTask, only, plan_slots
 
 BATCH = BatchKey(incarnation="i", batch_id=7, attempt=1)
 

@@ -8,13 +8,13 @@ import time
 import confluent_kafka
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.spark.runtime.replay import Replay, replay_all
-from penstock.spark.runtime.replicas import Replicas
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
-from penstock.spark.runtime.store_files import path_of_store
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.spark.runtime.replay import Replay, replay_all
+from headrace.spark.runtime.replicas import Replicas
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
+from headrace.spark.runtime.store_files import path_of_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

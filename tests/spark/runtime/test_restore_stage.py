@@ -6,19 +6,19 @@ and was then said to hold all of a changelog to which the next owner had written
 
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.producer import Producer
-from penstock.spark.runtime import worker_process
-from penstock.spark.runtime.operator_stage import open_store
-from penstock.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
-from penstock.spark.runtime.replicas import Replicas
-from penstock.spark.runtime.restore_stage import RestoreStep
-from penstock.spark.runtime.side_path import SidePath
-from penstock.spark.runtime.stages import StageContext
-from penstock.spark.runtime.store import BatchKey
-from penstock.spark.topology.nodes import Aggregate
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.spark.runtime import worker_process
+from headrace.spark.runtime.operator_stage import open_store
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+from headrace.spark.runtime.replicas import Replicas
+from headrace.spark.runtime.restore_stage import RestoreStep
+from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.topology.nodes import Aggregate
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 pa = pytest.importorskip("pyarrow")

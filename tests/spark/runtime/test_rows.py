@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import StateError
-from penstock.spark.runtime.byte_spans import array_of_spans
-from penstock.spark.runtime.rows import decode_rows, encode_key, encode_rows
+from headrace.errors import StateError
+from headrace.spark.runtime.byte_spans import array_of_spans
+from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 
 TYPES = {
     pa.bool_(): st.booleans(),

@@ -85,7 +85,7 @@ def test_large_records_starve_no_partition(broker, make_app, running, flights):
         broker.produce("flights", [large], partition=0)
     for partition in (1, 2, 3):
         broker.produce("flights", [json.dumps({"origin": "EWR", "n": n}) for n in range(50)], partition=partition)
-    settings = {"penstock.batch.max.bytes": 1000, "max.partition.fetch.bytes": 1000}
+    settings = {"headrace.batch.max.bytes": 1000, "max.partition.fetch.bytes": 1000}
     app = running(copied(make_app(config=settings)))
     app.wait_until("caught-up", timeout=180)
     assert numbers(broker) == sorted([7] * 5 + [*range(50)] * 3)

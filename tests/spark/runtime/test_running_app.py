@@ -5,7 +5,7 @@ import json
 import pytest
 from pyspark.sql import functions as F
 
-from penstock.errors import BrokerError, StateError
+from headrace.errors import BrokerError, StateError
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.broker.certificates import Certificates
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.membership.assignment import AssignmentSnapshot
-from penstock.errors import CannotConnect, ConfigError
-from penstock.spark.runtime.store import BatchKey
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.errors import CannotConnect, ConfigError
+from headrace.spark.runtime.store import BatchKey
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +80,7 @@ def test_workers_restore_and_guardian_come_in_and_nobody_reads_the_password(
     started.stop()
     shown += [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()]
     shown.append(caplog.text)
-    assert "penstock.client.guardian" in shown[0]  # it was looked at while everything ran
+    assert "headrace.client.guardian" in shown[0]  # it was looked at while everything ran
     assert [where[:200] for where in shown if SECRET in where] == []
     shutil.rmtree(tmp_path / "a")  # the stores come back out of the changelog
     flights.send(broker, range(60, 90))
@@ -104,10 +104,10 @@ def test_a_wrong_password_ends_it_and_is_not_repeated(make_app, flights, access,
 def test_the_environment_and_its_file_are_read_too(make_app, access, monkeypatch, tmp_path) -> None:
     listed = {name: value for name, value in access.items() if name != "sasl.password"}
     (tmp_path / "client.properties").write_text("".join(f"{name}={value}\n" for name, value in listed.items()))
-    monkeypatch.setenv("PENSTOCK_CONFIG", str(tmp_path / "client.properties"))
+    monkeypatch.setenv("HEADRACE_CONFIG", str(tmp_path / "client.properties"))
     with pytest.raises(ConfigError, match="needs a user name and a password"):
         make_app()
-    monkeypatch.setenv("PENSTOCK_SASL_PASSWORD", SECRET)
+    monkeypatch.setenv("HEADRACE_SASL_PASSWORD", SECRET)
     app = make_app()
     assert app.security.to_settings().items() >= access.items()
     with app.network_client("somebody") as client:

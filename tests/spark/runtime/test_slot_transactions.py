@@ -3,15 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.network_client import NetworkClient
-from penstock.client.producer import Producer
-from penstock.client.transactions import Transactions
-from penstock.errors import CannotConnect, Fenced
-from penstock.spark.runtime.plan import MicroBatchPlan, SlotPlan
-from penstock.spark.runtime.slot_transactions import SlotTransactions, _identity
-from penstock.spark.runtime.store import BatchKey
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.client.transactions import Transactions
+from headrace.errors import CannotConnect, Fenced
+from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.slot_transactions import SlotTransactions, _identity
+from headrace.spark.runtime.store import BatchKey
 
 WHERE = ("flights", 0)
 SLOTS = (SlotPlan(slot=0, tasks=()), SlotPlan(slot=1, tasks=()))

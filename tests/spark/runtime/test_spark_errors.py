@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.spark.runtime.spark_errors import kind_of
+from headrace.spark.runtime.spark_errors import kind_of
 
 DAEMON_IS_GONE = """An error occurred while calling o1247.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 25.0 failed 1 times, most recent \
@@ -17,7 +17,7 @@ failure: Lost task 0.0: org.apache.spark.SparkException: Python worker exited un
 DAEMON_DIED_EARLY = """An error occurred while calling o800.count.
 : org.apache.spark.SparkException: EOFException occurred while reading the port number from daemon's stdout.
 \tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:382)"""
-CANCELLED = "org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group penstock-flights-by-origin"
+CANCELLED = "org.apache.spark.SparkException: Job 7 cancelled part of cancelled job group headrace-flights-by-origin"
 BAD_CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "BIGINT": it is malformed.
 \tat org.apache.spark.api.python.BasePythonRunner$WriterIterator.next(PythonRunner.scala:500)"""
 USERS_UDF = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):

@@ -7,9 +7,9 @@ import signal
 import pytest
 from tests.spark.runtime.test_moves import Instance, at_least_counted, is_read, until
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.membership.target_watch import describe_request
-from penstock.client.network_client import NetworkClient
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.membership.target_watch import describe_request
+from headrace.client.network_client import NetworkClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

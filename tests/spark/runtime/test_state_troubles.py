@@ -11,10 +11,10 @@ import lmdb
 import pytest
 from tests.longer import longer
 
-from penstock.client.admin import Admin
-from penstock.errors import StateError
-from penstock.spark.runtime import planning
-from penstock.spark.runtime.store_records import seal, unseal
+from headrace.client.admin import Admin
+from headrace.errors import StateError
+from headrace.spark.runtime import planning
+from headrace.spark.runtime.store_records import seal, unseal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -121,8 +121,8 @@ class Home:
 
 @pytest.fixture(scope="module")
 def home(spark, flights, tmp_path_factory):
-    from penstock.broker.embedded import EmbeddedBroker
-    from penstock.spark.streams_app import StreamsApp
+    from headrace.broker.embedded import EmbeddedBroker
+    from headrace.spark.streams_app import StreamsApp
 
     directory = tmp_path_factory.mktemp("home")
     with EmbeddedBroker({"flights": 4}, config={"group.streams.initial.rebalance.delay.ms": 0}) as broker:
@@ -146,7 +146,7 @@ def returns(home, caplog):
             trouble(store, home.broker)
         between()
         caplog.clear()
-        caplog.set_level("INFO", "penstock.spark")
+        caplog.set_level("INFO", "headrace.spark")
         restored = home.run(120)
         return caplog.text, restored
 
@@ -216,7 +216,7 @@ def test_a_second_process_on_the_directory_is_refused(make_app, running, flights
 def test_another_application_on_the_directory_is_refused(make_app, flights, tmp_path):
     directory = tmp_path / "a"
     directory.mkdir()
-    from penstock.spark.runtime.state_directory import StateDirectory
+    from headrace.spark.runtime.state_directory import StateDirectory
 
     StateDirectory(Path(directory), "another-group").release()
     with pytest.raises(StateError) as refused:

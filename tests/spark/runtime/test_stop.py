@@ -6,8 +6,8 @@ import time
 import lmdb
 import pytest
 
-from penstock.spark.runtime.local_state import LocalState
-from penstock.spark.runtime.task_opener import TaskOpener
+from headrace.spark.runtime.local_state import LocalState
+from headrace.spark.runtime.task_opener import TaskOpener
 
 pytestmark = pytest.mark.spark
 

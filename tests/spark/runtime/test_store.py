@@ -7,9 +7,9 @@ import lmdb
 import pyarrow as pa
 import pytest
 
-from penstock.errors import StateError
-from penstock.spark.runtime import store_files
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, boot_id
+from headrace.errors import StateError
+from headrace.spark.runtime import store_files
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, boot_id
 
 IDENTITY = StoreIdentity(changelog_topic_id="t1", schema_hash="s1", boot_id="b1")
 

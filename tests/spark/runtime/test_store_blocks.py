@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import StateError
-from penstock.spark.runtime import block_kernels, bulk_load, store_blocks
-from penstock.spark.runtime.byte_spans import spans_of
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
-from penstock.spark.runtime.store_records import unseal
+from headrace.errors import StateError
+from headrace.spark.runtime import block_kernels, bulk_load, store_blocks
+from headrace.spark.runtime.byte_spans import spans_of
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, TaskStore
+from headrace.spark.runtime.store_records import unseal
 
 IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
 WRITER = BatchKey(incarnation="i", batch_id=1)

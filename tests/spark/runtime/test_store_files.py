@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import StateError
-from penstock.spark.runtime import store_files, store_pages
-from penstock.spark.runtime.bulk_load import name_of_key, newest_values
-from penstock.spark.runtime.replay import committed_position
-from penstock.spark.runtime.rows import decode_rows
-from penstock.spark.runtime.state_directory import StateDirectory
-from penstock.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
+from headrace.errors import StateError
+from headrace.spark.runtime import store_files, store_pages
+from headrace.spark.runtime.bulk_load import name_of_key, newest_values
+from headrace.spark.runtime.replay import committed_position
+from headrace.spark.runtime.rows import decode_rows
+from headrace.spark.runtime.state_directory import StateDirectory
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 
 FIXTURES = Path(__file__).parent / "fixtures"
 OLDER = StoreIdentity(changelog_topic_id="topic-1", schema_hash="schema-1", boot_id="boot-1")
@@ -292,7 +292,7 @@ def test_a_directory_of_a_later_format_is_refused(tmp_path):
     StateDirectory(tmp_path, "group").release()
     assert StateDirectory(tmp_path, "group").release() is None
     facts = {"format": 2, "group": "group"}
-    from penstock.spark.runtime import state_directory
+    from headrace.spark.runtime import state_directory
 
     (tmp_path / "state.json").write_text(
         f'{{"format": 2, "group": "group", "checksum": "{state_directory._checksum(facts)}"}}'
@@ -315,7 +315,7 @@ class Restoring:
 
 
 def test_bars_come_with_a_long_restore_and_go_with_it(capsys):
-    from penstock.spark.restore_bar import SHOWN_AFTER, RestoreBar
+    from headrace.spark.restore_bar import SHOWN_AFTER, RestoreBar
 
     app = Restoring()
     bar = RestoreBar(app, is_terminal=True)

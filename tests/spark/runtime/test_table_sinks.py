@@ -8,10 +8,10 @@ import pytest
 from pyarrow import parquet
 from tests.longer import longer
 
-from penstock.client.admin import Admin
-from penstock.client.transactions import Transactions
-from penstock.errors import CannotConnect, PenstockError, SinkError, TopologyError
-from penstock.spark.sinks import ParquetSink, SinkPart
+from headrace.client.admin import Admin
+from headrace.client.transactions import Transactions
+from headrace.errors import CannotConnect, HeadraceError, SinkError, TopologyError
+from headrace.spark.sinks import ParquetSink, SinkPart
 
 pytestmark = pytest.mark.spark
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -29,7 +29,7 @@ def numbers_in(table):
 
 def left_in(table):
     """Parts that lie there, complete or not."""
-    return [path for path in table.glob("_penstock/*/*/*") if path.is_dir()]
+    return [path for path in table.glob("_headrace/*/*/*") if path.is_dir()]
 
 
 def to_table(app, table, **settings):
@@ -66,7 +66,7 @@ def test_a_driver_that_dies_before_the_table_is_told(broker, make_app, flights, 
     flights.send(broker, range(100))
     with monkeypatch.context() as patch:
         patch.setattr(ParquetSink, "commit", _raises(OSError(5, "Input/output error")))
-        patch.setattr("penstock.spark.runtime.table_sinks.PAUSE", 0.001)
+        patch.setattr("headrace.spark.runtime.table_sinks.PAUSE", 0.001)
         app = to_table(make_app(processing_guarantee=guarantee), table).start()
         with pytest.raises(SinkError) as raised:
             app.awaitTermination(180)
@@ -119,19 +119,19 @@ def test_offsets_that_were_reset_write_nothing_twice(broker, make_app, flights, 
 def test_a_disk_that_refuses_once(broker, make_app, flights, tmp_path, monkeypatch):
     table = tmp_path / "table"
     table.mkdir()
-    (table / "_penstock").write_text("in the way")
+    (table / "_headrace").write_text("in the way")
     flights.send(broker, range(50))
-    [found] = [finding for finding in to_table(make_app(), table / "_penstock").check() if finding.code == "table"]
+    [found] = [finding for finding in to_table(make_app(), table / "_headrace").check() if finding.code == "table"]
     assert (found.level, str(table) in found.message) == ("problem", True)
     app = to_table(make_app(), table).start()
     try:
-        with pytest.raises(PenstockError) as raised:
+        with pytest.raises(HeadraceError) as raised:
             app.awaitTermination(180)
     finally:
         app.stop()
     assert raised.value.code == "sink-failed"
     assert str(table) in str(raised.value)
-    (table / "_penstock").unlink()
+    (table / "_headrace").unlink()
     with to_table(make_app(), table).start() as app:
         app.wait_until("caught-up", timeout=180)
     assert numbers_in(table) == wanted(range(50))

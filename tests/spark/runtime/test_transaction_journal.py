@@ -3,14 +3,14 @@
 import pyarrow as pa
 import pytest
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.client.group_offsets import fetch_offsets
-from penstock.client.network_client import NetworkClient
-from penstock.client.producer import Producer
-from penstock.client.transactions import Transactions
-from penstock.errors import Fenced, StateError
-from penstock.spark.runtime.transaction_journal import FILE, TransactionJournal
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.client.transactions import Transactions
+from headrace.errors import Fenced, StateError
+from headrace.spark.runtime.transaction_journal import FILE, TransactionJournal
 
 TIMEOUT_MS = 800_000
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from pyspark.sql import functions as F
 
-from penstock.client.admin import Admin
-from penstock.spark.runtime.plan import InputRange
-from penstock.spark.runtime.warm_up import newest_records
+from headrace.client.admin import Admin
+from headrace.spark.runtime.plan import InputRange
+from headrace.spark.runtime.warm_up import newest_records
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +37,7 @@ def test_the_newest_records_meet_the_functions_before_the_member_joins(broker, m
         def onTasksChanged(self, _event):
             found_at_join.append(sorted(int(path.name) for path in seen.iterdir()))
 
-    app = marking(make_app(config={"penstock.warm.up.records": 7}, auto_offset_reset="latest"), seen)
+    app = marking(make_app(config={"headrace.warm.up.records": 7}, auto_offset_reset="latest"), seen)
     app.addListener(Listener())
     running(app).wait_until("running", timeout=180)
     assert found_at_join[0] == list(range(43, 50))
@@ -48,7 +48,7 @@ def test_none_are_read_where_none_are_wanted(broker, make_app, tmp_path):
     seen = tmp_path / "seen"
     seen.mkdir()
     broker.produce("flights", [json.dumps({"n": n}) for n in range(50)])
-    app = marking(make_app(config={"penstock.warm.up.records": 0}, auto_offset_reset="latest"), seen)
+    app = marking(make_app(config={"headrace.warm.up.records": 0}, auto_offset_reset="latest"), seen)
     app.run(until="caught-up")
     assert list(seen.iterdir()) == []
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.spark.sinks.interface import SinkPart, SinkTask
-from penstock.spark.sinks.parquet import ParquetSink
+from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.parquet import ParquetSink
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
 ROWS = pa.table({"n": [1, 2, 3], "origin": ["EWR", None, "a/b"]})
@@ -31,7 +31,7 @@ def written(sink, batch="x.1.0", start=0, end=10, rows=ROWS):
 
 def seen(sink):
     files = sorted(Path(sink.path).rglob("*.parquet"))
-    return [file for file in files if "_penstock" not in file.parts]
+    return [file for file in files if "_headrace" not in file.parts]
 
 
 def test_a_part_is_seen_when_it_is_committed(sink):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.sinks.interface import SinkPart, SinkTask
-from penstock.spark.sinks.settling import Committed, batch_of, metadata_of, settle
+from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.settling import Committed, batch_of, metadata_of, settle
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=0)
 

@@ -8,9 +8,9 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.client.admin import Admin
-from penstock.spark.streams_app import StreamsApp
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 

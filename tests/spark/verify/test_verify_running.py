@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import functions as F
 from tests.longer import longer
 
-from penstock.broker.embedded import EmbeddedBroker
-from penstock.spark.streams_app import StreamsApp
-from penstock.spark.topology.nodes import DeadLetter
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.spark.streams_app import StreamsApp
+from headrace.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
 

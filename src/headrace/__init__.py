@@ -1,0 +1,77 @@
+"""Kafka Streams for PySpark: start the job twice and the two share the work.
+
+One table, name → module, loaded when a name is first asked for: `import headrace` loads neither Arrow nor PySpark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.broker.embedded import EmbeddedBroker
+    from headrace.client.admin import Admin
+    from headrace.client.consumer.async_consumer import AsyncConsumer
+    from headrace.client.consumer.consumer import Consumer
+    from headrace.client.parallel.parallel_consumer import ParallelConsumer
+    from headrace.client.parallel.retry import Retry
+    from headrace.errors import HeadraceError
+    from headrace.spark.grouped_stream import GroupedStream, StreamTable
+    from headrace.spark.stream import Stream
+    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.topology.nodes import DeadLetter
+
+
+__all__ = [
+    "Admin",
+    "AsyncConsumer",
+    "Consumer",
+    "DeadLetter",
+    "EmbeddedBroker",
+    "GroupedStream",
+    "HeadraceError",
+    "ParallelConsumer",
+    "Retry",
+    "Stream",
+    "StreamTable",
+    "StreamsApp",
+    "__version__",
+]
+
+_MODULES = {
+    "Admin": "headrace.client.admin",
+    "AsyncConsumer": "headrace.client.consumer.async_consumer",
+    "Consumer": "headrace.client.consumer.consumer",
+    "DeadLetter": "headrace.spark.topology.nodes",
+    "EmbeddedBroker": "headrace.broker.embedded",
+    "GroupedStream": "headrace.spark.grouped_stream",
+    "ParallelConsumer": "headrace.client.parallel.parallel_consumer",
+    "HeadraceError": "headrace.errors",
+    "Retry": "headrace.client.parallel.retry",
+    "Stream": "headrace.spark.stream",
+    "StreamTable": "headrace.spark.grouped_stream",
+    "StreamsApp": "headrace.spark.streams_app",
+}
+_SPARK_NAMES = frozenset({"GroupedStream", "Stream", "StreamTable", "StreamsApp"})
+_SPARK_EXTRA = frozenset({"lmdb", "numba", "numpy", "pandas", "py4j", "pyarrow", "pyspark"})
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'headrace' has no attribute '{name}'")
+    try:
+        found: object = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if name in _SPARK_NAMES and error.name is not None and error.name.partition(".")[0] in _SPARK_EXTRA:
+            message = f'{name} needs Spark: pip install "headrace[spark]" (on a managed cluster: "headrace[cluster]")'
+            raise ImportError(message, name=error.name) from error
+        raise
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,156 @@
+"""Topics with their ids, partition counts and configurations, the cluster's id, the next producer id.
+
+The facts are kept by storage's catalog, which writes a change to the disk before it counts; here they are indexed for
+the handlers and made into the coordinator's `MetadataImage`. What is not in the catalog does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.topic_catalog import TopicEntry
+
+__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """`partitions` is the count; `configs` are the topic's own values as text, by name."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class ClusterMetadata:
+    """Mutable: the broker's one copy. Readers take `TopicDescription`s, which never change."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self._by_name: dict[str, TopicDescription] = {}
+        self._by_id: dict[uuid.UUID, TopicDescription] = {}
+        self._by_key: dict[bytes, TopicDescription] = {}
+        self._version = 0
+        self._image: MetadataImage | None = None
+        self._producer_ids: Iterator[int] = iter(())
+        self._refresh()
+
+    @property
+    def cluster_id(self) -> str:
+        return self._directory.cluster_id
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of every partition: one broker leads them all, and each of its starts is an election."""
+        return self._directory.leader_epoch
+
+    @property
+    def version(self) -> int:
+        """How often the topics have changed since the start, and once for the start itself."""
+        return self._version
+
+    @property
+    def image(self) -> MetadataImage:
+        if self._image is None:
+            topics = {
+                topic.name: TopicImage(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions)
+                for topic in self._by_name.values()
+            }
+            self._image = MetadataImage(version=self._version, topics=MappingProxyType(topics))
+        return self._image
+
+    def topic(self, name: str | None) -> TopicDescription | None:
+        return self._by_name.get(name) if name is not None else None
+
+    def topic_by_id(self, topic_id: uuid.UUID | None) -> TopicDescription | None:
+        return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def topic_by_key(self, key: bytes) -> TopicDescription | None:
+        """By the bytes of its id."""
+        return self._by_key.get(key)
+
+    def topics(self) -> tuple[TopicDescription, ...]:
+        return tuple(self._by_name[name] for name in sorted(self._by_name))
+
+    def add_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str], *, lazy: bool = False
+    ) -> TopicDescription:
+        """`lazy` leaves the directories to the first write. Raises StorageError, OSError."""
+        try:
+            self._directory.create_topic(name, new_topic_id(), partitions, configs, lazy=lazy)
+        finally:
+            self._refresh()
+        return self._by_name[name]
+
+    def add_topics(self, topics: Iterable[tuple[str, int, Mapping[str, str]]]) -> None:
+        """(name, partitions, configs) of each; one write of the catalog, all or none. Their directories come with the
+        first write to them. Raises StorageError, OSError."""
+        entries = [
+            TopicEntry(name=name, topic_id=new_topic_id(), partitions=partitions, configs=configs)
+            for name, partitions, configs in topics
+        ]
+        try:
+            self._directory.create_topics(entries, lazy=True)
+        finally:
+            self._refresh()
+
+    def remove_topic(self, topic: TopicDescription) -> None:
+        try:
+            self._directory.delete(topic.name)
+        finally:
+            self._refresh()
+
+    def grow_topic(self, topic: TopicDescription, partitions: int) -> None:
+        try:
+            self._directory.add_partitions(topic.name, partitions)
+        finally:
+            self._refresh()
+
+    def configure_topic(self, topic: TopicDescription, configs: Mapping[str, str]) -> None:
+        self._directory.alter_configs(topic.name, configs)
+        self._refresh()
+
+    def next_producer_id(self) -> int:
+        """An id never given out before, also after a crash: whole blocks are reserved on the disk."""
+        producer_id = next(self._producer_ids, None)
+        if producer_id is None:
+            self._producer_ids = iter(self._directory.reserve_producer_ids())
+            producer_id = next(self._producer_ids)
+        return producer_id
+
+    def _refresh(self) -> None:
+        self._by_name = {
+            entry.name: TopicDescription(
+                name=entry.name,
+                topic_id=entry.topic_id,
+                partitions=entry.partitions,
+                configs=MappingProxyType(dict(entry.configs)),
+            )
+            for entry in self._directory.topics.values()
+        }
+        self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+        self._by_key = {topic_id.bytes: topic for topic_id, topic in self._by_id.items()}
+        self._version += 1
+        self._image = None
+
+
+def new_topic_id() -> uuid.UUID:
+    """As Kafka's: an id whose text begins with a dash would be read as an option by its tools."""
+    while True:
+        topic_id = uuid.uuid4()
+        if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):
+            return topic_id

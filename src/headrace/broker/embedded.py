@@ -1,0 +1,329 @@
+"""A broker inside this process: for tests, notebooks and `--dev`. Any Kafka client can use it.
+
+The broker runs on an event loop in a thread of its own, so `with` and `async with` are the same thing and every method
+may be called from any other thread. `kill()` is what kill -9 leaves behind; `restart()` starts again on the same port
+and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from headrace.broker.broker_thread import BrokerThread
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.faults import Faults
+from headrace.broker.manual_clock import ManualClock
+from headrace.broker.partition_logs import AppendRefused, end_of
+from headrace.broker.plain_values import Key, Record, Value, key_bytes, record_of, value_bytes
+from headrace.broker.services import Services
+from headrace.broker.topic_administration import TopicRefused
+from headrace.errors import BrokerError, HeadraceError
+from headrace.metrics.prometheus_text import sample_name
+from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.protocol.partitioner import partition_for_key
+from headrace.protocol.record_batches import AbortedTransaction, PlainRecord, decode_records, encode_batch
+
+__all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
+
+Result = TypeVar("Result")
+BATCH_RECORDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedGroup:
+    """A group as the coordinator sees it. `state`: Empty, NotReady, Assigning, Reconciling, Stable, Dead.
+
+    `members` maps member ids to their active tasks, `subtopology → partitions`, or in a group of consumers to what
+    they read, `topic → partitions`; `offsets` maps (topic, partition).
+    """
+
+    group_id: str
+    state: str
+    group_type: str
+    group_epoch: int
+    assignment_epoch: int
+    members: Mapping[str, Mapping[str, tuple[int, ...]]]
+    offsets: Mapping[tuple[str, int], int]
+
+
+class EmbeddedBroker:
+    """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
+
+    `faults` make chosen requests fail, wait or lose their answers (docs/testing.md); they outlive `restart`. With
+    `clock=ManualClock()` nothing becomes due until `clock.advance(seconds=…)`.
+
+    Without `data_dir` the data lies in a temporary directory that is removed at the end. `metrics_port` 0 takes a free
+    port; None serves no metrics over HTTP.
+    Raises ConfigError and StateError when it cannot start.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: Mapping[str, object] | None = None,
+        metrics_port: int | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self._topics = dict(topics or {})
+        self._clock = clock
+        self.faults = Faults()
+        self._metrics_port = metrics_port
+        self._given_directory = Path(data_dir) if data_dir is not None else None
+        self._host = host
+        self._port = port
+        self._config = dict(config or {})
+        self._directory: Path | None = None
+        self._running: BrokerThread | None = None
+
+    def start(self) -> Self:
+        if self._running is not None:
+            return self
+        if self._directory is None:
+            self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="headrace-broker-"))
+        try:
+            configuration = BrokerConfiguration.from_settings(
+                self._directory, host=self._host, port=self._port, settings=self._config
+            )
+            self._running = BrokerThread(configuration, self._metrics_port, self.faults, self._clock)
+            self._running.start()
+        except BaseException:
+            self._running = None
+            self._remove_directory()
+            raise
+        self._port = self._running.server.port
+        self._metrics_port = self._running.server.metrics_port
+        if self._topics:
+            self.create_topics(self._topics)
+        return self
+
+    def stop(self) -> None:
+        """Graceful: everything is on the disk afterwards, unless the directory was a temporary one and is gone."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.stop()
+        self._remove_directory()
+
+    def kill(self) -> None:
+        """No flush, no goodbye: sockets are reset, files are left as they are. `restart()` recovers from them."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.kill()
+
+    def restart(self) -> None:
+        """Starts again on the same port and data; stops gracefully first if it still runs."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    @property
+    def clock(self) -> ManualClock:
+        """What it was given. Raises HeadraceError `clock-misused` when it runs on the real time."""
+        if self._clock is None:
+            raise HeadraceError(
+                "clock-misused",
+                "This broker runs on the real time, which nobody can advance.",
+                "Start it with EmbeddedBroker(clock=ManualClock()); ManualClock is in headrace.testing.",
+            )
+        return self._clock
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where GET /metrics is answered, on 127.0.0.1; None when it was not asked for."""
+        return self._metrics_port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Listener name → the port in fact taken, while it runs."""
+        return self._call(lambda services: {name: each.port for name, each in services.listeners.listeners.items()})
+
+    def add_scram_users(self, users: Iterable[str]) -> None:
+        """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
+        from headrace.broker.security.added_user import parse_added_user
+
+        added = [parse_added_user(user) for user in users]
+        self._call(lambda services: services.scram_credentials.replace(added))
+
+    @property
+    def data_dir(self) -> Path:
+        if self._directory is None:
+            raise HeadraceError(
+                "broker-stopped", "The broker was not started.", "Use it in a `with` block, or call start()."
+            )
+        return self._directory
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def connection_count(self) -> int:
+        """Clients connected now."""
+        return self._running.server.connection_count if self._running is not None else 0
+
+    def metrics(self) -> dict[str, float]:
+        """All metrics now, as Prometheus would name them: `name{label="value",…}` → value. docs/metrics.md."""
+        running = self._running
+
+        def read(_services: Services) -> dict[str, float]:
+            families = running.server.metric_families() if running is not None else ()
+            return {sample_name(family, each): each.value for family in families for each in family.samples}
+
+        return self._call(read)
+
+    def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
+        """Creates what does not exist yet. Raises BrokerError where Kafka would refuse."""
+
+        def create(services: Services) -> None:
+            for name, partitions in topics.items():
+                if services.metadata.topic(name) is None:
+                    services.topics.create(name, partitions=partitions, configs=dict(configs or {}))
+
+        self._call(create)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes what exists of them, with all records."""
+
+        def delete(services: Services) -> None:
+            for name in names:
+                description = services.metadata.topic(name)
+                if description is not None:
+                    services.topics.delete(description)
+
+        self._call(delete)
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        key: Key = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Appends records; returns when they are in the log. Text is UTF-8, a mapping becomes JSON, None a tombstone.
+
+        `key` is a field's name where values are mappings, the key itself where they are not, or a function of a value.
+        Records with a key go where Kafka's own partitioner would put them, others round robin.
+        """
+        prepared = [(key_bytes(key, value), value_bytes(value)) for value in values]
+
+        def append(services: Services) -> None:
+            description = services.metadata.topic(topic)
+            if description is None:
+                description, _ = services.topics.create(topic)
+            if description is None:
+                raise RuntimeError("a created topic is described")
+            by_partition: dict[int, list[PlainRecord]] = {}
+            for number, (key_or_none, value_or_none) in enumerate(prepared):
+                chosen = partition
+                if chosen is None and key_or_none is not None:
+                    chosen = partition_for_key(key_or_none, description.partitions)
+                record = PlainRecord(
+                    key=key_or_none,
+                    value=value_or_none,
+                    timestamp_ms=services.logs.now_ms() if timestamp_ms is None else timestamp_ms,
+                )
+                target = number % description.partitions if chosen is None else chosen
+                by_partition.setdefault(target, []).append(record)
+            for index, records in by_partition.items():
+                for start in range(0, len(records), BATCH_RECORDS):
+                    services.logs.append(description, index, encode_batch(records[start : start + BATCH_RECORDS]))
+
+        self._call(append)
+
+    def records(self, topic: str) -> list[Record]:
+        """What a reader of committed records finds in the topic now, by partition and offset. Waits for nothing."""
+
+        def read(services: Services) -> list[Record]:
+            description = services.metadata.topic(topic)
+            if description is None:
+                raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic}.")
+            found = []
+            for index in range(description.partitions):
+                view = services.logs.view(description, index)
+                position = view.log_start_offset
+                stable = view.last_stable_offset
+                while position < stable:
+                    chunk = view.read(position, 1 << 20, min_one_batch=True, end_offset=stable)
+                    if not chunk:
+                        break
+                    end = position
+                    aborted = view.aborted_transactions(position, len(chunk), stable)
+                    for record in decode_records(
+                        chunk, aborted_transactions=[AbortedTransaction(*each) for each in aborted]
+                    ):
+                        end = record.offset + 1
+                        if record.offset >= position:
+                            found.append(record_of(topic, index, record))
+                    position = max(end, end_of(chunk))
+            return found
+
+        return self._call(read)
+
+    def group(self, group_id: str) -> EmbeddedGroup:
+        """The group now; one that does not exist is Dead, as in Kafka."""
+        from headrace.broker.group_description import describe_group
+
+        def describe(services: Services) -> EmbeddedGroup:
+            return EmbeddedGroup(**describe_group(services, group_id))
+
+        return self._call(describe)
+
+    def _call(self, function: Callable[[Services], Result]) -> Result:
+        if self._running is None:
+            raise HeadraceError("broker-stopped", "The broker does not run.", "Start it: `with`, start() or restart().")
+        try:
+            return self._running.call(function)
+        except (AppendRefused, TopicRefused) as refused:
+            raise BrokerError(
+                "topic-missing" if refused.code is ErrorCode.unknown_topic_or_partition else "refused",
+                refused.message or kafka_name(refused.code),
+                kafka_code=int(refused.code.value),
+                kafka_name=kafka_name(refused.code),
+                retriable=is_retriable(refused.code),
+            ) from None
+
+    def _remove_directory(self) -> None:
+        if self._given_directory is None and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None

@@ -1,0 +1,72 @@
+"""A group in plain values, for `EmbeddedBroker.group`: what the describing APIs, ListGroups and OffsetFetch say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
+
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment
+from headrace.broker.services import Services
+from headrace.coordinator.request_context import RequestContext
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["describe_group"]
+
+CONSUMERS = "consumer"
+_OURSELVES = RequestContext(token=0, client_id="headrace", client_host="/127.0.0.1", api_version=0)
+
+
+def describe_group(services: Services, group_id: str) -> dict[str, Any]:
+    """The fields of `EmbeddedGroup`."""
+    shard = services.coordinator.shard_of(group_id)
+    listed = next((group for group in shard.list_groups((), ()) if group.group_id == group_id), None)
+    asked = m.offset_fetch_request.OffsetFetchRequestGroup(
+        group_id=GroupId(group_id), member_id=None, member_epoch=i32(-1), topics=None
+    )
+    fetched = shard.offset_fetch(asked, _OURSELVES)
+    (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
+    (of_consumers,) = shard.consumer_group_describe((group_id,), _OURSELVES)
+    (of_classic,) = shard.describe_groups((group_id,), _OURSELVES)
+    has_epochs = ErrorCode.none in (described.error_code, of_consumers.error_code)
+    epochs = of_consumers if of_consumers.error_code is ErrorCode.none else described
+    return {
+        "group_id": group_id,
+        "state": listed.group_state if listed is not None else "Dead",
+        "group_type": listed.group_type if listed is not None else "",
+        "group_epoch": epochs.group_epoch if has_epochs else -1,
+        "assignment_epoch": epochs.assignment_epoch if has_epochs else -1,
+        "members": {
+            member.member_id: {task.subtopology_id: tuple(task.partitions) for task in member.assignment.active_tasks}
+            for member in described.members
+        }
+        | {
+            member.member_id: {each.topic_name: tuple(each.partitions) for each in member.assignment.topic_partitions}
+            for member in of_consumers.members
+        }
+        | (
+            {member.member_id: _read_by(member.member_assignment) for member in of_classic.members}
+            if of_classic.protocol_type == CONSUMERS
+            else {}
+        ),
+        "offsets": {
+            (topic.name, part.partition_index): part.committed_offset
+            for topic in fetched.topics
+            for part in topic.partitions
+            if part.committed_offset >= 0
+        },
+    }
+
+
+def _read_by(assignment: bytes) -> dict[str, tuple[int, ...]]:
+    """What a classic member was told to read, topic → partitions; nothing while it waits or where it cannot be read."""
+    try:
+        partitions = decode_assignment(assignment).partitions if assignment else ()
+    except MalformedUserData:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for topic, partition in partitions:
+        found[topic] = (*found.get(topic, ()), partition)
+    return found

@@ -1,0 +1,64 @@
+"""ApiVersions (API 18): which APIs and versions are spoken here, answered from the API table.
+
+Version notes: v3 flexible, tagged features (KIP-584); v3 clients choke on a feature whose minimum is 0 (KAFKA-17011),
+so those are named from v4 on. The answer's header is v0 for ever; an unknown version is answered in v0's layout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kio.static.primitive import i16, i64
+
+from headrace.broker.call import Call
+from headrace.broker.features import SUPPORTED_FEATURES, Features
+from headrace.broker.services import NO_THROTTLE
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.supported_versions import advertised_range
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
+
+
+def handle(
+    request: m.api_versions_request.ApiVersionsRequest, call: Call, *, served: Iterable[ApiKey], features: Features
+) -> m.api_versions_response.ApiVersionsResponse:
+    named = (request.client_software_name, request.client_software_version)
+    if call.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):
+        return answer(served, call.api_version, code=ErrorCode.invalid_request)
+    return answer(served, call.api_version, features=features)
+
+
+def answer(
+    served: Iterable[ApiKey], api_version: int, *, code: ErrorCode = ErrorCode.none, features: Features | None = None
+) -> m.api_versions_response.ApiVersionsResponse:
+    """An error names no APIs, but for UNSUPPORTED_VERSION, which names ApiVersions so that the client can ask again."""
+    r = m.api_versions_response
+    keys = tuple(sorted(served)) if code is ErrorCode.none else ()
+    if code is ErrorCode.unsupported_version:
+        keys = (ApiKey.API_VERSIONS,)
+    told = features if code is ErrorCode.none and api_version >= 3 else None
+    return r.ApiVersionsResponse(
+        error_code=code,
+        api_keys=tuple(_range(key) for key in keys),
+        throttle_time=NO_THROTTLE,
+        supported_features=tuple(
+            r.SupportedFeatureKey(name=name, min_version=i16(levels.lowest), max_version=i16(levels.highest))
+            for name, levels in SUPPORTED_FEATURES.items()
+            if told is not None and (levels.lowest > 0 or api_version >= 4)
+        ),
+        finalized_features_epoch=i64(told.epoch if told is not None else -1),
+        finalized_features=tuple(
+            r.FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
+            for name, level in (told.finalized() if told is not None else {}).items()
+        ),
+    )
+
+
+def _range(key: ApiKey) -> m.api_versions_response.ApiVersion:
+    served = advertised_range(key)
+    return m.api_versions_response.ApiVersion(
+        api_key=i16(key), min_version=i16(served.lowest), max_version=i16(served.highest)
+    )

@@ -1,0 +1,18 @@
+"""ListPartitionReassignments (API 46): none. With one broker no replica ever moves."""
+
+from __future__ import annotations
+
+from headrace.broker.call import Call
+from headrace.broker.services import NO_THROTTLE, Services
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+
+
+def handle(
+    _request: m.list_partition_reassignments_request.ListPartitionReassignmentsRequest,
+    _call: Call,
+    broker: Services,  # noqa: ARG001 - a handler's
+) -> m.list_partition_reassignments_response.ListPartitionReassignmentsResponse:
+    return m.list_partition_reassignments_response.ListPartitionReassignmentsResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
+    )

@@ -1,0 +1,23 @@
+"""SaslAuthenticate (API 36) behind the login, or where there is none: it comes at the wrong time.
+
+The login itself is `security.sasl_gate`, in front of the handlers. Version notes: v1 session lifetime (KIP-368); v2
+flexible.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.call import Call
+from headrace.broker.services import Services
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+
+
+def handle(
+    _request: m.sasl_authenticate_request.SaslAuthenticateRequest, _call: Call, broker: Services
+) -> m.sasl_authenticate_response.SaslAuthenticateResponse:
+    del broker
+    return m.sasl_authenticate_response.SaslAuthenticateResponse(
+        error_code=ErrorCode.illegal_sasl_state,
+        error_message="SaslAuthenticate request received after successful authentication",
+        auth_bytes=b"",
+    )

@@ -1,0 +1,131 @@
+"""The broker as a process: its event loop, its signals, what it tells its operator and its service manager.
+
+SIGTERM and SIGINT stop it gracefully, and the exit code is 0; a second one ends it at once, as kill -9 would, and the
+exit code is the signal's. Nothing is lost either way: the next start recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.loaded_later import load_rules
+from headrace.broker.log_format import say
+from headrace.broker.service_notice import notify_service, watchdog_seconds
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Server
+
+__all__ = ["banner", "event_loop", "serve"]
+
+logger = logging.getLogger("headrace.broker")
+
+MOST_FILES = 100_000
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+async def serve(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
+    _allow_many_files()
+    loop = asyncio.get_running_loop()
+    asked_to_stop: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        """The first signal stops gracefully; a second one ends the process at once, as kill -9 would."""
+        for each in _STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        if not asked_to_stop.done():
+            asked_to_stop.set_result(number)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    notify_service("STATUS=Reading the logs.")
+    await server.start()
+    _say_hello(server)
+    if ready_callback is not None:
+        ready_callback(server)
+    watchdog = loop.create_task(_feed_watchdog())
+    rules = loop.create_task(asyncio.to_thread(load_rules))
+    try:
+        number = await asked_to_stop
+        notify_service("STOPPING=1", "STATUS=Writing everything to the disk.")
+        logger.info("Stopping after %s; a second signal ends the broker at once.", number.name)
+    finally:
+        watchdog.cancel()
+        await server.stop()
+        await rules
+        logger.info("Stopped; everything is on the disk.")
+
+
+def _say_hello(server: Server) -> None:
+    configuration = server.configuration
+    say(
+        banner(server),
+        address=f"{configuration.host}:{server.port}",
+        data_dir=str(configuration.data_dir.resolve()),
+        flush_policy=configuration.flush_policy,
+        metrics_port=server.metrics_port,
+        version=__version__,
+    )
+    notify_service("READY=1", f"STATUS=Listening on {configuration.host}:{server.port}.")
+
+
+async def _feed_watchdog() -> None:
+    """systemd restarts a unit with WatchdogSec= whose event loop is stuck."""
+    interval = watchdog_seconds()
+    while interval is not None:
+        notify_service("WATCHDOG=1")
+        await asyncio.sleep(interval)
+
+
+def _allow_many_files() -> None:
+    """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def banner(server: Server) -> str:
+    """What an operator should know before trusting us with data."""
+    configuration = server.configuration
+    promise = {
+        "never": "acknowledged records survive kill -9, not a power loss",
+        "interval": "acknowledged records survive kill -9, and a power loss but for the last "
+        f"{configuration.flush_interval_ms()} ms",
+        "always": "acknowledged records survive kill -9 and a power loss",
+    }[configuration.flush_policy]
+    others = "".join(
+        f", {each.name} on {each.configuration.host}:{each.port}"
+        for each in tuple(server.listeners.listeners.values())[1:]
+    )
+    lines = [
+        f"Headrace broker on {configuration.host}:{server.port}{others}, data in {configuration.data_dir.resolve()}",
+        f"one process, one machine, not replicated; fsync policy {configuration.flush_policy}: {promise}",
+    ]
+    if server.metrics_port is not None:
+        lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics, /health/ready beside it")
+    lines += [
+        f"warning: {each.host} ({each.name}) is reachable from outside, without TLS and "
+        "without authentication: whoever reaches it may read and write everything (docs/security.md)."
+        for each in server.listeners.open_to_the_world()
+    ]
+    return "\n".join(lines)

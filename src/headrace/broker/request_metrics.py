@@ -1,0 +1,208 @@
+"""What is measured about requests: how many, with which error, and where their time went. Kafka's RequestMetrics.
+
+A request's time: RequestQueue (its connection had others before it), Local (the broker worked on it), Remote (it was
+parked, or waited for the disk), Throttle (what the client was told to wait). Total is the first three. Most requests
+neither queue nor are throttled, so those noughts are counted, not measured: booked when somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from headrace.metrics.metric_families import Values, counter, gauge
+from headrace.metrics.metric_sensors import Distribution
+from headrace.metrics.prometheus_text import Family
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode, kafka_name
+
+__all__ = ["PERCENTILES", "RequestMetrics", "times_of"]
+
+REQUESTS = "kafka.network:type=RequestMetrics"
+PERCENTILES = {
+    "50thPercentile": 0.5,
+    "75thPercentile": 0.75,
+    "95thPercentile": 0.95,
+    "98thPercentile": 0.98,
+    "99thPercentile": 0.99,
+    "999thPercentile": 0.999,
+}
+MOST_UNCOUNTED = 256
+_LEAST_SECONDS = 0.00005  # a shorter stay in the queue is the parsing itself
+
+
+class _Times:
+    """Of one API."""
+
+    __slots__ = ("local", "noughts", "queue", "remote", "throttle", "total")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.total = Distribution(clock)
+        self.queue = Distribution(clock)
+        self.local = Distribution(clock)
+        self.remote = Distribution(clock)
+        self.throttle = Distribution(clock)
+        self.noughts = [0, 0, 0]  # of queue, remote, throttle
+
+    def told(self) -> Iterator[tuple[str, Distribution]]:
+        for index, found in enumerate((self.queue, self.remote, self.throttle)):
+            if self.noughts[index]:
+                found.add(0.0, self.noughts[index])
+                self.noughts[index] = 0
+        yield "TotalTimeMs", self.total
+        yield "RequestQueueTimeMs", self.queue
+        yield "LocalTimeMs", self.local
+        yield "RemoteTimeMs", self.remote
+        yield "ThrottleTimeMs", self.throttle
+
+
+class RequestMetrics:
+    """Mutable: fed by the connections, from the broker's event loop only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._requests: dict[tuple[int, int], int] = {}
+        self._times: dict[int, _Times] = {}
+        self._errors: dict[tuple[int, ErrorCode], int] = {}  # without NONE, which all others had
+        self._well_api = (0, 0)
+        self._well: list[float] = []
+        self._well_queued: list[float] = []
+        self._repeated_api = (0, 0)
+        self._repeated = 0
+        self._repeated_seconds = 0.0
+
+    def answered(
+        self,
+        api_key: int,
+        api_version: int,
+        response: object,
+        *,
+        seconds: float,
+        queue_seconds: float = 0.0,
+        remote_seconds: float = 0.0,
+    ) -> None:
+        """`seconds`: from the first look at the request to its answer; what it was parked of that is `remote`."""
+        times = self._count(api_key, api_version, 1)
+        code = getattr(response, "error_code", ErrorCode.none)
+        if code is not ErrorCode.none:
+            self._errors[api_key, code] = self._errors.get((api_key, code), 0) + 1
+        times.total.add((seconds + queue_seconds) * 1000)
+        times.local.add((seconds - remote_seconds) * 1000)
+        noughts = times.noughts
+        if queue_seconds > _LEAST_SECONDS:
+            times.queue.add(queue_seconds * 1000)
+        else:
+            noughts[0] += 1
+        if remote_seconds > 0:
+            times.remote.add(remote_seconds * 1000)
+        else:
+            noughts[1] += 1
+        throttle = getattr(response, "throttle_time", None)
+        if throttle:
+            times.throttle.add(throttle.total_seconds() * 1000)
+        else:
+            noughts[2] += 1
+
+    def went_well(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
+        """`answered` for one without an error and a wait. Counted some hundreds at a time, each with its own times."""
+        if api_key != self._well_api[0] or api_version != self._well_api[1] or len(self._well) >= MOST_UNCOUNTED:
+            self._count_well()
+            self._well_api = api_key, api_version
+        self._well.append(seconds)
+        self._well_queued.append(queue_seconds)
+
+    def repeated(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
+        """Heartbeats answered from the memo, in `seconds` together. Counted some hundreds at a time: counting each
+        would cost as much as answering it."""
+        api = api_key, api_version
+        if api != self._repeated_api or self._repeated >= MOST_UNCOUNTED:
+            self._count_repeated()
+            self._repeated_api = api
+        self._repeated += count
+        self._repeated_seconds += seconds
+
+    def families(self) -> Iterator[Family]:
+        self._count_repeated()
+        self._count_well()
+        times = [
+            (distribution, {"name": name, "request": _name(key)})
+            for key, each in sorted(self._times.items())
+            for name, distribution in each.told()
+        ]
+        yield counter(
+            REQUESTS,
+            "Count",
+            "RequestsPerSec: requests answered. ErrorsPerSec: answers by error, NONE too. …TimeMs: times taken.",
+            [
+                *_requests_per_version(self._requests),
+                *_errors_per_code(self._errors, self._requests),
+                *((found.count, labels) for found, labels in times),
+            ],
+        )
+        what = "TotalTimeMs: from the request's last byte to its answer, ms; and its parts"
+        yield from times_of(REQUESTS, what, times)
+
+    def _count_well(self) -> None:
+        if self._well:
+            count = len(self._well)
+            times = self._count(*self._well_api, count)
+            times.local.add_all([seconds * 1000 for seconds in self._well])
+            both = zip(self._well, self._well_queued, strict=True)
+            times.total.add_all([(seconds + queued) * 1000 for seconds, queued in both])
+            queued = [seconds * 1000 for seconds in self._well_queued if seconds > _LEAST_SECONDS]
+            times.queue.add_all(queued)
+            for index, noughts in enumerate((count - len(queued), count, count)):
+                times.noughts[index] += noughts
+            self._well, self._well_queued = [], []
+
+    def _count_repeated(self) -> None:
+        if self._repeated:
+            times = self._count(*self._repeated_api, self._repeated)
+            each_ms = self._repeated_seconds / self._repeated * 1000
+            times.total.add(each_ms, self._repeated)
+            times.local.add(each_ms, self._repeated)
+            for index in range(3):
+                times.noughts[index] += self._repeated
+            self._repeated, self._repeated_seconds = 0, 0.0
+
+    def _count(self, api_key: int, api_version: int, count: int) -> _Times:
+        api = api_key, api_version
+        self._requests[api] = self._requests.get(api, 0) + count
+        found = self._times.get(api_key)
+        if found is None:
+            found = self._times[api_key] = _Times(self._clock)
+        return found
+
+
+def times_of(mbean: str, what: str, times: list[tuple[Distribution, dict[str, str]]]) -> Iterator[Family]:
+    """Mean, Max and the percentiles of each."""
+    yield gauge(mbean, "Mean", f"{what}: the mean.", [(each.mean(), labels) for each, labels in times])
+    yield gauge(mbean, "Max", f"{what}: the longest.", [(each.max(), labels) for each, labels in times])
+    for name, share in PERCENTILES.items():
+        yield gauge(mbean, name, f"{what}: the {name}.", [(each.percentile(share), labels) for each, labels in times])
+
+
+def _requests_per_version(requests: Mapping[tuple[int, int], int]) -> Values:
+    return [
+        (count, {"name": "RequestsPerSec", "request": _name(key), "version": str(version)})
+        for (key, version), count in sorted(requests.items())
+    ]
+
+
+def _errors_per_code(errors: Mapping[tuple[int, ErrorCode], int], requests: Mapping[tuple[int, int], int]) -> Values:
+    counts = Counter(errors)
+    for (key, _), count in requests.items():
+        counts[key, ErrorCode.none] += count
+    for (key, _), count in errors.items():
+        counts[key, ErrorCode.none] -= count
+    found = {each: count for each, count in counts.items() if count}
+    ordered = sorted(found.items(), key=lambda each: (each[0][0], each[0][1].value))
+    return [
+        (count, {"name": "ErrorsPerSec", "request": _name(key), "error": kafka_name(code)})
+        for (key, code), count in ordered
+    ]
+
+
+def _name(api_key: int) -> str:
+    return ApiKey(api_key).kafka_name

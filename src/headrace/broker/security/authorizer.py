@@ -1,0 +1,160 @@
+"""Whether a client may do what it asks: super users, access rules (`acls`), and what holds where there are none.
+
+Switched on by `authorizer.class.name` (Kafka's StandardAuthorizer, or plainly `on`); switched off, everything is
+allowed, and nobody asks. Rules are on the disk before they count, and count at once: a change makes a new index,
+empties the memory of earlier decisions, and takes answers out of use that could be repeated unasked (`DoorRules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from kio.static.primitive import i32
+
+from headrace.broker.call import Call
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclIndex,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from headrace.storage.log_directory import LogDirectory
+
+__all__ = ["OPERATIONS", "Authorizer"]
+
+MOST_DECISIONS = 10_000
+_OFF = ("", "off")
+# org.apache.kafka.security.authorizer.AclEntry.supportedOperations
+OPERATIONS = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+class Authorizer:
+    """Mutable: the rules of one broker, and what was decided by them."""
+
+    def __init__(
+        self, configuration: BrokerConfiguration, directory: LogDirectory, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when other rules are in force."""
+        self.enabled = str(configuration.get("authorizer.class.name") or "") not in _OFF
+        self._everyone = configuration.flag("allow.everyone.if.no.acl.found")
+        self._super_users = frozenset(
+            name.strip() for name in str(configuration.get("super.users") or "").split(";") if name.strip()
+        )
+        self._directory = directory
+        self._changed = changed
+        self._index = AclIndex(_read(each) for each in directory.acls)
+        self._decided: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+
+    @property
+    def acls(self) -> frozenset[Acl]:
+        return self._index.acls
+
+    def allowed(self, call: Call, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether this client may. Without a name: the cluster."""
+        if not self.enabled:
+            return True
+        key = str(call.principal), call.client_host.removeprefix("/"), operation, kind, name
+        decision = self._decided.get(key)
+        if decision is None:
+            decision = key[0] in self._super_users or self._index.decide(*key, otherwise=self._everyone)
+            if len(self._decided) >= MOST_DECISIONS:
+                self._decided.clear()
+            self._decided[key] = decision
+        return decision
+
+    def on_cluster(self, call: Call, operation: Operation) -> bool:
+        return self.allowed(call, operation, ResourceType.CLUSTER)
+
+    def on_topic(self, call: Call, operation: Operation, name: str) -> bool:
+        return self.allowed(call, operation, ResourceType.TOPIC, name)
+
+    def on_group(self, call: Call, operation: Operation, name: str) -> bool:
+        return self.allowed(call, operation, ResourceType.GROUP, name)
+
+    def on_transactional_id(self, call: Call, operation: Operation, name: str) -> bool:
+        return self.allowed(call, operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def allowed_on_any(self, call: Call, operation: Operation, kind: ResourceType) -> bool:
+        """Whether there is a name at all on which this client may."""
+        if not self.enabled or self.allowed(call, operation, kind, "hardcode"):  # as Kafka: super users get in by this
+            return True
+        return self._index.decide_any(str(call.principal), call.client_host.removeprefix("/"), operation, kind)
+
+    def operations(self, call: Call, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
+        """What this client may do with a resource: a bit for each operation, numbered as Kafka's AclOperation."""
+        return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(call, each, kind, name)))
+
+    def add(self, acls: Iterable[Acl]) -> None:
+        """Raises StorageError, OSError; nothing has changed then."""
+        self._replace(self.acls | frozenset(acls))
+
+    def remove(self, acls: Iterable[Acl]) -> None:
+        """Raises StorageError, OSError; nothing has changed then."""
+        self._replace(self.acls - frozenset(acls))
+
+    def matching(self, wanted: AclFilter) -> list[Acl]:
+        return sorted(acl for acl in self.acls if wanted.fits(acl))
+
+    def _replace(self, acls: frozenset[Acl]) -> None:
+        if acls == self.acls:
+            return
+        self._directory.replace_acls(tuple(_stored(acl) for acl in sorted(acls)))
+        self._index = AclIndex(acls)
+        self._decided.clear()
+        self._changed()
+
+
+def _stored(acl: Acl) -> dict[str, str]:
+    return {
+        "resource_type": acl.resource_type.name,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission": acl.permission.name,
+    }
+
+
+def _read(stored: Mapping[str, str]) -> Acl:
+    return Acl(
+        resource_type=ResourceType[stored["resource_type"]],
+        resource_name=stored["resource_name"],
+        pattern_type=PatternType[stored["pattern_type"]],
+        principal=stored["principal"],
+        host=stored["host"],
+        operation=Operation[stored["operation"]],
+        permission=Permission[stored["permission"]],
+    )

@@ -1,0 +1,101 @@
+"""What a listener asks of its clients, made ready at the start: the TLS context, the SASL mechanisms, the users.
+
+Everything that cannot be is told at the start, not when the first client comes. What TLS and SASL need is imported
+where a listener has them (`secured_listener`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.broker.listener_configuration import ListenerConfiguration
+from headrace.broker.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from headrace.broker.security.certificate_name import MappingRule
+    from headrace.protocol.sasl.scram_credential import ScramCredential
+
+__all__ = ["Credentials", "ListenerSecurity", "Login", "listener_security", "principal_of"]
+
+
+class Credentials(Protocol):
+    """Who may log in by SCRAM; `scram_credentials` of the broker."""
+
+    def credential(self, username: str, mechanism: str) -> ScramCredential | None: ...
+    @property
+    def secret(self) -> bytes: ...
+
+
+class Login(Protocol):
+    """One SASL exchange; `username` counts once it is complete."""
+
+    username: str
+    complete: bool
+
+    def evaluate(self, message: bytes) -> bytes:
+        """The answer. Raises SaslRefused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSecurity:
+    """`tls` None: nothing is encrypted; `mechanisms` empty: nobody is asked who they are."""
+
+    tls: ssl.SSLContext | None
+    mapping_rules: tuple[MappingRule, ...]
+    mechanisms: tuple[str, ...]
+    plain_users: Mapping[str, str]
+    receive_bytes: int
+    reauth_ms: int
+
+    def __repr__(self) -> str:
+        return f"ListenerSecurity(tls={self.tls is not None}, mechanisms={self.mechanisms})"
+
+    def login(self, mechanism: str, credentials: Credentials) -> Login:
+        """A new exchange of one of `mechanisms`."""
+        from headrace.broker.security.secured_listener import login_by
+
+        return login_by(mechanism, self.plain_users, credentials)
+
+
+def listener_security(listener: ListenerConfiguration) -> ListenerSecurity:
+    """Raises ConfigError `bad-value`."""
+    tls: ssl.SSLContext | None = None
+    mechanisms: tuple[str, ...] = ()
+    plain_users: Mapping[str, str] = {}
+    if listener.uses_tls or listener.uses_sasl:
+        from headrace.broker.security import secured_listener as secured
+
+        mechanisms = secured.mechanisms_of(listener) if listener.uses_sasl else ()
+        tls = secured.server_context(listener) if listener.uses_tls else None
+        plain_users = secured.plain_users_of(listener) if secured.PLAIN in mechanisms else {}
+    return ListenerSecurity(
+        tls=tls,
+        mapping_rules=_mapping_rules(listener),
+        mechanisms=mechanisms,
+        plain_users=plain_users,
+        receive_bytes=int(str(listener.get("sasl.server.max.receive.size"))),
+        reauth_ms=int(str(listener.get("connections.max.reauth.ms"))),
+    )
+
+
+def principal_of(security: ListenerSecurity, certificate: bytes | None) -> Principal | None:
+    """Who a client is by its certificate (DER); ANONYMOUS without one. None where no rule fits its name."""
+    if certificate is None:
+        return ANONYMOUS
+    from headrace.broker.security.certificate_name import map_name, subject_name
+
+    name = map_name(security.mapping_rules, subject_name(certificate))
+    return None if name is None else Principal(name=name)
+
+
+def _mapping_rules(listener: ListenerConfiguration) -> tuple[MappingRule, ...]:
+    """Without TLS nobody shows a certificate; rules that cannot be read are told all the same."""
+    text = str(listener.get("ssl.principal.mapping.rules"))
+    if text == "DEFAULT" and not listener.uses_tls:
+        return ()
+    from headrace.broker.security.certificate_name import parse_mapping_rules
+
+    return parse_mapping_rules(text)

@@ -1,0 +1,47 @@
+"""Who may log in by SCRAM: read at every login, changed by AlterUserScramCredentials, on the disk before it counts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+
+from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.scram_credentials import ScramCatalog
+
+__all__ = ["AddedUser", "ScramCredentials"]
+
+AddedUser = tuple[str, str, ScramCredential]
+"""User, mechanism, credential."""
+
+
+class ScramCredentials:
+    """Mutable: the one place that changes them."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self._secret = directory.scram_credentials.secret or secrets.token_bytes(32)
+
+    @property
+    def secret(self) -> bytes:
+        """What users who do not exist are asked is made from it."""
+        return self._secret
+
+    @property
+    def users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
+        """User name → mechanism → credential."""
+        return self._directory.scram_credentials.users
+
+    def credential(self, username: str, mechanism: str) -> ScramCredential | None:
+        return self.users.get(username, {}).get(mechanism)
+
+    def replace(self, changes: Iterable[tuple[str, str, ScramCredential | None]]) -> None:
+        """(user, mechanism, None to take it away), all together. Raises StorageFull, OSError; nothing changed then."""
+        users = {name: dict(mechanisms) for name, mechanisms in self.users.items()}
+        for username, mechanism, credential in changes:
+            if credential is None:
+                users.get(username, {}).pop(mechanism, None)
+            else:
+                users.setdefault(username, {})[mechanism] = credential
+        kept = {name: mechanisms for name, mechanisms in users.items() if mechanisms}
+        self._directory.replace_scram_credentials(ScramCatalog(users=kept, secret=self._secret))

@@ -1,0 +1,327 @@
+"""One broker: its parts put together, started and stopped. `run_broker` is the process behind `headrace broker`.
+
+Start: bind the port, lock the directory, recover the logs, replay the metadata and the coordinator, then answer.
+Stop: no new connection, parked requests are answered, everything goes to the disk, a marker says so. `kill` does none
+of that: it is what kill -9 leaves behind, for tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.api_table import SERVED, ApiTable, Handler
+from headrace.broker.clock import Clock, SteadyClock
+from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.connection import ClientConnection
+from headrace.broker.connection_limits import ConnectionLimits
+from headrace.broker.faults import Faults, topics_in
+from headrace.broker.health import Health, LoopLag
+from headrace.broker.listener import Listeners
+from headrace.broker.looked_up import LookedUp
+from headrace.broker.metrics import BrokerMetrics
+from headrace.broker.metrics_server import JSON, TEXT, MetricsServer
+from headrace.broker.process import banner, event_loop, serve
+from headrace.broker.request_log import RequestLog
+from headrace.broker.security.scram_credentials import AddedUser
+from headrace.broker.service_opening import open_directory, open_services
+from headrace.broker.services import Services
+from headrace.broker.steady_answers import DoorRules
+from headrace.errors import HeadraceError
+from headrace.metrics.prometheus_text import Family, prometheus_text
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import RequestHeader, encode_response
+
+__all__ = ["Server", "banner", "event_loop", "run_broker"]
+
+logger = logging.getLogger("headrace.broker")
+
+LAG_BEAT_SECONDS = 0.5
+CHECKPOINT_INTERVAL_MS = 5_000
+IDLE_CHECK_INTERVAL_MS = 30_000
+
+
+class Server:
+    """Mutable: one broker's life. Belongs to the event loop it was started on."""
+
+    def __init__(
+        self,
+        configuration: BrokerConfiguration,
+        *,
+        metrics_host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.metrics = BrokerMetrics()
+        self.request_log = RequestLog(
+            self.metrics.requests, lambda: configuration.integer("headrace.request.log.slow.ms")
+        )
+        self.metrics_port = metrics_port
+        self.metrics_host = metrics_host
+        self._health = Health(LookedUp(self))
+        self._metrics_server = MetricsServer(
+            {
+                "/metrics": lambda: (True, self.metrics_text(), TEXT),
+                "/health/live": lambda: (*self._health.live(), JSON),
+                "/health/ready": lambda: (*self._health.ready(), JSON),
+            }
+        )
+        self.loop_lag = LoopLag(LAG_BEAT_SECONDS)
+        self.services: Services | None = None
+        self.scram_users: Sequence[AddedUser] = ()  # stored before the first client is let in
+        self.port = configuration.port
+        self.door_rules = DoorRules()
+        self.limits = ConnectionLimits(configuration)
+        self.faults: Faults | None = None
+        self._apis: ApiTable | None = None
+        self.listeners = Listeners(configuration.listeners())
+        self._connections: dict[ClientConnection, None] = {}
+        self._tokens = itertools.count(1)
+        self.clock: Clock = clock or SteadyClock()
+        self._chores: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._everybody_left: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        """Returns when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
+        self.port = self.listeners.bind()
+        try:
+            if self.metrics_port is not None:
+                self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
+            self.services = await self._open_services()
+            if self.scram_users:
+                self.services.scram_credentials.replace(self.scram_users)
+            self._apis = ApiTable(self.services)
+            await self.listeners.open(
+                partial(ClientConnection, self),
+                timeout_ms=self.configuration.integer("headrace.authentication.timeout.ms"),
+            )
+        except BaseException:
+            self.listeners.close()
+            self._metrics_server.close()
+            self._abandon_services()
+            raise
+        self._start_chores(self.services)
+
+    async def stop(self) -> None:
+        """Graceful: waits at most a moment for the connections, and as long as it takes for the disk."""
+        services = self.services
+        if services is None:
+            return
+        self._stopping = True
+        self._stop_listening()
+        services.delayed_fetches.wake_all()
+        if self.faults is not None:
+            self.faults.release()
+        await self._say_goodbye()
+        services.coordinator.stop()
+        services.transactions.stop()
+        services.hanging.stop()
+        services.flusher.close()
+        self.services = None
+        services.logs.close()
+
+    def kill(self) -> None:
+        """As kill -9: sockets are reset, nothing is flushed, no marker is written."""
+        self._stopping = True
+        self._stop_listening()
+        for connection in tuple(self._connections):
+            connection.abort()
+        self._abandon_services()
+
+    @property
+    def meters_requests(self) -> bool:
+        """Whether a quota makes every request count, so that none is answered without being looked at."""
+        return self.services is not None and self.services.quotas.meters_requests
+
+    def handler(self, api_key: int) -> Handler | None:
+        return self._apis.handler(api_key) if self._apis is not None else None
+
+    def accept(self, connection: ClientConnection, address: str) -> bool:
+        """Whether this connection from there may stay."""
+        quotas = self.services.quotas if self.services is not None else None
+        rate = quotas.connection_rate(address) if quotas is not None and quotas.meters_connections else None
+        if self._stopping or not self.limits.admit(address, self.clock.now_ms(), rate):
+            return False
+        self._connections[connection] = None
+        self.metrics.server.connection_opened(connection.listener_name)
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self.limits.left(connection.peer[0])
+            self.metrics.server.connection_closed(connection.listener_name, connection.close_reason)
+        if not self._connections and self._everybody_left is not None:
+            self._everybody_left.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def connections_by_listener(self) -> dict[str, int]:
+        """Listener → clients connected now; every listener is there."""
+        counts = dict.fromkeys(self.listeners.listeners, 0)
+        for connection in self._connections:
+            counts[connection.listener_name] = counts.get(connection.listener_name, 0) + 1
+        return counts
+
+    def metric_families(self) -> tuple[Family, ...]:
+        """All metrics, now."""
+        return tuple(self.metrics.families(LookedUp(self)))
+
+    def metrics_text(self) -> str:
+        return prometheus_text(self.metric_families())
+
+    def next_token(self) -> int:
+        return next(self._tokens)
+
+    def loop_time(self) -> float:
+        return time.monotonic()
+
+    def now_ms(self) -> int:
+        """The clock that sessions are kept on."""
+        return self.clock.now_ms()
+
+    def api_name(self, api_key: int) -> str:
+        return ApiKey(api_key).kafka_name
+
+    def topics_in(self, request: object) -> frozenset[str]:
+        """The names of the topics that a request is about, those of its fetch session too."""
+        services = self.services
+        if services is None:
+            return frozenset()
+
+        def name_of(topic_id: UUID | None) -> str | None:
+            topic = services.metadata.topic_by_id(topic_id)
+            return topic.name if topic is not None else None
+
+        in_session = services.fetch_sessions.topics(getattr(request, "session_id", 0))
+        return topics_in(request, name_of) | {name or name_of(topic_id) or "" for name, topic_id in in_session}
+
+    def answer_unsupported_version(self, header: RequestHeader) -> bytes | None:
+        """ApiVersions alone is answered (KIP-511), so that a newer client can come down to us; None closes."""
+        if header.api_key != ApiKey.API_VERSIONS:
+            return None
+        from headrace.broker.handlers import api_versions
+
+        return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
+
+    async def _open_services(self) -> Services:
+        return open_services(
+            self.configuration,
+            await open_directory(self.configuration, self.clock),
+            metrics=self.metrics,
+            clock=self.clock,
+            listeners=self.listeners,
+            door_rules=self.door_rules,
+            metadata_changed=self._metadata_changed,
+            settings_changed=self._settings_changed,
+        )
+
+    def _metadata_changed(self) -> None:
+        if self.services is not None:
+            self.services.coordinator.image_changed(self.services.metadata.image)
+
+    def _settings_changed(self) -> None:
+        if self.services is not None:
+            self.services.coordinator.configuration_changed()
+
+    def _stop_listening(self) -> None:
+        self._metrics_server.close()
+        self.listeners.close()
+        for chore in self._chores:
+            chore.cancel()
+
+    async def _say_goodbye(self) -> None:
+        if not self._connections:
+            return
+        self._everybody_left = asyncio.Event()
+        for connection in tuple(self._connections):
+            connection.close_when_answered()
+        try:
+            patience_ms = self.configuration.integer("headrace.shutdown.drain.ms")
+            await asyncio.wait_for(self._everybody_left.wait(), patience_ms / 1000)
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+
+    def _abandon_services(self) -> None:
+        services, self.services = self.services, None
+        if services is not None:
+            services.coordinator.stop()
+            services.transactions.stop()
+            services.hanging.stop()
+            services.delayed_fetches.wake_all()
+            services.flusher.close()
+            services.logs.abandon()
+
+    def _start_chores(self, services: Services) -> None:
+        configuration = self.configuration
+        retention_ms = configuration.integer("log.retention.check.interval.ms")
+        self._chore(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
+        if configuration.flag("log.cleaner.enable"):
+            cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
+            self._chore(self.clock.every(cleaning_ms, _told(services.logs.compact)))
+        self._chore(self._measure_lag())
+        steady = SteadyClock()
+        self._chore(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
+        self._chore(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
+        if configuration.flush_policy == "interval":
+            self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
+
+    async def _measure_lag(self) -> None:
+        while True:
+            self.metrics.server.loop_was_late(self.loop_lag.beat(self.loop_time()))
+            await asyncio.sleep(LAG_BEAT_SECONDS)
+
+    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._chores.append(asyncio.get_running_loop().create_task(coroutine))
+
+    def _close_idle_connections(self) -> None:
+        oldest = self.loop_time() - self.configuration.integer("connections.max.idle.ms") / 1000
+        for connection in tuple(self._connections):
+            if connection.idle and connection.last_active < oldest:
+                connection.close_reason = "idle"
+                connection.close()
+
+
+def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
+    """The chore whose failures are told and end nothing: it comes again."""
+
+    async def done() -> None:
+        try:
+            under_way = chore()
+            if under_way is not None:
+                await under_way
+        except (OSError, HeadraceError) as error:
+            logger.error("A chore of the broker failed and is tried again later: %s", error)
+
+    return done
+
+
+def run_broker(
+    configuration: BrokerConfiguration,
+    ready_callback: Callable[[Server], None] | None = None,
+    *,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int | None = None,
+    scram_users: Sequence[AddedUser] = (),
+) -> None:
+    """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
+    server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
+    server.scram_users = scram_users
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(serve(server, ready_callback))

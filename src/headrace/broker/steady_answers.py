@@ -1,0 +1,102 @@
+"""Answers that one connection may be given again: same bytes but for the correlation id, while nothing changed.
+
+Nearly all requests of a broker with streams groups are heartbeats that say and learn nothing new. Such an answer is
+kept as bytes with the rule's leave to repeat it (`coordinator.streams.heartbeat_memo`); repeating costs a look-up and a
+comparison, and nothing is decoded, run or encoded.
+
+What stands in front of the rules stays in front: the answers belong to one connection, therefore to one principal and
+one address, and the request's bytes hold API, version and client id, which is all that quotas and access rules go by.
+An answer that throttles is not kept. `DoorRules.changed` takes all kept answers of the broker out of use.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+
+__all__ = ["DoorRules", "SteadyAnswers"]
+
+MOST_ANSWERS = 1024
+LONGEST_BYTES = 4096
+_HEAD = struct.Struct(">ii")  # length of the frame; API key and version in one number
+_LENGTH_BYTES = 4
+_CORRELATION_START, _CORRELATION_END = 8, 12  # in a request with its length
+
+
+class DoorRules:
+    """Counts the changes of what is checked before a rule is asked: access rules, quotas, features. One per broker."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def changed(self) -> None:
+        self.version += 1
+
+
+class _Answer:
+    __slots__ = ("api", "door_version", "head", "steady", "tail")
+
+    def __init__(self, api: int, door_version: int, head: bytes, tail: bytes, steady: SteadyHeartbeat) -> None:
+        self.api = api
+        self.door_version = door_version
+        self.head = head
+        self.tail = tail
+        self.steady = steady
+
+
+class SteadyAnswers:
+    """Mutable: what one connection was answered. Bounded: at most MOST_ANSWERS, each at most LONGEST_BYTES.
+
+    The keys are the requests' bytes behind the correlation id.
+    """
+
+    __slots__ = ("_door", "_known")
+
+    def __init__(self, door: DoorRules) -> None:
+        self._door = door
+        self._known: dict[bytes, _Answer] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, frame: bytes, answer: bytes, steady: SteadyHeartbeat) -> None:
+        """`frame` without its length, `answer` with it."""
+        if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
+            return
+        if len(self._known) >= MOST_ANSWERS:
+            self._known.clear()
+        self._known[frame[_CORRELATION_END - _LENGTH_BYTES :]] = _Answer(
+            int.from_bytes(frame[:4], "big", signed=True),
+            self._door.version,
+            answer[:_LENGTH_BYTES],
+            answer[8:],
+            steady,
+        )
+
+    def repeat(self, data: bytes, now_ms: int) -> tuple[list[bytes], int]:
+        """Answers to the whole frames at the start of `data`, up to the first that the rules have to see.
+
+        Returns the pieces of the answers, three for each frame, and where the first unanswered byte is.
+        """
+        known, door_version = self._known, self._door.version
+        pieces: list[bytes] = []
+        position, size = 0, len(data)
+        while size - position > _CORRELATION_END:
+            length, api = _HEAD.unpack_from(data, position)
+            end = position + _LENGTH_BYTES + length
+            if end > size or length > LONGEST_BYTES:
+                break
+            answer = known.get(data[position + _CORRELATION_END : end])
+            if answer is None or answer.api != api or answer.door_version != door_version:
+                break
+            if not answer.steady.beat(now_ms):
+                del known[data[position + _CORRELATION_END : end]]
+                break
+            pieces += (answer.head, data[position + _CORRELATION_START : position + _CORRELATION_END], answer.tail)
+            position = end
+        return pieces, position

@@ -1,0 +1,215 @@
+"""A client's configuration as somebody wrote it: properties or JSON, with the names of Java or of librdkafka.
+
+Values stay the texts they were; what is not given has the default of that client (Kafka 4.3, librdkafka 2.x). Nothing
+here judges: a value that is no number is told by a rule, with its setting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from headrace.client.properties_file import parse_properties
+from headrace.errors import ConfigError
+
+__all__ = ["Client", "Form", "GivenConfiguration", "read_configuration"]
+
+Client = Literal["java", "librdkafka"]
+Form = Literal["properties", "json"]
+
+MOST_BYTES = 1_000_000
+
+_BOTH = {
+    "session.timeout.ms": "45000",
+    "heartbeat.interval.ms": "3000",
+    "max.poll.interval.ms": "300000",
+    "enable.auto.commit": "true",
+    "auto.commit.interval.ms": "5000",
+    "auto.offset.reset": "latest",
+    "group.protocol": "classic",
+    "num.standby.replicas": "0",
+}
+DEFAULTS: Mapping[Client, Mapping[str, str]] = {
+    "java": {**_BOTH, "max.poll.records": "500", "partition.assignment.strategy": "range,cooperative-sticky"},
+    "librdkafka": {
+        **_BOTH,
+        "partition.assignment.strategy": "range,roundrobin",
+        "enable.auto.offset.store": "true",
+    },
+}
+
+_ONLY_LIBRDKAFKA = frozenset(
+    {
+        "metadata.broker.list",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "queued.min.messages",
+        "queued.max.messages.kbytes",
+        "fetch.wait.max.ms",
+        "fetch.message.max.bytes",
+        "socket.keepalive.enable",
+        "socket.timeout.ms",
+        "statistics.interval.ms",
+        "broker.address.family",
+        "topic.metadata.refresh.interval.ms",
+        "log_level",
+        "debug",
+        "sasl.username",
+        "sasl.password",
+        "api.version.request",
+        "security.protocol.ssl.ca.location",
+        "ssl.ca.location",
+    }
+)
+_ONLY_JAVA = frozenset(
+    {
+        "key.deserializer",
+        "value.deserializer",
+        "max.poll.records",
+        "fetch.max.wait.ms",
+        "sasl.jaas.config",
+        "ssl.truststore.location",
+        "ssl.keystore.location",
+        "interceptor.classes",
+        "default.api.timeout.ms",
+        "application.id",
+        "processing.guarantee",
+        "num.standby.replicas",
+        "num.stream.threads",
+        "connections.max.idle.ms",
+        "request.timeout.ms",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenConfiguration:
+    """`values`: what the file says, by setting; `twice`: settings that come more than once (the last one counts)."""
+
+    client: Client
+    values: Mapping[str, str]
+    form: Form = "properties"
+    twice: tuple[str, ...] = ()
+
+    def given(self, setting: str) -> str | None:
+        return self.values.get(setting)
+
+    def text(self, setting: str) -> str:
+        """The value, or the client's default; empty where there is none."""
+        return self.values.get(setting, DEFAULTS[self.client].get(setting, ""))
+
+    def integer(self, setting: str) -> int | None:
+        """None when what is given is no number."""
+        try:
+            return int(self.text(setting))
+        except ValueError:
+            return None
+
+    def flag(self, setting: str) -> bool:
+        return self.text(setting).strip().lower() == "true"
+
+    def strategies(self) -> tuple[str, ...]:
+        """Assignors by preference, in short names (`cooperative-sticky`) or as the class they are."""
+        return tuple(short_name(each.strip()) for each in self.text("partition.assignment.strategy").split(",") if each)
+
+    def with_values(self, changes: Mapping[str, str | None]) -> GivenConfiguration:
+        """`changes`: None takes a setting out."""
+        values = {**self.values, **changes}
+        return replace(self, values={name: value for name, value in values.items() if value is not None})
+
+
+_KNOWN_ASSIGNORS = MappingProxyType(
+    {
+        "RangeAssignor": "range",
+        "RoundRobinAssignor": "roundrobin",
+        "StickyAssignor": "sticky",
+        "CooperativeStickyAssignor": "cooperative-sticky",
+    }
+)
+_PACKAGE = "org.apache.kafka.clients.consumer."
+
+
+def short_name(assignor: str) -> str:
+    """`range` for Java's RangeAssignor, and so on; another class stays what it is."""
+    return _KNOWN_ASSIGNORS.get(assignor.removeprefix("class ").removeprefix(_PACKAGE), assignor)
+
+
+def assignor_for(client: Client, name: str) -> str:
+    """How `client` wants the assignor of this short name to be written."""
+    if client == "librdkafka":
+        return name
+    classes = {short: long for long, short in _KNOWN_ASSIGNORS.items()}
+    return _PACKAGE + classes[name] if name in classes else name
+
+
+def read_configuration(path: Path, client: Client | None = None) -> tuple[GivenConfiguration, str]:
+    """The configuration and the text of the file. `client` None: told by the names in it, Java where none tells.
+
+    Raises ConfigError `bad-value`: it cannot be read, is larger than a megabyte, or is no flat JSON object.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise _unreadable(path, "it is larger than a megabyte, which no client configuration is")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+    form: Form = "json" if path.suffix == ".json" or text.lstrip().startswith("{") else "properties"
+    values, twice = _json_values(path, text) if form == "json" else (parse_properties(text), _twice(text))
+    return GivenConfiguration(client=client or _client(values), values=values, form=form, twice=twice), text
+
+
+def _client(values: Mapping[str, str]) -> Client:
+    strategies = values.get("partition.assignment.strategy", "")
+    if _ONLY_LIBRDKAFKA & values.keys():
+        return "librdkafka"
+    if _ONLY_JAVA & values.keys() or not strategies or "." in strategies or "Assignor" in strategies:
+        return "java"
+    return "librdkafka"
+
+
+def _json_values(path: Path, text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    twice: list[str] = []
+
+    def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in found]
+        twice.extend(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        return dict(found)
+
+    try:
+        document = json.loads(text, object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, f"it is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise _unreadable(path, "its JSON is no object of settings and values")
+    values = {}
+    for name, value in document.items():
+        if isinstance(value, (dict, list)):
+            raise _unreadable(path, f"the value of {name!r} is no plain value")
+        if value is not None:
+            values[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return values, tuple(twice)
+
+
+def _twice(text: str) -> tuple[str, ...]:
+    """By line: what Java's format allows beyond `name=value` lines is rare, and only this hint would miss it."""
+    seen: set[str] = set()
+    twice = []
+    for line in text.splitlines():
+        for name in parse_properties(line) if not line.rstrip().endswith("\\") else ():
+            if name in seen and name not in twice:
+                twice.append(name)
+            seen.add(name)
+    return tuple(twice)
+
+
+def _unreadable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        "bad-value",
+        f"The configuration {path} cannot be read: {why}.",
+        "Give a properties file of lines name=value, or a JSON object of settings and plain values.",
+        file=str(path),
+    )

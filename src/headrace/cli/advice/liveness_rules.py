@@ -1,0 +1,178 @@
+"""Rules about who counts as dead, and when: session, heartbeats, polls, and names that outlive a restart.
+
+Sources: KIP-62 (heartbeats on their own thread, max.poll.interval.ms), KIP-345 (static members), KIP-735 (45 s), and
+the guidance of the seed "rebalance in production": 60 s and 15 s where a process pauses, the poll interval above the
+worst batch, static members where names are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.cli.advice.finding import Finding, Level
+from headrace.cli.advice.given_configuration import GivenConfiguration
+from headrace.cli.advice.situation import Situation, in_words
+
+__all__ = ["heartbeat_interval", "max_poll_interval", "session_timeout", "static_member"]
+
+CALM_SESSION_MS = 45_000
+PAUSING_SESSION_MS = 60_000
+LEAST_SESSION_MS, MOST_SESSION_MS = 6_000, 1_800_000  # what brokers take unless they are told otherwise
+SHORT_SESSION_MS = 15_000
+MINUTE_MS = 60_000
+_PLACEHOLDERS = ("$", "%", "{", "<", "@")
+
+
+def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    session = given.integer("session.timeout.ms")
+    if situation.kind != "classic" or session is None:
+        return
+    needed = _needed_session_ms(given, situation)
+    level: Level = "error"
+    if session > MOST_SESSION_MS or session < LEAST_SESSION_MS:
+        bound, value = ("above", MOST_SESSION_MS) if session > MOST_SESSION_MS else ("below", LEAST_SESSION_MS)
+        word = "refused"
+        reason = f"It is {bound} what brokers take by default ({in_words(value)}): INVALID_SESSION_TIMEOUT at the join."
+    elif situation.longest_pause_ms is not None and session <= situation.longest_pause_ms:
+        word = "short"
+        reason = f"A pause of {in_words(situation.longest_pause_ms)} is longer: the member is declared dead, and lives."
+    elif _is_static(given) and situation.restart_ms is not None and session <= situation.restart_ms:
+        level, word = "risk", "short"
+        reason = (
+            f"A static member that is back after {in_words(situation.restart_ms)} finds its session over: the restart "
+            "rebalances all the same."
+        )
+    elif session < needed:
+        level, word = "risk", "short"
+        reason = _why_short(session, situation)
+    else:
+        return
+    value_ms = min(max(needed, LEAST_SESSION_MS), MOST_SESSION_MS)
+    yield Finding(
+        rule="session-timeout",
+        setting="session.timeout.ms",
+        given=given.given("session.timeout.ms"),
+        level=level,
+        word=word,
+        reason=reason,
+        changes={"session.timeout.ms": str(value_ms)},
+    )
+
+
+def _needed_session_ms(given: GivenConfiguration, situation: Situation) -> int:
+    """What the rules ask for at least; the value they propose."""
+    needed = SHORT_SESSION_MS
+    session = given.integer("session.timeout.ms")
+    if session is not None and not SHORT_SESSION_MS <= session <= MOST_SESSION_MS:
+        needed = CALM_SESSION_MS
+    if situation.longest_pause_ms is not None:
+        needed = max(needed, PAUSING_SESSION_MS, _rounded_up(2 * situation.longest_pause_ms))
+    if _is_static(given) and situation.restart_ms is not None:
+        needed = max(needed, PAUSING_SESSION_MS, _rounded_up(situation.restart_ms * 3 // 2))
+    return min(needed, MOST_SESSION_MS)
+
+
+def _why_short(session: int, situation: Situation) -> str:
+    if situation.longest_pause_ms is not None:
+        return f"A pause of {in_words(situation.longest_pause_ms)} and a lost heartbeat make the member dead."
+    return f"One long pause or a slow network of {in_words(session)}, and the member is declared dead."
+
+
+def heartbeat_interval(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    heartbeat, session = given.integer("heartbeat.interval.ms"), given.integer("session.timeout.ms")
+    if situation.kind != "classic" or heartbeat is None or session is None:
+        return
+    level: Level = "error"
+    if heartbeat >= session:
+        word = "refused"
+        reason = f"It must be below the session ({in_words(session)}): Java does not start so."
+    elif heartbeat * 3 > session:
+        level, word = "risk", "rare"
+        reason = f"Of a session of {in_words(session)} two lost heartbeats are the end; a third of it or less."
+    else:
+        return
+    yield Finding(
+        rule="heartbeat-interval",
+        setting="heartbeat.interval.ms",
+        given=given.given("heartbeat.interval.ms"),
+        level=level,
+        word=word,
+        reason=reason,
+        changes={"heartbeat.interval.ms": str(session // 4)},
+    )
+
+
+def max_poll_interval(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    interval, worst = given.integer("max.poll.interval.ms"), situation.worst_batch_ms
+    session = given.integer("session.timeout.ms")
+    if interval is None or situation.kind == "streams":
+        return
+    needed = 0 if worst is None else _rounded_up(2 * worst)
+    level: Level = "error"
+    if given.client == "librdkafka" and situation.kind == "classic" and session is not None and interval < session:
+        word = "refused"
+        reason = f"librdkafka wants it to be at least the session ({in_words(session)})."
+        needed = max(needed, session)
+    elif worst is None or 2 * interval >= 3 * worst:
+        return
+    elif interval <= worst:
+        word = "too short"
+        reason = (
+            f"The worst batch takes {in_words(worst)}: the member leaves in the middle of it, its work is done twice, "
+            "and everybody rebalances."
+        )
+    else:
+        level, word = "risk", "tight"
+        reason = f"{in_words(interval - worst)} above the worst batch. A slow day costs a rebalance."
+    yield Finding(
+        rule="max-poll-interval",
+        setting="max.poll.interval.ms",
+        given=given.given("max.poll.interval.ms"),
+        level=level,
+        word=word,
+        reason=reason + (" Fewer max.poll.records, or ParallelConsumer, help for good." if worst else ""),
+        changes={"max.poll.interval.ms": str(max(needed, 1))},
+    )
+
+
+def static_member(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """A name of its own for each instance: wanted where names are kept, harmful where they are not."""
+    text = given.given("group.instance.id")
+    if situation.kind == "streams":
+        if text:
+            yield _static(text, "risk", "unused", "Streams groups have static members from Kafka 4.4 on.", {})
+        return
+    if not text and situation.deploy == "kept-names":
+        reason = "Instances keep their names: a restart within the session need not rebalance (KIP-345)."
+        yield _static(text, "hint", "absent", reason, {"group.instance.id": "${HOSTNAME}"})
+    elif text and situation.deploy == "changing-names":
+        reason = (
+            "Each restart brings a new name: the old one keeps its partitions, unread, until its session is over. "
+            "Keep names, or go without."
+        )
+        yield _static(text, "risk", "harmful", reason, {"group.instance.id": None})
+    elif text and not any(mark in text for mark in _PLACEHOLDERS):
+        reason = "Every instance that reads this file has the same id, and they fence each other out. One for each."
+        yield _static(text, "risk", "fixed", reason, {"group.instance.id": "${HOSTNAME}"})
+
+
+def _static(text: str | None, level: Level, word: str, reason: str, changes: dict[str, str | None]) -> Finding:
+    return Finding(
+        rule="static-member",
+        setting="group.instance.id",
+        given=text,
+        level=level,
+        word=word,
+        reason=reason,
+        changes=changes,
+    )
+
+
+def _is_static(given: GivenConfiguration) -> bool:
+    return bool(given.given("group.instance.id"))
+
+
+def _rounded_up(milliseconds: int) -> int:
+    """To whole minutes above one, else to five seconds: values people can read."""
+    step = MINUTE_MS if milliseconds > MINUTE_MS else 5_000
+    return -(-milliseconds // step) * step

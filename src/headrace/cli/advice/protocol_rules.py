@@ -1,0 +1,180 @@
+"""Rules about what the group's protocol allows: which settings count at all, and who assigns.
+
+Sources: KIP-848 (settings that move to the broker), KIP-1071 (the same for streams groups), KIP-429 (cooperative
+rebalancing), and what the clients of Kafka 4.3 and librdkafka 2.x refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.cli.advice.finding import Finding, Level
+from headrace.cli.advice.given_configuration import DEFAULTS, GivenConfiguration, assignor_for
+from headrace.cli.advice.situation import Situation
+from headrace.near_names import nearest
+
+__all__ = ["eager_assignor", "mistyped_setting", "no_number", "set_on_the_broker", "standby_replicas", "written_twice"]
+
+_NUMBERS = (
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "auto.commit.interval.ms",
+    "num.standby.replicas",
+)
+_ON_THE_BROKER = {
+    "consumer": {
+        "session.timeout.ms": "consumer.session.timeout.ms",
+        "heartbeat.interval.ms": "consumer.heartbeat.interval.ms",
+        "partition.assignment.strategy": "consumer.assignors (and group.remote.assignor here)",
+    },
+    "streams": {
+        "session.timeout.ms": "streams.session.timeout.ms",
+        "heartbeat.interval.ms": "streams.heartbeat.interval.ms",
+        "partition.assignment.strategy": "nothing: the broker assigns tasks",
+        "num.standby.replicas": "streams.num.standby.replicas",
+    },
+}
+_EAGER = frozenset({"range", "roundrobin", "sticky"})
+_COOPERATIVE = "cooperative-sticky"
+_STOP = "All members stop and give everything back whenever one comes or goes."
+_STATE_WORTH_A_STANDBY = 1_000_000_000
+
+
+def no_number(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    for setting in _NUMBERS:
+        text = given.given(setting)
+        if text is not None and given.integer(setting) is None:
+            yield Finding(
+                rule="no-number",
+                setting=setting,
+                given=text,
+                level="error",
+                word="no number",
+                reason=f"The client refuses it; {setting} is a whole number of "
+                + ("milliseconds." if setting.endswith("ms") else "things."),
+                changes={setting: None},
+            )
+
+
+def written_twice(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    for setting in given.twice:
+        yield Finding(
+            rule="written-twice",
+            setting=setting,
+            given=given.given(setting),
+            level="risk",
+            word="twice",
+            reason="The last one counts, and readers see the first.",
+        )
+
+
+def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    """Only names close to one that matters here: what a client knows besides is its own affair."""
+    known = {*DEFAULTS["java"], *DEFAULTS["librdkafka"], "group.instance.id", "group.remote.assignor", "group.id"}
+    for setting, text in given.values.items():
+        meant = nearest(setting, known) if setting not in known else None
+        if meant is not None and _only_slipped(setting, meant):
+            known_already = given.given(meant) is not None
+            yield Finding(
+                rule="mistyped-setting",
+                setting=setting,
+                given=text,
+                level="error",
+                word="unknown",
+                reason=f"{meant} was probably meant: Java passes an unknown name over with a line in the log, "
+                "librdkafka refuses it.",
+                changes={setting: None} | ({} if known_already else {meant: text}),
+            )
+
+
+def _only_slipped(setting: str, meant: str) -> bool:
+    """The same letters but for punctuation, case, or one of them."""
+    ours, theirs = (name.lower().replace("_", "").replace(".", "").replace("-", "") for name in (setting, meant))
+    if ours == theirs:
+        return True
+    if abs(len(ours) - len(theirs)) > 2 or ours[:4] != theirs[:4]:
+        return False
+    same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return any(ours[same + skip :] == theirs[same + other :] for skip in (0, 1, 2) for other in (0, 1, 2))
+
+
+def set_on_the_broker(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """Settings that a consumer or streams group has on the broker."""
+    if situation.kind == "classic":
+        return
+    for setting, there in _ON_THE_BROKER[situation.kind].items():
+        text = given.given(setting)
+        if text is not None:
+            refused = situation.kind == "consumer"
+            yield Finding(
+                rule="set-on-the-broker",
+                setting=setting,
+                given=text,
+                level="error" if refused else "risk",
+                word="refused" if refused else "unused",
+                reason=f"A {situation.kind} group has it on the broker: {there}.",
+                changes={setting: None},
+            )
+    if given.text("group.protocol").lower() != situation.kind:
+        yield Finding(
+            rule="set-on-the-broker",
+            setting="group.protocol",
+            given=given.given("group.protocol"),
+            level="error",
+            word="missing",
+            reason=f"Without it this client joins as a member of a classic group, not of a {situation.kind} group.",
+            changes={"group.protocol": situation.kind},
+        )
+
+
+def eager_assignor(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """Eager assignors make everybody give everything back at each change (KIP-429)."""
+    if situation.kind != "classic":
+        return
+    strategies = given.strategies()
+    eager = [name for name in strategies if name in _EAGER]
+    if not eager:
+        return
+    level: Level = "risk"
+    word = "eager"
+    wanted: tuple[str, ...] = (eager[0], _COOPERATIVE)
+    if given.client == "librdkafka":
+        wanted = (_COOPERATIVE,)
+        reason = f"{_STOP} The change needs one stop of the whole group."
+        if _COOPERATIVE in strategies:
+            level, word = "error", "refused"
+            reason = "librdkafka takes eager or cooperative assignors, never both: stop the group once to change over."
+    elif _COOPERATIVE in strategies:
+        level, word, wanted = "hint", "half way", (_COOPERATIVE,)
+        reason = "While an eager one is listed all stop at each change. Take it out when every member lists both."
+    else:
+        reason = f"{_STOP} Two rolling restarts lead over: the first with both, the second with the cooperative one."
+    yield Finding(
+        rule="eager-assignor",
+        setting="partition.assignment.strategy",
+        given=given.given("partition.assignment.strategy"),
+        level=level,
+        word=word,
+        reason=reason,
+        changes={"partition.assignment.strategy": ",".join(assignor_for(given.client, each) for each in wanted)},
+    )
+
+
+def standby_replicas(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """State that is copied beforehand need not be restored when an instance dies."""
+    state = situation.state_bytes
+    if situation.kind != "streams" or state is None or state < _STATE_WORTH_A_STANDBY:
+        return
+    if given.given("num.standby.replicas") is not None:
+        return  # `set_on_the_broker` has told where it belongs
+    yield Finding(
+        rule="standby-replicas",
+        setting="streams.num.standby.replicas",
+        given=None,
+        level="hint",
+        word="consider",
+        reason=f"{state / 1e9:.0f} GB of state are restored before a dead instance's tasks go on; a standby has them "
+        "already. It is a setting of the group: headrace configs --alter --entity-type groups.",
+    )

@@ -1,0 +1,173 @@
+"""`APP` on a command line: `flights.py`, `flights.py:app`, `package.module` or `package.module:app`.
+
+Loading runs the user's file, as Python would, up to its `if __name__ == "__main__"`. Its functions travel to Spark's
+workers by value, and its directory is on their path, so nothing needs installing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from headrace.errors import ConfigError, HeadraceError, UserCodeError
+from headrace.near_names import nearest
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+__all__ = ["check_application_path", "configure", "configure_by_file", "load_application"]
+
+
+def check_application_path(application: str) -> None:
+    """Raises ConfigError `app-missing` when APP names a file that is not there; starts no Spark."""
+    target, _ = _split(application)
+    if _is_file(target) and not Path(target).is_file():
+        near = nearest(Path(target).name, [page.name for page in Path(target).parent.glob("*.py")])
+        fix = (
+            f"did you mean {Path(target).parent / near}?"
+            if near
+            else "APP is a file, flights.py, or a module, package.module:app"
+        )
+        raise ConfigError("app-missing", f"there is no file {target}", fix)
+
+
+def load_application(application: str) -> StreamsApp:
+    """The StreamsApp that APP names. Raises ConfigError `app-missing`, UserCodeError, and what the app raises."""
+    check_application_path(application)
+    target, attribute = _split(application)
+    try:
+        module = _load_file(Path(target)) if _is_file(target) else _load_module(target)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing in ("pyspark", "pyarrow", "numba", "lmdb", "pandas"):
+            raise  # told as a missing extra
+        raise _unloadable(target, error) from error
+    return _find(module, target, attribute)
+
+
+def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[str, str]) -> None:
+    """What the command line says wins over what the application's file says."""
+    if bootstrap_servers is not None:
+        app.bootstrap_servers = bootstrap_servers
+    given = dict(settings)
+    if "bootstrap.servers" in given:
+        named = given.pop("bootstrap.servers")
+        app.bootstrap_servers = app.bootstrap_servers if bootstrap_servers is not None else named
+    if given:
+        from headrace.spark.settings import checked_config, reached_by
+
+        checked = checked_config(given)
+        app.config.update({name: checked[name] for name in given if name in checked})
+        _, app.security = reached_by(app.bootstrap_servers, {**app.security.to_settings(), **given})
+
+
+def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_file: Path | None) -> None:
+    """`configure` with the file that `--config` names. Raises ConfigError."""
+    from headrace.client.properties_file import read_properties
+
+    settings = read_properties(config_file) if config_file is not None else {}
+    configure(app, bootstrap_servers=bootstrap_servers, settings=settings)
+
+
+def _split(application: str) -> tuple[str, str | None]:
+    target, colon, attribute = application.rpartition(":")
+    if not colon or os.sep in attribute or attribute.endswith(".py"):
+        return application, None
+    return target, attribute
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(".py") or os.sep in target
+
+
+def _load_file(path: Path) -> ModuleType:
+    directory = str(path.resolve().parent)
+    _on_every_path(directory)
+    name = path.stem if path.stem not in sys.modules else f"headrace_app_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(
+            "app-missing", f"{path} is no Python file", "APP is a file, flights.py, or a module, package.module:app"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    _by_value(module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(target: str) -> ModuleType:
+    _on_every_path(str(Path.cwd()))
+    if importlib.util.find_spec(target.partition(".")[0]) is None:
+        raise ConfigError(
+            "app-missing", f"there is no module {target}", "APP is a file, flights.py, or a module, package.module:app"
+        )
+    return importlib.import_module(target)
+
+
+def _on_every_path(directory: str) -> None:
+    """Here, and in Spark's workers, which inherit the environment."""
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    inherited = os.environ.get("PYTHONPATH", "")
+    if directory not in inherited.split(os.pathsep):
+        os.environ["PYTHONPATH"] = directory + (os.pathsep + inherited if inherited else "")
+
+
+def _by_value(module: ModuleType) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
+
+
+def _find(module: ModuleType, target: str, attribute: str | None) -> StreamsApp:
+    from headrace.spark.streams_app import StreamsApp
+
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, StreamsApp)}
+    if attribute is not None:
+        found = apps.get(attribute)
+        if found is None:
+            known = f"there: {', '.join(sorted(apps))}" if apps else "it defines none"
+            raise ConfigError("app-missing", f"{target} has no StreamsApp called {attribute}", known)
+        return found
+    distinct = {id(app): name for name, app in reversed(apps.items())}
+    if len(distinct) != 1:
+        what = "no StreamsApp" if not distinct else f"several StreamsApps: {', '.join(sorted(distinct.values()))}"
+        fix = (
+            'app = StreamsApp("name") at the top level of the file'
+            if not distinct
+            else f"name one: {target}:{min(distinct.values())}"
+        )
+        raise ConfigError("app-missing", f"{target} defines {what}", fix)
+    return apps[next(iter(distinct.values()))]
+
+
+def _unloadable(target: str, error: Exception) -> UserCodeError:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}  {frames[-1].line or ''}".rstrip() if frames else target
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}  {(error.text or '').strip()}"
+    text = " ".join(str(error).split())
+    return UserCodeError(
+        "user-code",
+        f"{target} does not load: {type(error).__name__}: {text}",
+        "mend it there; `python FILE` shows the same",
+        where=where,
+    )
+
+
+def _is_theirs(filename: str) -> bool:
+    return (
+        "site-packages" not in filename
+        and not filename.startswith("<")
+        and "importlib" not in filename
+        and f"{os.sep}headrace{os.sep}" not in filename
+    )

@@ -1,0 +1,111 @@
+"""`headrace prepare` at work: a small application whose JVM writes the class data archive as it ends.
+
+`python -m headrace.cli.class_training DIRECTORY` is the application: it does what applications do, on a broker of its
+own, with the example of the README. What the archive is and who uses it: `headrace.spark.class_archive`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from headrace import EmbeddedBroker
+from headrace.cli.application import configure_by_file, load_application
+from headrace.cli.demo.stage import TOPIC, example_path, spark_environment
+from headrace.errors import HeadraceError
+from headrace.spark.class_archive import SILENT
+
+__all__ = ["make_archive", "train"]
+
+FLIGHTS = 400
+TRAINING_S = 600
+JVM_ENDS_WITHIN_S = 300
+
+
+def make_archive(path: Path) -> None:
+    """Makes the archive at `path` (`archive_path`), which takes about as long as two starts of Spark.
+
+    Others may use or make it meanwhile: it is written aside and moved into place. Raises HeadraceError("not-prepared").
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".training-", dir=path.parent) as scratch:
+            made = Path(scratch, "classes.jsa")
+            _train_apart(made, Path(scratch))
+            made.replace(path)
+    except OSError as error:
+        raise _not_prepared(f"{path.parent}: {error}") from error
+
+
+def _train_apart(archive: Path, scratch: Path) -> None:
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:ArchiveClassesAtExit={archive} {SILENT}"
+    # An archive serves any compiler and collector, but cannot be made from one: to the training, the cache is empty.
+    environment = spark_environment() | {
+        "SPARK_SUBMIT_OPTS": options.strip(),
+        "HEADRACE_CACHE_DIR": str(scratch),
+    }
+    training = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.class_training", str(scratch)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    with training:
+        try:
+            said, _ = training.communicate(timeout=TRAINING_S)
+        except subprocess.TimeoutExpired as error:
+            raise _not_prepared(f"the training did not end within {TRAINING_S} s") from error
+        finally:
+            training.kill()
+    if training.returncode != 0 or not archive.exists():
+        told = said.decode(errors="replace").strip()[-2000:]
+        raise _not_prepared(f"the training ended with exit code {training.returncode} and this:\n{told}")
+
+
+def _not_prepared(why: str) -> HeadraceError:
+    return HeadraceError(
+        "not-prepared",
+        f"Spark's classes could not be archived: {why}",
+        "applications run without, only start slower; HEADRACE_CACHE_DIR names another directory",
+    )
+
+
+def train(directory: Path) -> None:
+    """A few hundred flights are counted, then recomputed as one batch; returns when the JVM has ended."""
+    flights = [
+        {"carrier": "UA", "origin": ("EWR", "JFK", "LGA")[n % 3], "dep_delay": float(n % 90), "distance": 100.0 + n}
+        for n in range(FLIGHTS)
+    ]
+    with EmbeddedBroker(topics={TOPIC: 2}) as broker:
+        broker.produce(TOPIC, [json.dumps(flight).encode() for flight in flights])
+        app = load_application(str(example_path()))
+        configure_by_file(app, bootstrap_servers=broker.bootstrap_servers, config_file=None)
+        app.state_dir = directory / "state"
+        app.run(until="caught-up")
+        verdict = app.verify()
+        if verdict.exit_code != 0:
+            raise SystemExit(f"the training's results differ: {verdict}")
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """It ends when its input does, and writes the archive then."""
+    from pyspark import SparkContext
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        context.stop()
+    if gateway is None:
+        raise SystemExit("the training had no JVM of its own")
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(JVM_ENDS_WITHIN_S)
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""Quotas of users, clients and addresses on the command line, with the words of kafka-configs (4.3.1).
+
+`--entity-type users --entity-name u --entity-type clients --entity-default` names one entity of two parts: types and
+names belong together in the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.terminal import data
+from headrace.client.quota_admin import ANY, QuotaEntity
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+
+__all__ = [
+    "CLIENTS",
+    "IPS",
+    "NAME_ORDER",
+    "QUOTAS",
+    "USERS",
+    "Part",
+    "alter_quotas",
+    "describe_quotas",
+    "print_quotas",
+    "quota_parts",
+]
+
+USERS, CLIENTS, IPS = "users", "clients", "ips"
+QUOTAS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
+NAME_ORDER = "headrace.configs.name-order"  # in a click context: which of --entity-name, --entity-default came first
+_KINDS = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
+_WORDS = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
+Part = tuple[str, str | None]  # users | clients | ips, and a name, None for the default, ANY where none was given
+
+
+def quota_parts(given: Mapping[str, Any], name_order: Sequence[str]) -> tuple[Part, ...]:
+    """The entity that the options name; nothing when they are about something else. Raises wrong usage."""
+    short = [(kind, given[name]) for kind, name in ((USERS, "user"), (CLIENTS, "client"), (IPS, "ip")) if given[name]]
+    short += [(kind, None) for kind in (USERS, CLIENTS, IPS) if given[f"{kind.removesuffix('s')}_defaults"]]
+    types = list(given["entity_types"])
+    if not short and not set(types) & set(_KINDS):
+        return ()
+    names: list[str | None] = list(given["entity_names"])
+    if given["entity_default"]:
+        names.insert(0 if next(iter(name_order), "") == "entity_default" else len(names), None)
+    if len(names) > len(types):
+        raise click.UsageError("Each --entity-name and --entity-default goes with an --entity-type before it.")
+    parts = [*short, *zip(types, [*names, *[ANY] * (len(types) - len(names))], strict=True)]
+    kinds = sorted(kind for kind, _ in parts)
+    if kinds not in ([USERS], [CLIENTS], [IPS], [CLIENTS, USERS]):
+        raise click.UsageError("Quotas are of users, of clients, of users and clients together, or of ips.")
+    return tuple(parts)
+
+
+def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str | None]) -> None:
+    from headrace.client.quota_admin import alter_client_quotas, describe_client_quotas
+
+    entity = _entity(parts)
+    unknown = [name for name in changes if name not in QUOTAS]
+    if unknown:
+        raise click.UsageError(f"There is no quota {unknown[0]}; there are {', '.join(QUOTAS)}.")
+    values = {name: None if text is None else _number(name, text) for name, text in changes.items()}
+    removed = [name for name, value in values.items() if value is None]
+    if removed:
+        there = describe_client_quotas(admin.client, entity).get(entity, {})
+        absent = [name for name in removed if name not in there]
+        if absent:
+            raise click.UsageError(f"Invalid config(s): {','.join(absent)}: it is not set there.")
+    alter_client_quotas(admin.client, entity, values)
+    kind, name = parts[0]
+    if name:
+        data(f"Completed updating config for {kind.removesuffix('s')} {name}.")
+    else:
+        data(f"Completed updating default config for {kind} in the cluster.")
+
+
+def describe_quotas(admin: Admin, parts: Sequence[Part]) -> list[tuple[QuotaEntity, dict[str, float]]]:
+    """What is set, in order."""
+    from headrace.client.quota_admin import describe_client_quotas
+
+    described = describe_client_quotas(admin.client, _entity(parts))
+    return sorted(described.items(), key=lambda each: [(kind, name or "") for kind, name in each[0]])
+
+
+def print_quotas(described: Sequence[tuple[QuotaEntity, dict[str, float]]]) -> None:
+    for entity, values in described:
+        parts = sorted(entity, key=lambda part: list(_WORDS).index(part[0]))
+        whose = ", ".join(f"{_WORDS[kind]} '{name}'" if name else f"the default {_WORDS[kind]}" for kind, name in parts)
+        data(f"Quota configs for {whose} are {', '.join(f'{name}={value}' for name, value in sorted(values.items()))}")
+
+
+def _entity(parts: Sequence[Part]) -> QuotaEntity:
+    return tuple(sorted(((_KINDS[kind], name) for kind, name in parts), key=lambda part: part[0]))
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise click.UsageError(f"{name} takes a number, not {text!r}.") from None

@@ -1,0 +1,56 @@
+"""`headrace check APP`: preflight of an application against the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from headrace.cli.options import application_argument, application_config_option, json_option
+from headrace.cli.terminal import data, print_json
+
+__all__ = ["command"]
+
+_PROBLEM = 1
+_NO_CONNECTION = 3
+
+
+@click.command("check")
+@application_argument
+@click.option(
+    "--bootstrap-server",
+    "bootstrap_servers",
+    metavar="HOST:PORT[,…]",
+    help="The broker or brokers to connect to, over what the application says.",
+)
+@application_config_option
+@json_option
+def command(application: str, bootstrap_servers: str | None, config_file: Path | None, as_json: bool) -> int:
+    """Look at everything an application needs, without running it: broker, topics, formats, session, state directory.
+
+    Exit code 0: it can run; 1: there is a problem; 3: no broker answers. APP is flights.py or package.module:app.
+    """
+    from headrace.cli.application import configure_by_file, load_application
+    from headrace.cli.spark_silence import spark_quietly
+
+    with spark_quietly():
+        app = load_application(application)
+        configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
+        findings = app.check()
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            data(f"{finding.level:<8} {finding.message}")
+            for label, text in (("where", finding.where), ("fix", finding.fix)):
+                if text and finding.level != "ok":
+                    data(f"         {label:<6} {text}")
+        data()
+        many = "" if len(problems) == 1 else "s"
+        outcome = f"has {len(problems)} problem{many}" if problems else "can run"
+        data(f"{app.name} {outcome} on {app.bootstrap_servers}")
+    if any(finding.code == "broker-unreachable" for finding in problems):
+        return _NO_CONNECTION
+    return _PROBLEM if problems else 0

@@ -1,0 +1,224 @@
+"""`headrace consumer-groups`: kafka-consumer-groups' flags; its columns, widths and messages byte for byte (4.3.1).
+
+For classic and for consumer groups (KIP-848). Groups come sorted by id, rows by topic and partition, members by id,
+where Kafka's tool prints them in the order of a hash map. Where it says "Error" on stdout and ends with 0, the exit
+code here is 1, and stderr has the way out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.consumer_groups.options import STATES, TYPES, ConsumerGroupOptions
+from headrace.cli.group_options import action_options, connection_options, coordinator_address, reset_options
+from headrace.cli.options import open_admin
+from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.text_table import Column, kafka_table
+from headrace.client.group_admin import plain_name
+from headrace.client.near_names import group_missing
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+    from headrace.client.admin_results import GroupListing
+    from headrace.client.consumer_group_admin import ConsumerGroupDescription
+
+__all__ = ["command"]
+
+PROTOCOLS = ("", "consumer")
+REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+@click.command("consumer-groups")
+@action_options(
+    "classic and consumer groups", members="the members", verbose="epochs, assignments and targets", topic="--topic"
+)
+@click.option("--validate-regex", metavar="REGEX", help="Whether brokers take this regular expression (RE2).")
+@click.option(
+    "--type",
+    "type_",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[TYPE,…]",
+    help="With --list: the type of each group, or only groups of these types.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1,…]",
+    help="With --reset-offsets, --delete-offsets: a topic, or some of its partitions; may be repeated.",
+)
+@click.option("--all-topics", is_flag=True, help="With --reset-offsets: all partitions with a committed position.")
+@reset_options
+@connection_options
+def command(**given: Any) -> int:
+    """List, describe, delete and reset groups of consumers, with kafka-consumer-groups' flags and output.
+
+    \b
+      headrace consumer-groups --describe --group delays
+      headrace consumer-groups --describe --group delays --members --verbose
+      headrace consumer-groups --reset-offsets --group delays --topic flights --to-earliest --dry-run
+    """
+    options = ConsumerGroupOptions(**given)
+    options.check()
+    if options.validate_regex is not None:
+        return _validate_regex(options.validate_regex)
+    with open_admin(
+        options.bootstrap_servers,
+        client_id="headrace-consumer-groups",
+        timeout_ms=options.timeout_ms,
+        command_config=options.command_config,
+    ) as admin:
+        return _act(admin, options)
+
+
+def _act(admin: Admin, options: ConsumerGroupOptions) -> int:
+    if options.action == "--list":
+        return _list(admin, options)
+    if options.action == "--describe":
+        return _describe_groups(admin, options)
+    if options.action == "--delete-offsets":
+        return _delete_offsets(admin, options)
+    if options.action == "--delete":
+        from headrace.cli.consumer_groups.deletion import delete_groups
+
+        return delete_groups(
+            admin,
+            _chosen(admin, options),
+            kinds=TYPES,
+            bootstrap_servers=options.bootstrap_servers,
+            as_json=options.as_json,
+        )
+    return _reset(admin, options)
+
+
+def _validate_regex(expression: str) -> int:
+    """As our broker reads it: RE2's syntax but for Unicode scripts (docs/gaps.md)."""
+    from headrace.coordinator.linear_pattern import BadPattern, LinearPattern
+
+    try:
+        LinearPattern(expression)
+    except BadPattern as error:
+        data(f"The regular expression `{expression}` is invalid: {error}.")
+        return 1
+    data(f"The regular expression `{expression}` is valid.")
+    return 0
+
+
+def _listed(admin: Admin, states: tuple[str, ...] = (), types: tuple[str, ...] = TYPES) -> tuple[GroupListing, ...]:
+    return admin.list_groups(states=states, types=types, protocols=PROTOCOLS)
+
+
+def _list(admin: Admin, options: ConsumerGroupOptions) -> int:
+    states = _named(options.state, STATES, "state")
+    types = tuple(name.lower() for name in _named(options.type_, TYPES, "type"))
+    listed = _listed(admin, states, types or TYPES)
+    if options.as_json:
+        print_json(listed)
+    elif options.state is None and options.type_ is None:
+        for group in listed:
+            data(group.group_id)
+    else:
+        columns: list[Column] = [("GROUP", max([15, *(len(group.group_id) for group in listed)]) + 10)]
+        columns += [("TYPE", 20)] if options.type_ is not None else []
+        columns += [("STATE", 20)] if options.state is not None else []
+        cells = {"GROUP": [g.group_id for g in listed], "TYPE": [g.group_type.capitalize() for g in listed]}
+        cells["STATE"] = [group.state for group in listed]
+        for line in kafka_table(columns, zip(*(cells[title] for title, _ in columns), strict=True)):
+            data(line)
+    return 0
+
+
+def _named(given: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    wanted = tuple(part.strip() for part in (given or "").split(",") if part.strip())
+    if unknown := [name for name in wanted if plain_name(name) not in {plain_name(each) for each in known}]:
+        raise click.UsageError(f"There is no {what} {', '.join(unknown)}. There are: {', '.join(known)}.")
+    return wanted
+
+
+def _chosen(admin: Admin, options: ConsumerGroupOptions) -> list[str]:
+    return [group.group_id for group in _listed(admin)] if options.all_groups else sorted(set(options.groups))
+
+
+def _described(admin: Admin, options: ConsumerGroupOptions) -> Mapping[str, ConsumerGroupDescription]:
+    described = admin.try_describe_consumer_groups(_chosen(admin, options))
+    for group_id, error in described.errors.items():
+        if error.code == "group-missing":
+            raise group_missing(group_id, admin.list_groups(), options.bootstrap_servers, kinds=TYPES)
+        raise error
+    return described.done
+
+
+def _describe_groups(admin: Admin, options: ConsumerGroupOptions) -> int:
+    described = _described(admin, options)
+    if options.as_json:
+        print_json([_document(admin, group) for group in described.values()])
+        return 0
+    for group in described.values():
+        _describe(admin, group, options)
+    return 0
+
+
+def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGroupOptions) -> None:
+    """Kafka's tool says on stderr why there is little to see, and prints an empty table of members all the same."""
+    from headrace.cli.consumer_groups.report import member_lines, offset_lines, partition_rows, state_lines
+
+    if group.state == "Empty":
+        talk(f"\nConsumer group '{group.group_id}' has no active members.")
+    elif group.state in REBALANCING:
+        talk(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
+    if options.view == "state":
+        address, node = coordinator_address(admin, group.group_id)
+        lines = state_lines(group, f"{address}  ({node})", options.verbose)
+    elif options.view == "members":
+        lines = member_lines(group, options.verbose)
+    else:
+        rows = partition_rows(admin, group)
+        lines = offset_lines(group.group_id, rows, options.verbose) if rows else []
+    if lines:
+        data()
+    for line in lines:
+        data(line)
+
+
+def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object]:
+    from headrace.cli.consumer_groups.report import partition_rows
+
+    return {**asdict(group), "offsets": [{**asdict(row), "lag": row.lag} for row in partition_rows(admin, group)]}
+
+
+def _delete_offsets(admin: Admin, options: ConsumerGroupOptions) -> int:
+    from headrace.cli.group_offsets.offset_deletion import delete_offsets
+
+    return delete_offsets(
+        admin,
+        options.groups[0],
+        options.topics,
+        option="--topic",
+        bootstrap_servers=options.bootstrap_servers,
+        as_json=options.as_json,
+    )
+
+
+def _reset(admin: Admin, options: ConsumerGroupOptions) -> int:
+    """Kafka's table grows with its names."""
+    from headrace.cli.consumer_groups.offset_reset import reset_offsets
+    from headrace.cli.group_offsets.reset_report import tell
+
+    if not options.execute and not options.dry_run:
+        talk("note   nothing is changed: --execute is missing; say --dry-run to plan only")
+    return tell(
+        reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000)),
+        executed=options.execute,
+        as_csv=options.export,
+        as_json=options.as_json,
+        with_group=len(options.groups) != 1,
+        columns=[("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10), ("NEW-OFFSET", 0)],
+        grow=("GROUP", "TOPIC"),
+    )

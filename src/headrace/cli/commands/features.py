@@ -1,0 +1,158 @@
+"""`headrace features`: finalised features of the cluster, with kafka-features' actions, flags and output (4.3.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
+from headrace.cli.release_versions import METADATA_VERSIONS, levels_of_release, metadata_version_name
+from headrace.cli.terminal import data, print_json, talk
+from headrace.errors import BrokerError
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+    from headrace.client.admin_features import UpgradeType
+    from headrace.client.admin_results import FeatureDescription
+
+__all__ = ["command"]
+
+ACTIONS = ("describe", "upgrade", "downgrade", "disable", "version-mapping")
+_METADATA_VERSION = "metadata.version"
+_WORDS = {"upgrade": "upgraded", "downgrade": "downgraded", "disable": "disabled"}
+
+
+@click.command("features")
+@click.argument("action", type=click.Choice(ACTIONS), metavar="|".join(ACTIONS))
+@click.option(
+    "--feature", "features", multiple=True, metavar="NAME=LEVEL", help="The feature and its new level; may be repeated."
+)
+@click.option("--release-version", metavar="X.Y", help="The levels of this release of Kafka, instead of --feature.")
+@click.option("--metadata", metavar="X.Y", help="The metadata.version of this release (deprecated).")
+@click.option("--unsafe", is_flag=True, help="With downgrade, disable: also where metadata may be lost.")
+@click.option("--dry-run", is_flag=True, help="Check, and change nothing.")
+@click.option("--node-id", type=int, metavar="ID", help="With describe: ask this broker.")
+@command_config_option
+@bootstrap_option
+@json_option
+def command(
+    action: str,
+    features: tuple[str, ...],
+    release_version: str | None,
+    metadata: str | None,
+    unsafe: bool,
+    dry_run: bool,
+    node_id: int | None,
+    command_config: Path | None,
+    bootstrap_servers: str,
+    as_json: bool,
+) -> int:
+    """Show and change finalised features of the cluster, with kafka-features' flags and output.
+
+    \b
+      headrace features describe
+      headrace features upgrade --feature streams.version=1
+      headrace features downgrade --feature streams.version=0 --dry-run
+    """
+    if unsafe and action not in ("downgrade", "disable"):
+        raise click.UsageError("--unsafe goes with downgrade and disable.")
+    if action == "version-mapping":
+        return _version_mapping(release_version or METADATA_VERSIONS[-1], as_json)
+    levels = {} if action == "describe" else _levels(action, features, release_version, metadata)
+    with open_admin(bootstrap_servers, client_id="headrace-features", command_config=command_config) as admin:
+        if action == "describe":
+            _describe(list(admin.describe_features(node=node_id).values()), as_json)
+            return 0
+        return _update(admin, action, levels, unsafe=unsafe, dry_run=dry_run, as_json=as_json)
+
+
+def _levels(
+    action: str, features: tuple[str, ...], release_version: str | None, metadata: str | None
+) -> dict[str, int]:
+    if release_version is not None:
+        if features or metadata is not None or action == "disable":
+            raise click.UsageError("--release-version goes with upgrade and downgrade, and without --feature.")
+        return dict(sorted(_of_release(release_version).items()))
+    levels: dict[str, int] = {}
+    if metadata is not None:
+        talk("note: --metadata is deprecated in Kafka's tool; use --release-version or --feature metadata.version=N.")
+        levels[_METADATA_VERSION] = _of_release(metadata)[_METADATA_VERSION]
+    for text in features:
+        name, level = (text, 0) if action == "disable" else _parsed(text)
+        if name in levels:
+            raise click.UsageError(f"Feature {name} was specified more than once.")
+        levels[name] = level
+    if not levels:
+        wanted = "NAME" if action == "disable" else "NAME=LEVEL"
+        raise click.UsageError(f"Name at least one feature to {action}: --feature {wanted}.")
+    return dict(sorted(levels.items()))
+
+
+def _of_release(release: str) -> dict[str, int]:
+    levels = levels_of_release(release)
+    if levels is None:
+        raise click.UsageError(f"There is no release {release!r} here. Known: {', '.join(METADATA_VERSIONS)}.")
+    return levels
+
+
+def _parsed(text: str) -> tuple[str, int]:
+    name, separator, level = (part.strip() for part in text.partition("="))
+    if not separator or not level.removeprefix("-").isdigit() or not -(2**15) <= int(level) < 2**15:
+        raise click.UsageError(f"--feature takes NAME=LEVEL with a small whole number, not {text!r}.")
+    return name, int(level)
+
+
+def _describe(features: list[FeatureDescription], as_json: bool) -> None:
+    if as_json:
+        print_json(features)
+        return
+    for each in features:
+        lowest, highest, level = (_shown(each.name, number) for number in (each.lowest, each.highest, each.level))
+        epoch = str(each.epoch) if each.epoch >= 0 else "-"
+        data(
+            f"Feature: {each.name:<40}  SupportedMinVersion: {lowest:<15}  SupportedMaxVersion: {highest:<15}  "
+            f"FinalizedVersionLevel: {level:<15}  Epoch: {epoch}"
+        )
+
+
+def _shown(name: str, level: int) -> str:
+    return metadata_version_name(level) if name == _METADATA_VERSION else str(level)
+
+
+def _update(admin: Admin, action: str, levels: dict[str, int], *, unsafe: bool, dry_run: bool, as_json: bool) -> int:
+    upgrade_type: UpgradeType = "upgrade" if action == "upgrade" else "unsafe_downgrade" if unsafe else "safe_downgrade"
+    reason = None
+    try:
+        admin.update_features(levels, upgrade_type=upgrade_type, validate_only=dry_run)
+    except BrokerError as refused:
+        if "kafka_message" not in refused.facts:
+            raise
+        reason = str(refused.facts["kafka_message"] or refused.message)
+    if as_json:
+        print_json({"action": action, "dry_run": dry_run, "levels": levels, "error": reason})
+    else:
+        for name, level in levels.items():
+            data(_told(action, name, level, reason, dry_run=dry_run))
+    if reason is not None:
+        talk(f"{len(levels)} out of {len(levels)} operation(s) failed.")
+    return 0 if reason is None else 1
+
+
+def _told(action: str, name: str, level: int, reason: str | None, *, dry_run: bool) -> str:
+    to = "" if action == "disable" else f" to {level}"
+    if reason is not None:
+        return f"{'Can not' if dry_run else 'Could not'} {action} {name}{to}. {reason}"
+    return f"{name} {'can be' if dry_run else 'was'} {_WORDS[action]}{to}."
+
+
+def _version_mapping(release: str, as_json: bool) -> int:
+    levels = _of_release(release)
+    if as_json:
+        print_json({"release": release, "levels": levels})
+        return 0
+    data(f"{_METADATA_VERSION}={levels.pop(_METADATA_VERSION)} ({release})")
+    for name, level in levels.items():
+        data(f"{name}={level}")
+    return 0

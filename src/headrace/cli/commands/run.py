@@ -1,0 +1,98 @@
+"""`headrace run APP`: one or several instances of an application as processes, watched together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headrace.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument, application_config_option
+from headrace.client.client_settings import SECURITY_SETTINGS
+
+__all__ = ["command"]
+
+_REACH_MS = 5_000
+
+
+@click.command("run")
+@application_argument
+@click.option(
+    "--instances",
+    type=click.IntRange(1, 26),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many instances share the work.",
+)
+@click.option(
+    "--dev", is_flag=True, help="Start a broker with its data in .headrace/ if nobody answers at the address."
+)
+@click.option(
+    "--bootstrap-server",
+    "bootstrap_servers",
+    metavar="HOST:PORT[,…]",
+    envvar="HEADRACE_BOOTSTRAP_SERVERS",
+    show_default="what the application says, else $HEADRACE_BOOTSTRAP_SERVERS, else localhost:9092",
+    help="The broker or brokers to connect to.",
+)
+@click.option(
+    "--until",
+    type=click.Choice(["stopped", "caught-up"]),
+    default="stopped",
+    show_default=True,
+    help="When to end: on Ctrl-C, or when everything that the topics held at the start is processed.",
+)
+@application_config_option
+def command(
+    application: str, instances: int, dev: bool, bootstrap_servers: str | None, until: str, config_file: Path | None
+) -> int:
+    """Run an application: N processes that share its tasks, with a live table; k kills one, s starts it again, q stops.
+
+    APP is flights.py or package.module:app. `python flights.py` does the same for one instance, without the table.
+
+    \b
+      headrace run flights.py --dev --instances 2
+    """
+    from headrace.cli.application import check_application_path
+    from headrace.cli.running import RunOptions, run_instances
+    from headrace.spark.spark_session import check_java
+
+    check_application_path(application)
+    check_java()
+    if bootstrap_servers and not dev:
+        _reach(bootstrap_servers, config_file)
+    return run_instances(
+        RunOptions(
+            application=application,
+            instances=instances,
+            dev=dev,
+            bootstrap_servers=bootstrap_servers or (DEFAULT_BOOTSTRAP_SERVERS if dev else None),
+            until=until,
+            config_file=config_file,
+        )
+    )
+
+
+def _reach(bootstrap_servers: str, config_file: Path | None) -> None:
+    """A wrong address is told before Spark is started for nothing. Raises CannotConnect.
+
+    What the application itself says of how brokers are reached is not known yet, so somebody who merely listens will
+    do when nothing else says it.
+    """
+    from headrace.cli.instances import answers
+    from headrace.client.bootstrap import parse_bootstrap_servers
+    from headrace.client.configuration import ClientConfiguration
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.properties_file import read_properties
+
+    given = read_properties(config_file) if config_file is not None else {}
+    configuration = ClientConfiguration({name: given[name] for name in SECURITY_SETTINGS & given.keys()})
+    addresses = parse_bootstrap_servers(bootstrap_servers)
+    unsaid = configuration.source("security.protocol") == "default"
+    if unsaid and any(answers(address.host, address.port) for address in addresses):
+        return
+    client = NetworkClient(
+        bootstrap_servers, client_id="headrace-run", api_timeout_ms=_REACH_MS, security=configuration.security
+    )
+    with client:
+        client.metadata([])

@@ -1,0 +1,125 @@
+"""What the demo puts up and takes down: a directory, a log, a broker, two application instances.
+
+Everything lies in one temporary directory; whatever way the demo ends, its processes are ended and the directory is
+removed (`--keep` leaves it). The log survives a failure, so that there is something to look at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.cli.instances import BrokerProcess, Instance, free_port, stop_all
+from headrace.errors import HeadraceError
+
+__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "spark_environment"]
+
+GROUP = "flight-delays"
+TOPIC = "flights"
+PARTITIONS = 8
+JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+HOST = "127.0.0.1"
+
+
+class Stage:
+    """Mutable: the processes of one demo. A context manager."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.keep = keep
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+        self.log = self.directory / "demo.log"
+        self.broker: BrokerProcess | None = None
+        self.instances: dict[str, Instance] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(failed=error is not None and not isinstance(error, KeyboardInterrupt))
+
+    def close(self, *, failed: bool) -> None:
+        """Ends all processes; removes the directory, but for the log of a failure."""
+        for instance in self.instances.values():
+            if failed and instance.alive:
+                instance.kill()
+        stop_all(list(self.instances.values()), timeout_s=10)
+        if self.broker is not None:
+            self.broker.stop()
+        if self.keep:
+            return
+        if failed and self.log.exists():
+            self.keep_log()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def keep_log(self) -> Path:
+        """Copies the log to where it outlives the directory, unless that is kept anyway; where it lies."""
+        if not self.keep and self.log.is_relative_to(self.directory):
+            kept = self.directory.parent / f"{self.directory.name}.log"
+            with contextlib.suppress(OSError):
+                shutil.copyfile(self.log, kept)
+                self.log = kept
+        return self.log
+
+    @property
+    def bootstrap_servers(self) -> str:
+        if self.broker is None:
+            raise RuntimeError("the broker was not started")
+        return self.broker.address
+
+    def start_broker(self) -> BrokerProcess:
+        self.broker = BrokerProcess(self.directory / "broker", HOST, free_port(HOST), log=self.log)
+        self.broker.start()
+        return self.broker
+
+    def start_instance(self, name: str) -> Instance:
+        """A new instance, or the same one again."""
+        instance = self.instances.get(name)
+        if instance is None:
+            arguments = [str(example_path()), "--bootstrap-server", self.bootstrap_servers]
+            arguments += ["--own-state-dir", "--state-dir", str(self.directory / "state" / name)]
+            instance = self.instances[name] = Instance(
+                name, arguments, directory=self.directory, log=self.log, environment=spark_environment()
+            )
+        instance.start()
+        return instance
+
+    def check(self) -> None:
+        """Raises when one of the processes ended that should not have."""
+        for instance in self.instances.values():
+            failure = instance.failure()
+            if failure is not None:
+                raise failure
+            if not instance.killed and instance.exit_code is not None:
+                raise HeadraceError("instance-failed", f"application {instance.name} ended by itself", "see the log")
+        if self.broker is not None and not self.broker.alive:
+            raise HeadraceError("broker-not-started", "the broker's process ended by itself", "see the log")
+
+
+def spark_environment() -> dict[str, str]:
+    """Spark lives for two minutes here: the JVM's second compiler and its parallel collector would cost more than they
+    give (measured: 12 instead of 20 s of CPU until an application runs). What the user has set himself stays, but for
+    how his own brokers are reached: the demo's is on the loopback, in the clear."""
+    from headrace.client.configuration import without_client_settings
+
+    return {"JDK_JAVA_OPTIONS": JVM_OF_SECONDS} | without_client_settings(os.environ)
+
+
+def example_path() -> Path:
+    """`examples/flight_delays.py` of the repository, or its copy inside an installed package."""
+    import headrace
+
+    package = Path(headrace.__file__).resolve().parent
+    for directory in (package.parents[1], package):
+        path = directory / "examples" / "flight_delays.py"
+        if path.is_file():
+            return path
+    raise HeadraceError(
+        "app-missing", "the demo's program examples/flight_delays.py is not there", "install headrace anew"
+    )

@@ -1,0 +1,138 @@
+"""Writes docs/cli.md (every command's --help), docs/configuration.md, docs/advice.md and docs/errors/index.md.
+
+`python -m headrace.cli.docs --write`.
+
+Without `--write` it says whether they are up to date (exit code 1 when not); a test does the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.cli.advice.advise import RULES
+from headrace.cli.advice.templates import TEMPLATES
+from headrace.cli.command_table import COMMANDS
+from headrace.cli.configuration_page import configuration_page
+from headrace.cli.error_pages import error_codes, error_page, rule_page
+from headrace.cli.main import headrace
+
+__all__ = ["cli_page", "errors_page", "pages"]
+
+HELP_WIDTH = 100
+_HEAD = """# Commands
+
+This page is written by `python -m headrace.cli.docs --write`.
+
+Data goes to stdout, talk to stderr; `--json` prints one document; no colour when stdout is no terminal. Exit codes:
+0 done, 1 failed, 2 wrong usage, 3 no connection, 130 interrupted; `verify` has 0 equal, 4 differs, 5 cannot tell. An
+error is one line that says what happened, and what to do: `headrace explain CODE` prints its page
+([all of them](errors/index.md)), `headrace --debug …` shows the traceback. `--bootstrap-server` may be left out:
+`HEADRACE_BOOTSTRAP_SERVERS`, else `localhost:9092`.
+"""
+
+_ADVICE_HEAD = """# Advice on a client's configuration
+
+This page is written by `python -m headrace.cli.docs --write`.
+
+`headrace advise FILE` reads the configuration of a consumer or of Kafka Streams (properties or JSON, names of Java's
+client or of librdkafka), asks for the kind of group if the file does not say it, takes what you tell of your situation
+(`--worst-batch`, `--longest-pause`, `--restart`, `--deploy`, `--hands-over`, `--state-size`), and prints findings, each
+with its reason, and a corrected file beside yours. Nobody is connected to. `--check` writes nothing and ends with exit
+code 4 when there are errors or risks, for a build that holds its services to it.
+
+An *error* is refused, or breaks the group; a *risk* works until a bad day; a *hint* could be calmer.
+
+## The four stages
+
+| stage | what is there | what the next one buys |
+|---|---|---|
+| 1 | defaults, and times raised after each incident | a change stops only what moves, and a pause is no death |
+| 2 | times that fit, cooperative moves, rebalances watched | a slow handler rebalances nobody |
+| 3 | work apart from polls (`ParallelConsumer`), commits of what is finished | a restart rebalances nobody |
+| 4 | instances keep their names; a platform hands the configuration out | nobody thinks of it any more |
+
+| template | stage | what it is |
+|---|---|---|
+{templates}
+## The rules
+
+`headrace explain RULE` prints one of them.
+
+"""
+
+
+def pages() -> dict[str, str]:
+    """Path below docs/ → what should stand there."""
+    return {
+        "advice.md": advice_page(),
+        "cli.md": cli_page(),
+        "configuration.md": configuration_page(),
+        "errors/index.md": errors_page(),
+    }
+
+
+def cli_page() -> str:
+    """One section per command, in the order of `headrace --help`."""
+    parts = [_HEAD, _section("headrace", headrace, None)]
+    root = click.Context(headrace, info_name="headrace", terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
+    for name in COMMANDS:
+        command = headrace.get_command(root, name)
+        if command is not None:
+            parts.append(_section(f"headrace {name}", command, root))
+    return "\n".join(parts)
+
+
+def _section(title: str, command: click.Command, parent: click.Context | None) -> str:
+    name = title.rpartition(" ")[2]
+    context = click.Context(
+        command, info_name=name, parent=parent, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH,
+        help_option_names=["-h", "--help"],
+    )  # fmt: skip
+    return f"## {title}\n\n```\n{command.get_help(context)}\n```\n"
+
+
+def advice_page() -> str:
+    """The four stages, the templates, and the page of each rule, in the order in which they are asked."""
+    templates = "".join(
+        f"| `--template {name}` | {found.stage} | {found.what} |\n" for name, found in TEMPLATES.items()
+    )
+    rules = "\n".join((rule_page(rule.name) or "").replace("# ", "### ", 1) for rule in RULES)
+    return _ADVICE_HEAD.format(templates=templates) + rules
+
+
+def errors_page() -> str:
+    """A table of all codes with their first sentence."""
+    rows = []
+    for code in error_codes():
+        meaning = (error_page(code) or "").split("\n\n")[1]
+        rows.append(f"| [{code}](../../src/headrace/cli/errors/{code}.md) | {meaning} |")
+    head = (
+        "# Errors\n\nThis page is written by `python -m headrace.cli.docs --write`. "
+        "`headrace explain CODE` prints a page.\n\n| code | meaning |\n|---|---|\n"
+    )
+    return head + "\n".join(rows) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code: 0 when the pages are, or now are, up to date."""
+    directory = Path(__file__).resolve().parents[3] / "docs"
+    stale = [name for name, text in pages().items() if _read(directory / name) != text]
+    if "--write" in arguments:
+        for name in stale:
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text(pages()[name], encoding="utf-8")
+        return 0
+    for name in stale:
+        click.echo(f"docs/{name} is not up to date: python -m headrace.cli.docs --write", err=True)
+    return 1 if stale else 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

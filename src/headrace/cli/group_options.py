@@ -1,0 +1,210 @@
+"""What Kafka's group tools have in common: their options, as click takes them and as one value, and which of them go
+together (StreamsGroupCommand and ConsumerGroupCommand 4.3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.cli.options import bootstrap_option, command_config_option, exactly_one, json_option, timeout_option
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+
+__all__ = ["GroupOptions", "action_options", "connection_options", "coordinator_address", "reset_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_RESET = (
+    click.option("--to-offset", type=int, metavar="N", help="Reset to this offset."),
+    click.option("--to-earliest", is_flag=True, help="Reset to the beginning of the log."),
+    click.option("--to-latest", is_flag=True, help="Reset to the end of the log."),
+    click.option("--to-current", is_flag=True, help="Keep the committed positions (to --export them)."),
+    click.option(
+        "--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to the first record at or after it (UTC)."
+    ),
+    click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long before now."),
+    click.option("--shift-by", type=int, metavar="N", help="Move each position by N, forwards or backwards."),
+    click.option(
+        "--from-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Reset to the positions of a CSV file, as --export writes it.",
+    ),
+    click.option("--dry-run", is_flag=True, help="With --reset-offsets: only show the new positions."),
+    click.option("--execute", is_flag=True, help="With --reset-offsets: do it."),
+    click.option("--export", is_flag=True, help="With --reset-offsets: print the new positions as CSV."),
+)
+_CONNECTION = (timeout_option, command_config_option, bootstrap_option, json_option)
+
+
+def _taken(function: Function, options: tuple[Callable[[Function], Function], ...]) -> Function:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def action_options(kinds: str, *, members: str, verbose: str, topic: str) -> Callable[[Function], Function]:
+    """What to do, and to which groups. `kinds`, and what else differs: what is shown of members and with `--verbose`,
+    and the tool's own option for topics.
+    """
+    listed = "With --list: the state of each group, or only groups in these states. "
+    options: tuple[Callable[[Function], Function], ...] = (
+        click.option("--list", "list_", is_flag=True, help=f"List the {kinds}."),
+        click.option("--describe", is_flag=True, help="Describe groups: offsets and lag, or --members, or --state."),
+        click.option("--delete", is_flag=True, help="Delete groups without members, with their offsets."),
+        click.option("--delete-offsets", is_flag=True, help=f"Forget positions of one group, of the {topic} given."),
+        click.option(
+            "--reset-offsets",
+            is_flag=True,
+            help="Set positions of groups without members; with --dry-run or --execute.",
+        ),
+        click.option("--group", "groups", multiple=True, metavar="ID", help="The group; may be repeated."),
+        click.option("--all-groups", is_flag=True, help=f"All {kinds}."),
+        click.option("--members", is_flag=True, help=f"With --describe: {members}."),
+        click.option(
+            "--offsets", is_flag=True, help="With --describe: offsets and lag of each partition (the default)."
+        ),
+        click.option(
+            "--state",
+            is_flag=False,
+            flag_value="",
+            default=None,
+            metavar="[STATE,…]",
+            help=f"{listed}With --describe: the group's state.",
+        ),
+        click.option("--verbose", is_flag=True, help=f"With --describe: {verbose} as well."),
+    )
+
+    def add(function: Function) -> Function:
+        return _taken(function, options)
+
+    return add
+
+
+def reset_options(function: Function) -> Function:
+    """Where positions go, and whether they do."""
+    return _taken(function, _RESET)
+
+
+def connection_options(function: Function) -> Function:
+    """How the brokers are reached, and how to answer."""
+    return _taken(function, _CONNECTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """As click hands them over; None where nothing was given. `state` is "" for a bare `--state`."""
+
+    list_: bool
+    describe: bool
+    delete: bool
+    delete_offsets: bool
+    reset_offsets: bool
+    groups: tuple[str, ...]
+    all_groups: bool
+    members: bool
+    offsets: bool
+    state: str | None
+    verbose: bool
+    to_offset: int | None
+    to_earliest: bool
+    to_latest: bool
+    to_current: bool
+    to_datetime: str | None
+    by_duration: str | None
+    shift_by: int | None
+    from_file: Path | None
+    dry_run: bool
+    execute: bool
+    export: bool
+    bootstrap_servers: str
+    timeout_ms: int
+    command_config: Path | None
+    as_json: bool
+
+    def actions(self) -> dict[str, bool]:
+        """Of which exactly one is given."""
+        return {
+            "--list": self.list_,
+            "--describe": self.describe,
+            "--delete": self.delete,
+            "--delete-offsets": self.delete_offsets,
+            "--reset-offsets": self.reset_offsets,
+        }
+
+    @property
+    def action(self) -> str:
+        """`--list`, `--describe`, `--delete`, … Raises click.UsageError."""
+        return exactly_one(self.actions())
+
+    def scenarios(self) -> dict[str, bool]:
+        """Where a reset may take positions, and which of it was given."""
+        return {
+            "--to-offset": self.to_offset is not None,
+            "--to-earliest": self.to_earliest,
+            "--to-latest": self.to_latest,
+            "--to-current": self.to_current,
+            "--to-datetime": self.to_datetime is not None,
+            "--by-duration": self.by_duration is not None,
+            "--shift-by": self.shift_by is not None,
+            "--from-file": self.from_file is not None,
+        }
+
+    @property
+    def scenario(self) -> str:
+        """The one that was given. Raises click.UsageError."""
+        return exactly_one(self.scenarios())
+
+    @property
+    def view(self) -> str:
+        """What `--describe` shows."""
+        return "members" if self.members else "state" if self.state is not None else "offsets"
+
+    def check_action(self, own: Mapping[str, tuple[bool, tuple[str, ...]]]) -> None:
+        """That what was given goes with the action. `own`: a tool's own options, whether they were given, and with
+        which actions they go. Raises click.UsageError.
+        """
+        views = {"--members": self.members, "--offsets": self.offsets, "--verbose": self.verbose}
+        reset = {"--dry-run": self.dry_run, "--execute": self.execute, "--export": self.export, **self.scenarios()}
+        self._only_with(views, ("--describe",))
+        self._only_with({"--state": self.state is not None}, ("--list", "--describe"))
+        self._only_with(reset, ("--reset-offsets",))
+        for name, (given, actions) in own.items():
+            self._only_with({name: given}, actions)
+        if self.action == "--describe":
+            self._check_describe()
+
+    def _only_with(self, given: Mapping[str, bool], actions: tuple[str, ...]) -> None:
+        for name, present in given.items():
+            if present and self.action not in actions:
+                raise click.UsageError(f"{name} goes with {' or '.join(actions)}, not with {self.action}.")
+
+    def check_groups(self, alone: Mapping[str, str]) -> None:
+        """That groups are named where they must be. `alone`: actions without groups, and what to say then. Raises
+        click.UsageError.
+        """
+        if self.groups and self.all_groups:
+            raise click.UsageError("Give --group or --all-groups, not both.")
+        if self.action in alone and (self.groups or self.all_groups):
+            raise click.UsageError(alone[self.action])
+        if self.action not in alone and not self.groups and not self.all_groups:
+            raise click.UsageError(f"{self.action} needs --group ID or --all-groups.")
+
+    def _check_describe(self) -> None:
+        if sum((self.members, self.offsets, self.state is not None)) > 1:
+            raise click.UsageError("Give at most one of --members, --offsets, --state.")
+        if self.state:
+            raise click.UsageError("With --describe, --state takes no value.")
+
+
+def coordinator_address(admin: Admin, group_id: str) -> tuple[str, int]:
+    """`host:port` of a group's coordinator, and its node id."""
+    node = admin.client.coordinator_for(group_id)
+    address = admin.client.metadata((), refresh=True).brokers[node]
+    return f"{address.host}:{address.port}", node

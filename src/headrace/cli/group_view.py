@@ -1,0 +1,237 @@
+"""One streams group as an operator sees it: who owns which tasks, how far they are, and what it waits for.
+
+Everything comes over Kafka's protocol, so it works against any broker with streams groups and without the application.
+Time is an argument: rates come from two looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.readiness import Obstacle, obstacles, unread_partitions
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin, IsolationLevel
+    from headrace.client.admin_results import StreamsGroupDescription, StreamsMemberDescription
+    from headrace.client.membership.topology import Topology
+
+__all__ = ["AWAY_EPOCH", "GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
+
+TopicPartition = tuple[str, int]
+Tasks = Mapping[str, tuple[int, ...]]
+RATE_WINDOW_MS = 5_000
+AWAY_EPOCH = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """Positions of one input partition; `committed` None until something was committed. Offsets, not records."""
+
+    start: int
+    end: int
+    committed: int | None = None
+    leader_epoch: int = -1  # of the commit; -1: none was given
+
+    @property
+    def records(self) -> int:
+        """What is not yet done: from the committed position, else from the log's start, to the end."""
+        return max(0, self.end - (self.start if self.committed is None else max(self.committed, self.start)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One member: `active` is what it has, `target` what it is to have."""
+
+    member_id: str
+    client_id: str
+    process_id: str
+    instance_id: str | None  # of a static member
+    member_epoch: int
+    topology_epoch: int
+    active: Tasks
+    standby: Tasks
+    target: Tasks
+    lag: int
+    records_per_s: float | None  # of the source topics; None at the first look
+
+    @property
+    def tasks(self) -> int:
+        return sum(len(partitions) for partitions in self.active.values())
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left and will be back before its session ends (KIP-1071, epoch -2)."""
+        return self.member_epoch == AWAY_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """The group at one moment. `done` and `known` count positions of the source topics."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    topology_epoch: int | None
+    members: tuple[MemberView, ...]
+    tasks: int
+    lag: int
+    done: int
+    known: int
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def assigned(self) -> int:
+        """How many tasks somebody owns."""
+        return sum(member.tasks for member in self.members)
+
+    @property
+    def settled(self) -> bool:
+        """Stable, and every task has its owner."""
+        return self.state == "Stable" and self.tasks > 0 and self.assigned == self.tasks
+
+
+class GroupWatch:
+    """Looks at one group again and again. Mutable: it remembers the positions of the last seconds, for the rates."""
+
+    def __init__(self, admin: Admin, group_id: str) -> None:
+        self._admin = admin
+        self.group_id = group_id
+        self._seen: deque[tuple[int, dict[TopicPartition, int]]] = deque()
+        self._rates: dict[TopicPartition, float] = {}
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def look(self, *, now_ms: int) -> GroupView:
+        """The group now. Raises BrokerError `group-missing`, CannotConnect."""
+        group = self._admin.describe_streams_groups([self.group_id])[self.group_id]
+        lags = lag_by_partition(self._admin, group)
+        sources = _source_topics(group.topology)
+        self._note(
+            {key: lag.committed for key, lag in lags.items() if key[0] in sources and lag.committed is not None}, now_ms
+        )
+        members = tuple(self._member(member, group.topology, lags) for member in group.members)
+        own = [lag for (topic, _), lag in lags.items() if topic in sources]
+        return GroupView(
+            group_id=group.group_id,
+            state=group.state,
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            topology_epoch=None if group.topology is None else group.topology.epoch,
+            members=members,
+            tasks=_task_count(group.topology, lags),
+            lag=sum(lag.records for lag in lags.values()),
+            done=sum((lag.committed or lag.start) for lag in own),
+            known=sum(lag.end for lag in own),
+            obstacles=self._obstacles(group),
+        )
+
+    def _obstacles(self, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
+        if group.state == "NotReady" or group.topology is None:
+            return obstacles(group.topology, self._admin.list_topics(include_internal=True))
+        stateful = [each for each in group.topology.subtopologies if each.state_changelog_topics and each.source_topics]
+        names = {name for each in stateful for name in each.source_topics}
+        names |= {topic.name for each in stateful for topic in each.state_changelog_topics}
+        return unread_partitions(group.topology, self._admin.describe_topics(names)) if names else ()
+
+    def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
+        """Rates over the last seconds: offsets move in steps, one per micro-batch."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now_ms - RATE_WINDOW_MS:
+            self._seen.popleft()
+        if self._seen and now_ms > self._seen[0][0]:
+            then_ms, before = self._seen[0]
+            elapsed_s = (now_ms - then_ms) / 1000
+            self._rates = {key: max(0, offset - before.get(key, 0)) / elapsed_s for key, offset in committed.items()}
+        self._seen.append((now_ms, committed))
+
+    def _member(
+        self, member: StreamsMemberDescription, topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]
+    ) -> MemberView:
+        owned = task_partitions(topology, member.assignment.active)
+        known = [key for key in owned if key in self._rates]
+        return MemberView(
+            member_id=member.member_id,
+            client_id=member.client_id,
+            process_id=member.process_id,
+            instance_id=member.instance_id,
+            member_epoch=member.member_epoch,
+            topology_epoch=member.topology_epoch,
+            active=member.assignment.active,
+            standby=member.assignment.standby,
+            target=member.target_assignment.active,
+            lag=sum(lags[key].records for key in owned if key in lags),
+            records_per_s=sum(self._rates[key] for key in known) if known else None,
+        )
+
+
+def task_partitions(topology: Topology | None, tasks: Tasks) -> list[TopicPartition]:
+    """The input partitions of tasks: partition p of every source and repartition topic of the subtopology."""
+    if topology is None:
+        return []
+    inputs = {s.subtopology_id: _inputs(s) for s in topology.subtopologies}
+    return sorted(
+        {
+            (topic, partition)
+            for name, numbers in tasks.items()
+            for topic in inputs.get(name, ())
+            for partition in numbers
+        }
+    )
+
+
+def lag_by_partition(
+    admin: Admin, group: StreamsGroupDescription, *, isolation_level: IsolationLevel = "read_committed"
+) -> dict[TopicPartition, PartitionLag]:
+    """Positions of every input partition of the group's topology; topics that do not exist are left out."""
+    if group.topology is None:
+        return {}
+    wanted = sorted({topic for subtopology in group.topology.subtopologies for topic in _inputs(subtopology)})
+    topics = admin.describe_topics(wanted)
+    partitions = [
+        (name, partition)
+        for name, topic in topics.items()
+        for partition, leader in topic.partitions.items()
+        if leader >= 0
+    ]
+    if not partitions:
+        return {}
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level=isolation_level)
+    starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
+    committed = admin.list_group_offsets(group.group_id)
+    return {
+        key: PartitionLag(
+            start=starts[key].offset,
+            end=ends[key].offset,
+            committed=committed[key].offset if key in committed else None,
+            leader_epoch=committed[key].leader_epoch if key in committed else -1,
+        )
+        for key in partitions
+    }
+
+
+def _inputs(subtopology: object) -> tuple[str, ...]:
+    from headrace.client.membership.topology import Subtopology
+
+    assert isinstance(subtopology, Subtopology)
+    return (*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics))
+
+
+def _source_topics(topology: Topology | None) -> frozenset[str]:
+    if topology is None:
+        return frozenset()
+    internal = {topic.name for s in topology.subtopologies for topic in s.repartition_source_topics}
+    return frozenset(topic for s in topology.subtopologies for topic in s.source_topics if topic not in internal)
+
+
+def _task_count(topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]) -> int:
+    """Tasks of the whole topology: for each subtopology as many as its widest input topic has partitions."""
+    if topology is None:
+        return 0
+    widths: dict[str, int] = {}
+    for topic, _ in lags:
+        widths[topic] = widths.get(topic, 0) + 1
+    return sum(max((widths.get(topic, 0) for topic in _inputs(s)), default=0) for s in topology.subtopologies)

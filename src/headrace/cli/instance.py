@@ -1,0 +1,107 @@
+"""One application instance, as `headrace run` and `headrace demo` start it: a process of its own.
+
+`python -m headrace.cli.instance APP …` loads the application, says through `--report FILE` where its state lies (there
+`status.json` is found) or why it failed, and runs. Standard input is a socket, the parent's lifeline: at its end the
+parent is gone, however it went, and the instance stops gracefully. Back through it goes how brokers are reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from headrace.cli.application import configure_by_file, load_application
+from headrace.cli.exit_code import end_with
+from headrace.errors import CannotConnect, HeadraceError
+
+__all__ = ["command"]
+
+
+@click.command()
+@click.argument("application")
+@click.option("--name", required=True)
+@click.option("--report", type=click.Path(path_type=Path), required=True)
+@click.option("--own-state-dir", is_flag=True)
+@click.option("--state-dir", type=click.Path(path_type=Path))
+@click.option("--bootstrap-server", "bootstrap_servers")
+@click.option("--config", "config_file", type=click.Path(path_type=Path))
+@click.option("--until", type=click.Choice(["stopped", "caught-up"]), default="stopped")
+def command(
+    application: str,
+    name: str,
+    report: Path,
+    own_state_dir: bool,
+    state_dir: Path | None,
+    bootstrap_servers: str | None,
+    config_file: Path | None,
+    until: str,
+) -> None:
+    """One instance of an application; started by `headrace run` and `headrace demo`."""
+    threading.Thread(target=_end_with_the_parent, name="lifeline", daemon=True).start()
+    try:
+        app = load_application(application)
+        configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
+        if state_dir is not None:
+            app.state_dir = state_dir
+        elif own_state_dir:
+            app.state_dir = app.state_dir / name
+        if own_state_dir and not app.config.get("client.id"):
+            app.config["client.id"] = f"{app.name}-{name}"
+        _tell_access(app.security.to_settings())
+        _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
+        app.run(until="caught-up" if until == "caught-up" else "stopped")
+    except HeadraceError as error:
+        traceback.print_exc()
+        kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
+        _tell(report, {"error": error.render(), "code": error.code, "kind": kind})
+        end_with(1)
+    except KeyboardInterrupt:
+        end_with(130)
+    except Exception as error:  # noqa: BLE001 - reported to the parent, which shows it
+        traceback.print_exc()
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        _tell(
+            report,
+            {
+                "error": "",
+                "code": "unexpected",
+                "kind": "failed",
+                "text": f"{type(error).__name__}: {error}",
+                "missing": missing,
+            },
+        )
+        end_with(1)
+
+
+def _tell(report: Path, document: dict[str, object]) -> None:
+    """Adds to the report, which is replaced as a whole."""
+    known: dict[str, object] = json.loads(report.read_text()) if report.exists() else {}
+    aside = report.with_suffix(".new")
+    aside.write_text(json.dumps(known | document))
+    aside.replace(report)
+
+
+def _tell_access(settings: Mapping[str, str]) -> None:
+    """How brokers are reached, to the parent alone, which watches the group: no file and no log has it."""
+    with contextlib.suppress(OSError):  # no socket: somebody started us by hand
+        socket.socket(fileno=os.dup(0)).sendall(json.dumps(settings).encode() + b"\n")
+
+
+def _end_with_the_parent() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    command(prog_name="headrace-instance")

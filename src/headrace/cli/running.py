@@ -1,0 +1,208 @@
+"""What `headrace run` does: starts the instances, shows them, obeys keys and signals, ends them in order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from headrace.cli.dev_broker import broker_if_nobody_answers
+from headrace.cli.group_table import Row, clock_text, group_line, instance_rows, short_line, table
+from headrace.cli.group_view import GroupView, GroupWatch
+from headrace.cli.instances import BrokerProcess, Instance, stop_all
+from headrace.cli.keys import keys
+from headrace.cli.terminal import console, is_terminal, print_error, talk
+from headrace.errors import CannotConnect, HeadraceError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["RunOptions", "names", "run_instances", "terminable"]
+
+LOOK_SECONDS = 0.5
+PLAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The command line of `headrace run`."""
+
+    application: str
+    instances: int = 1
+    dev: bool = False
+    bootstrap_servers: str | None = None
+    until: str = "stopped"
+    config_file: Path | None = None
+
+    def arguments(self) -> list[str]:
+        """What an instance is started with."""
+        given = [self.application, "--until", self.until]
+        if self.bootstrap_servers is not None:
+            given += ["--bootstrap-server", self.bootstrap_servers]
+        if self.config_file is not None:
+            given += ["--config", str(self.config_file)]
+        if self.instances > 1:
+            given.append("--own-state-dir")
+        return given
+
+
+def names(count: int) -> list[str]:
+    """A, B, C …"""
+    return [chr(ord("A") + index) for index in range(count)]
+
+
+def run_instances(options: RunOptions) -> int:
+    """Runs until all have ended; the exit code: 0 when all ended well. Raises the error of the first that failed."""
+    broker: BrokerProcess | None = None
+    directory = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+    instances = [Instance(name, options.arguments(), directory=directory) for name in names(options.instances)]
+    session = _Session(instances, directory)
+    try:
+        with terminable():
+            if options.dev and options.bootstrap_servers is not None:
+                broker = broker_if_nobody_answers(options.bootstrap_servers)
+            for instance in instances:
+                instance.start()
+            session.watch()
+    except KeyboardInterrupt:
+        talk("stopping: each instance finishes its micro-batch, commits and leaves")
+    finally:
+        stop_all(instances)
+        session.close()
+        if broker is not None:
+            broker.stop()
+    return session.outcome()
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Session:
+    """Mutable: the screen of one run."""
+
+    def __init__(self, instances: Sequence[Instance], directory: Path) -> None:
+        self._instances = instances
+        self._directory = directory
+        self._began = time.monotonic()
+        self._watch: GroupWatch | None = None
+        self._view: GroupView | None = None
+
+    def watch(self) -> None:
+        """Returns when every instance has ended, or on q."""
+        if is_terminal():
+            self._watch_drawn()
+        else:
+            self._watch_plain()
+
+    def _watch_drawn(self) -> None:
+        from rich.live import Live
+
+        with keys() as pressed, Live(console=console(), auto_refresh=False) as live:
+            while self._going():
+                live.update(self._drawn(self._rows()), refresh=True)
+                if not self._obey(pressed.wait(LOOK_SECONDS)):
+                    return
+
+    def _watch_plain(self) -> None:
+        said = 0.0
+        while self._going():
+            rows = self._rows()
+            if time.monotonic() - said >= PLAIN_SECONDS:
+                said = time.monotonic()
+                state = self._view.state if self._view is not None else "starting"
+                talk(f"{clock_text(said - self._began)}  {state}: " + " · ".join(short_line(row) for row in rows))
+            self._wait_for_an_end(LOOK_SECONDS)
+
+    def _wait_for_an_end(self, seconds: float) -> None:
+        running = next((instance for instance in self._instances if instance.alive), None)
+        if running is not None:
+            running.wait(seconds)
+
+    def _going(self) -> bool:
+        return any(instance.alive for instance in self._instances)
+
+    def _rows(self) -> list[Row]:
+        self._look()
+        return instance_rows(self._view, self._instances)
+
+    def _look(self) -> None:
+        if self._watch is None:
+            told = ((i.report(), i.access()) for i in self._instances)
+            report, access = next(((r, a) for r, a in told if "group" in r and a is not None), ({}, None))
+            if access is None:
+                return
+            from headrace.client.admin import Admin
+
+            with contextlib.suppress(CannotConnect):
+                servers = report["bootstrap_servers"]
+                admin = Admin(servers, client_id="headrace-run", bootstrap_timeout_ms=500, security=access)
+                self._watch = GroupWatch(admin, report["group"])
+        if self._watch is not None:
+            # The group may not be there yet, the broker may be restarting: the table goes on with what is known.
+            with contextlib.suppress(HeadraceError):
+                self._view = self._watch.look(now_ms=int(time.monotonic() * 1000))
+
+    def _obey(self, key: str) -> bool:
+        """False ends the run."""
+        if key == "k":
+            victim = next((i for i in reversed(self._instances) if i.alive), None)
+            if victim is not None:
+                victim.kill()
+        elif key == "s":
+            for instance in self._instances:
+                if not instance.alive:
+                    instance.start()
+        return key != "q"
+
+    def _drawn(self, rows: Sequence[Row]) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        head = group_line(self._view) if self._view is not None else "Spark is starting"
+        why = [
+            Text(f"  {label:<6} {text}", style="yellow")
+            for o in (self._view.obstacles if self._view else ())
+            for label, text in (("why", o.why), ("do", o.do))
+        ]
+        failed = [Text(error.render(), style="red") for i in self._instances if (error := i.failure()) is not None]
+        hint = Text(
+            f"k kills one (SIGKILL)   s starts it again   q stops all      logs: {self._directory}", style="dim"
+        )
+        return Group(
+            Text(f"{head}      {clock_text(time.monotonic() - self._began)}", style="bold"),
+            *why,
+            table(rows),
+            *failed,
+            hint,
+        )
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def outcome(self) -> int:
+        """0, or the first failure raised; further ones are printed."""
+        failures = [error for instance in self._instances if (error := instance.failure()) is not None]
+        if not failures:
+            return 0
+        for error in failures[1:]:
+            if error.render() != failures[0].render():
+                print_error(error)
+        raise failures[0]

@@ -1,0 +1,51 @@
+"""Spark greets at start-up on stderr, past every log level; the command line keeps its own output readable.
+
+What Spark's JVM writes goes to a file while the block runs. After an error of ours nobody needs it; after an error
+that is not ours the file is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from headrace.cli.terminal import talk
+from headrace.errors import HeadraceError
+
+__all__ = ["spark_quietly"]
+
+
+@contextlib.contextmanager
+def spark_quietly() -> Iterator[None]:
+    """File descriptor 2 goes to a temporary file inside the block; sys.stderr (Python's own talk) does not."""
+    if os.environ.get("HEADRACE_DEBUG"):
+        yield
+        return
+    handle, path = tempfile.mkstemp(prefix="headrace-spark-", suffix=".log")
+    terminal = os.dup(2)
+    ours = os.fdopen(os.dup(2), "w", buffering=1)
+    python_stderr = sys.stderr
+    keep = False
+    try:
+        sys.stderr.flush()
+        os.dup2(handle, 2)
+        sys.stderr = ours
+        yield
+    except (HeadraceError, SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:
+        keep = True
+        raise
+    finally:
+        sys.stderr = python_stderr
+        os.dup2(terminal, 2)
+        ours.close()
+        os.close(terminal)
+        os.close(handle)
+        if keep:
+            talk(f"what Spark wrote: {path}")
+        else:
+            os.unlink(path)  # noqa: PTH108 - the name came from mkstemp

@@ -1,0 +1,154 @@
+"""The group as an upgrade finds it: its type, who is in it, and its positions. Everything over Kafka's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.group_view import AWAY_EPOCH, PartitionLag, lag_by_partition
+from headrace.cli.upgrade.save_file import SavedPosition, SavedSubtopology, SaveFile
+from headrace.client.near_names import group_missing
+from headrace.errors import BrokerError
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+    from headrace.client.admin_results import CommittedOffset, StreamsGroupDescription, StreamsMemberDescription
+    from headrace.client.cluster_metadata import TopicMetadata
+
+__all__ = ["GroupState", "look_at"]
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """`kind`: streams, another type in lower case, or "" when there is no such group."""
+
+    group_id: str
+    cluster_id: str | None
+    kind: str
+    state: str
+    described: StreamsGroupDescription | None
+    positions: Mapping[TopicPartition, CommittedOffset]
+    lags: Mapping[TopicPartition, PartitionLag]
+    topics: Mapping[str, TopicMetadata]
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.kind)
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether it must be deleted before a streams member with another topology may join.
+
+        An empty classic group gives way by itself; an empty consumer group (KIP-848) does not.
+        """
+        return self.exists and self.kind != "classic"
+
+    @property
+    def source_topics(self) -> frozenset[str]:
+        return frozenset(topic for each in self._saved_topology() for topic in each.source_topics)
+
+    @property
+    def repartition_topics(self) -> frozenset[str]:
+        return frozenset(topic for each in self._saved_topology() for topic in each.repartition_topics)
+
+    @property
+    def changelog_topics(self) -> frozenset[str]:
+        return frozenset(topic for each in self._saved_topology() for topic in each.changelog_topics)
+
+    def check_empty(self) -> None:
+        """Raises BrokerError `group-not-empty`, naming who is there."""
+        if not self.exists or self.state in ("Empty", "Dead"):
+            return
+        members = self.described.members if self.described is not None else ()
+        who = ", ".join(_who(member) for member in members)
+        raise BrokerError(
+            "group-not-empty",
+            f"the {self.kind} group {self.group_id} is {self.state}: it has {_count(len(members))}"
+            + (f": {who}" if who else ""),
+            "stop all of them first; one that was killed is gone at the end of its session (--wait SECONDS waits)",
+            group_id=self.group_id,
+        )
+
+    def saved(self, *, at: str) -> SaveFile:
+        """What the file shall hold."""
+        group = self.described
+        return SaveFile(
+            group=self.group_id,
+            cluster_id=self.cluster_id,
+            saved_at=at,
+            finished_at=None,
+            group_epoch=0 if group is None else group.group_epoch,
+            topology_epoch=None if group is None or group.topology is None else group.topology.epoch,
+            topology=self._saved_topology(),
+            positions=tuple(self._position(key, self.positions[key]) for key in sorted(self.positions)),
+        )
+
+    def _position(self, key: TopicPartition, committed: CommittedOffset) -> SavedPosition:
+        topic, partition = key
+        kinds = (("repartition", self.repartition_topics), ("source", self.source_topics))
+        known = self.topics.get(topic)
+        return SavedPosition(
+            topic=topic,
+            topic_id=None if known is None or known.topic_id is None else str(known.topic_id),
+            partition=partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            kind=next((kind for kind, topics in kinds if topic in topics), "other"),
+        )
+
+    def _saved_topology(self) -> tuple[SavedSubtopology, ...]:
+        if self.described is None or self.described.topology is None:
+            return ()
+        return tuple(
+            SavedSubtopology(
+                subtopology_id=each.subtopology_id,
+                source_topics=each.source_topics,
+                repartition_topics=tuple(topic.name for topic in each.repartition_source_topics),
+                changelog_topics=tuple(topic.name for topic in each.state_changelog_topics),
+            )
+            for each in self.described.topology.subtopologies
+        )
+
+
+def _count(members: int) -> str:
+    return "members" if not members else f"{members} member" + ("s" if members > 1 else "")
+
+
+def _who(member: StreamsMemberDescription) -> str:
+    name = f"{member.client_id} ({member.client_host.removeprefix('/')})"
+    return f"{name}, away for a while" if member.member_epoch == AWAY_EPOCH else name
+
+
+def look_at(admin: Admin, group_id: str) -> GroupState:
+    """Waits for positions of open transactions (BrokerError `offsets-unstable` when they stay open)."""
+    listed = next((group for group in admin.list_groups() if group.group_id == group_id), None)
+    kind = "" if listed is None else listed.group_type.lower()
+    described = admin.try_describe_streams_groups([group_id]).done.get(group_id) if kind == "streams" else None
+    lags = {} if described is None else lag_by_partition(admin, described)
+    return GroupState(
+        group_id=group_id,
+        cluster_id=admin.client.metadata((), refresh=True).cluster_id,
+        kind=kind,
+        state="" if listed is None else listed.state if described is None else described.state,
+        described=described,
+        positions=_stable_positions(admin, group_id, lags) if kind else {},
+        lags=lags,
+        topics=admin.list_topics(include_internal=True),
+    )
+
+
+def _stable_positions(
+    admin: Admin, group_id: str, inputs: Iterable[TopicPartition]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Asked for all, a broker passes over positions that only an open transaction has: the inputs are named first."""
+    named = admin.list_group_offsets(group_id, list(inputs), require_stable=True)
+    return {**named, **admin.list_group_offsets(group_id, require_stable=True)}
+
+
+def no_such_group(admin: Admin, group_id: str) -> BrokerError:
+    """group-missing with a near name, or group-kind."""
+    return group_missing(group_id, admin.list_groups(), admin.client.bootstrap_servers)

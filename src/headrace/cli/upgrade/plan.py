@@ -1,0 +1,208 @@
+"""What is to be done with a group as it stands, and with the file as it stands: pure decisions, no request.
+
+Every step may be repeated: what a crash in the middle leaves behind is recognised by looking at the group and the file,
+and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cli.upgrade.group_state import GroupState
+from headrace.cli.upgrade.save_file import SavedPosition, SaveFile
+from headrace.client.admin_results import CommittedOffset
+from headrace.errors import HeadraceError
+
+__all__ = ["Plan", "plan_rollback", "plan_upgrade"]
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`file` is what the positions come from; `save_to` where they are written first, None: they are there already.
+
+    `keep_as` is where a rollback puts the positions that it takes away, None: there is nothing to keep.
+    """
+
+    group_id: str
+    file: SaveFile
+    path: Path
+    save: bool
+    delete: bool
+    restore: Mapping[TopicPartition, CommittedOffset]
+    resumed: bool
+    keep_as: Path | None = None
+    kept: SaveFile | None = None
+    notes: tuple[str, ...] = ()
+
+
+def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: str) -> Plan:
+    """Raises HeadraceError `group-not-empty`, `save-file-bad`, `save-file-finished`, `positions-changed`.
+
+    The group exists and is in the way, unless a file says that an upgrade has begun.
+    """
+    if found is None:
+        state.check_empty()
+        saved = state.saved(at=at)
+        restore, lost = _restorable(state, saved)  # what cannot be restored must be known before the group is deleted
+        return Plan(
+            group_id=state.group_id,
+            file=saved,
+            path=path,
+            save=True,
+            delete=True,
+            restore=restore,
+            resumed=False,
+            notes=(*lost, *_notes_of_group(state)),
+        )
+    _check_same(state, found, path)
+    if found.finished_at is not None:
+        raise HeadraceError(
+            "save-file-finished",
+            f"{path} belongs to an upgrade of {state.group_id} that was finished at {found.finished_at}",
+            "name another file with --file; keep this one as long as you may want to go back",
+            path=str(path),
+        )
+    state.check_empty()
+    _check_unchanged(state, found, path)
+    restore, notes = _restorable(state, found)
+    return Plan(
+        group_id=state.group_id,
+        file=found,
+        path=path,
+        save=False,
+        delete=state.in_the_way,
+        restore=restore,
+        resumed=True,
+        notes=notes,
+    )
+
+
+def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) -> Plan:
+    """The group gets the file's positions and loses its topology. Raises HeadraceError as `plan_upgrade`."""
+    _check_same(state, found, path)
+    state.check_empty()
+    restore, notes = _restorable(state, found)
+    differs = state.exists and dict(state.positions) != restore
+    delete = state.in_the_way or differs
+    return Plan(
+        group_id=state.group_id,
+        file=found,
+        path=path,
+        save=False,
+        delete=delete,
+        restore=restore,
+        resumed=False,
+        keep_as=_free_name(path) if differs and state.positions else None,
+        kept=state.saved(at=at) if differs and state.positions else None,
+        notes=(*notes, *_going_back(state, restore)),
+    )
+
+
+def _check_same(state: GroupState, found: SaveFile, path: Path) -> None:
+    if found.group != state.group_id:
+        raise HeadraceError(
+            "save-file-bad",
+            f"{path} holds the positions of {found.group}, not of {state.group_id}",
+            "name another with --file",
+            path=str(path),
+        )
+    if found.cluster_id != state.cluster_id:
+        raise HeadraceError(
+            "save-file-bad",
+            f"{path} was written for the cluster {found.cluster_id}, this is {state.cluster_id}",
+            "check --bootstrap-server; positions mean nothing on another cluster",
+            path=str(path),
+        )
+
+
+def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
+    """An upgrade was begun: the group has the file's positions, some of them, or none any more."""
+    saved = found.committed()
+    changed = [key for key, now in state.positions.items() if key not in saved or saved[key].offset != now.offset]
+    if state.in_the_way:
+        changed += [key for key in saved if key not in state.positions and key[0] in state.topics]
+    if changed:
+        topic, partition = min(changed)
+        raise HeadraceError(
+            "positions-changed",
+            f"{state.group_id} has other positions than {path}, for {topic}-{partition} at least: somebody worked",
+            f"to begin anew move the file away; to go back to its positions:  headrace upgrade --rollback {path}",
+            path=str(path),
+        )
+
+
+def _restorable(state: GroupState, found: SaveFile) -> tuple[dict[TopicPartition, CommittedOffset], tuple[str, ...]]:
+    """Positions in topics that are gone, or that were made anew, mean nothing any more."""
+    restore, lost = {}, []
+    for position in found.positions:
+        if _same_topic(state, position):
+            restore[position.key] = position.committed
+        elif position.topic not in lost:
+            lost.append(position.topic)
+    return restore, tuple(
+        f"{topic} is not the topic that was saved (deleted, or made anew): its positions are left out" for topic in lost
+    )
+
+
+def _same_topic(state: GroupState, position: SavedPosition) -> bool:
+    topic = state.topics.get(position.topic)
+    if topic is None or position.partition not in topic.partitions:
+        return False
+    return position.topic_id is None or topic.topic_id is None or str(topic.topic_id) == position.topic_id
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (free := path.with_name(f"{path.stem}.before-rollback-{number}{path.suffix}")).exists():
+        number += 1
+    return free
+
+
+def _notes_of_group(state: GroupState) -> tuple[str, ...]:
+    """What an operator must know before the topology changes."""
+    notes = []
+    waiting = {
+        topic: sum(lag.records for key, lag in state.lags.items() if key[0] == topic)
+        for topic in sorted(state.repartition_topics)
+    }
+    for topic, records in waiting.items():
+        if records:
+            notes.append(
+                f"{topic}: {records:,} records wait there. The new version reads them on if it has this topic; "
+                "else they are lost: let the old version catch up first"
+            )
+    for topic in sorted(state.repartition_topics | state.source_topics):
+        without = [
+            str(partition)
+            for (name, partition), lag in sorted(state.lags.items())
+            if name == topic and lag.committed is None and lag.end > lag.start
+        ]
+        if without:
+            notes.append(
+                f"{topic}: no position in partition {', '.join(without)}; there auto.offset.reset decides, as before"
+            )
+    if state.changelog_topics:
+        notes.append(
+            f"changelogs stay as they are ({', '.join(sorted(state.changelog_topics))}): a store of the same name "
+            "goes on with its state; a new or renamed one begins empty, and the old changelog is yours to delete"
+        )
+    notes.append(
+        "local state is a copy of the changelogs: tasks whose subtopology keeps its name open it again, "
+        "others restore from the changelog"
+    )
+    return tuple(notes)
+
+
+def _going_back(state: GroupState, restore: Mapping[TopicPartition, CommittedOffset]) -> tuple[str, ...]:
+    ahead = sum(max(0, now.offset - restore[key].offset) for key, now in state.positions.items() if key in restore)
+    if not ahead:
+        return ()
+    told = (
+        f"{ahead:,} offsets were read since the file was saved: the old version reads them again, "
+        "and its stores hold what the new version made of them"
+    )
+    return (told,)

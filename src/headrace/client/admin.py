@@ -1,0 +1,391 @@
+"""Administration of topics, offsets and groups, after Kafka's Admin, in snake_case. Frozen results, no side talk.
+
+Each call fails as a whole with the first refusal (BrokerError); retriable ones are retried until the API timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i16, i32, i64
+
+from headrace.client import admin_configs, admin_features, consumer_group_admin, group_admin, group_offsets
+from headrace.client.admin_configs import ResourceType
+from headrace.client.admin_features import UpgradeType
+from headrace.client.admin_results import (
+    CommittedOffset,
+    ConfigEntry,
+    FeatureDescription,
+    GroupListing,
+    OffsetAndTimestamp,
+    Outcomes,
+    StreamsGroupDescription,
+)
+from headrace.client.broker_errors import STALE_METADATA, refusal
+from headrace.client.cluster_metadata import TopicMetadata
+from headrace.client.connection import ConnectionLost
+from headrace.client.consumer_group_admin import ConsumerGroupDescription
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.units import from_ms
+
+__all__ = ["Admin", "IsolationLevel"]
+
+TopicPartition = tuple[str, int]
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+_TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
+BROKER_DEFAULT = -1
+
+
+class Admin:
+    """Works through a NetworkClient; one made here from addresses is closed with the Admin."""
+
+    def __init__(self, cluster: str | Sequence[str] | NetworkClient, **settings: Any) -> None:
+        self._owns_client = not isinstance(cluster, NetworkClient)
+        self.client = cluster if isinstance(cluster, NetworkClient) else NetworkClient(cluster, **settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections, unless the client was handed in."""
+        if self._owns_client:
+            self.client.close()
+
+    # Topics.
+
+    def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        *,
+        configs: Mapping[str, Mapping[str, str]] | None = None,
+        replication_factor: int = BROKER_DEFAULT,
+        exist_ok: bool = False,
+    ) -> None:
+        """Creates topics; `configs` by topic. Raises BrokerError `topic-exists` unless `exist_ok`."""
+        request = m.create_topics_request
+        message = request.CreateTopicsRequest(
+            topics=tuple(
+                request.CreatableTopic(
+                    name=TopicName(name),
+                    num_partitions=i32(count),
+                    replication_factor=i16(replication_factor),
+                    assignments=(),
+                    configs=tuple(
+                        request.CreatableTopicConfig(name=key, value=value)
+                        for key, value in (configs or {}).get(name, {}).items()
+                    ),
+                )
+                for name, count in partitions.items()
+            ),
+            timeout=from_ms(self.client.request_timeout_ms),
+        )
+        accepted = {ErrorCode.none} | ({ErrorCode.topic_already_exists} if exist_ok else set())
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"to create the topic {t.name}", t.error_message) for t in response.topics
+            ],
+            accepted,
+        )
+
+    def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
+        """Raises BrokerError `topic-missing` unless `missing_ok`."""
+        request = m.delete_topics_request
+        message = request.DeleteTopicsRequest(
+            topics=tuple(request.DeleteTopicState(name=TopicName(name), topic_id=None) for name in names),
+            timeout=from_ms(self.client.request_timeout_ms),
+        )
+        accepted = {ErrorCode.none} | ({ErrorCode.unknown_topic_or_partition} if missing_ok else set())
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"to delete the topic {t.name}", t.error_message) for t in response.responses
+            ],
+            accepted,
+        )
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Grows topics to these numbers of partitions."""
+        request = m.create_partitions_request
+        message = request.CreatePartitionsRequest(
+            topics=tuple(
+                request.CreatePartitionsTopic(name=TopicName(name), count=i32(count), assignments=None)
+                for name, count in counts.items()
+            ),
+            timeout=from_ms(self.client.request_timeout_ms),
+            validate_only=False,
+        )
+        self._controller(
+            message,
+            lambda response: [
+                (t.error_code, f"more partitions for {t.name}", t.error_message) for t in response.results
+            ],
+        )
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Topics that do not exist are missing from the result."""
+        return dict(self.client.metadata(list(names), refresh=True).topics)
+
+    def list_topics(self, *, include_internal: bool = False) -> dict[str, TopicMetadata]:
+        """All topics by name, in order."""
+        topics = self.client.metadata(None).topics
+        return {name: topics[name] for name in sorted(topics) if include_internal or not topics[name].internal}
+
+    # Offsets of the log.
+
+    def list_offsets(
+        self,
+        positions: Mapping[TopicPartition, str | int],
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """`"earliest"`, `"latest"` (the last stable offset under read_committed), `"max_timestamp"`, or milliseconds.
+
+        For a time: the first record at or after it, offset -1 when there is none.
+        """
+        wanted = {key: _TIMESTAMPS[at] if isinstance(at, str) else at for key, at in positions.items()}
+        found = self._at_leaders(
+            wanted,
+            lambda part: _list_offsets_request(part, isolation_level, self.client.request_timeout_ms),
+            lambda response: (
+                ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
+            ),
+            "ListOffsets",
+        )
+        return {
+            key: OffsetAndTimestamp(
+                offset=int(found[key].offset),
+                timestamp_ms=int(found[key].timestamp),
+                leader_epoch=int(found[key].leader_epoch),
+            )
+            for key in positions
+        }
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Deletes records below these offsets (-1: all); the new log start offsets."""
+        found = self._at_leaders(
+            before,
+            lambda part: _delete_records_request(part, self.client.request_timeout_ms),
+            lambda response: (
+                ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
+            ),
+            "DeleteRecords",
+        )
+        return {key: int(found[key].low_watermark) for key in before}
+
+    # Groups. `try_…` answers for each group; the plain form raises the first refusal.
+
+    def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = (), protocols: Iterable[str] = ()
+    ) -> tuple[GroupListing, ...]:
+        """The groups of all brokers by id; `types`: streams, consumer, classic, share. States in any spelling."""
+        return group_admin.list_groups(self.client, states, types, protocols)
+
+    def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
+        """Members, assignments and topology (StreamsGroupDescribe). Raises BrokerError `group-missing`."""
+        return self.try_describe_streams_groups(group_ids).all()
+
+    def try_describe_streams_groups(self, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
+        """As `describe_streams_groups`, with an error per group."""
+        return group_admin.describe_streams_groups(self.client, group_ids)
+
+    def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, ConsumerGroupDescription]:
+        """Classic and consumer groups with their members. Raises BrokerError `group-missing`, `group-kind`."""
+        return self.try_describe_consumer_groups(group_ids).all()
+
+    def try_describe_consumer_groups(self, group_ids: Iterable[str]) -> Outcomes[str, ConsumerGroupDescription]:
+        """As `describe_consumer_groups`, with an error per group."""
+        return consumer_group_admin.describe_consumer_groups(self.client, group_ids)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
+        self.try_delete_groups(group_ids).all()
+
+    def try_delete_groups(self, group_ids: Iterable[str]) -> Outcomes[str, None]:
+        """As `delete_groups`, with an error per group."""
+        return group_admin.delete_groups(self.client, group_ids)
+
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """All committed positions of a group."""
+        return {key: committed.offset for key, committed in self.list_group_offsets(group_id).items()}
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Committed positions with leader epoch and metadata; a partition without one is left out.
+
+        `require_stable` waits for open transactions, until the API timeout (BrokerError `offsets-unstable`).
+        """
+        found = group_offsets.fetch_committed(self.client, group_id, partitions, require_stable=require_stable)
+        return {key: committed for key, committed in found.items() if committed.offset >= 0}
+
+    def alter_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Commits for a group without members; creates the group when it is absent.
+
+        Raises BrokerError: `member-fenced` (the group has members), `topic-missing`.
+        """
+        group_offsets.commit_offsets(self.client, group_id, offsets)
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Outcomes[TopicPartition, None]:
+        """Forgets single positions. Raises BrokerError `group-missing`; a topic that is read is an error of its own."""
+        return group_admin.delete_offsets(self.client, group_id, partitions)
+
+    # Configurations and features.
+
+    def describe_configs(
+        self, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
+    ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
+        """The effective settings of topics, brokers (name: node id; "": what was changed for all) and groups."""
+        return admin_configs.describe_configs(self.client, resources, documentation=documentation)
+
+    def alter_configs(
+        self,
+        resource: ResourceType,
+        name: str,
+        values: Mapping[str, str | None],
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Sets values (IncrementalAlterConfigs); None takes a setting back to its default. `append` and `subtract`:
+        parts of lists. Raises BrokerError `bad-setting`: the setting is unknown, or cannot have that value."""
+        self._controller(
+            admin_configs.alter_request(
+                resource, name, values, append or {}, subtract or {}, validate_only=validate_only
+            ),
+            lambda response: [
+                (r.error_code, f"to alter the settings of {resource} {name}".rstrip(), r.error_message)
+                for r in response.responses
+            ],
+            node=admin_configs.node_of(resource, name),
+        )
+
+    def list_config_resources(self, kinds: Iterable[ResourceType] = ()) -> tuple[tuple[str, str], ...]:
+        """(type, name) of all that has settings; groups only where something was set."""
+        return admin_configs.list_config_resources(self.client, kinds)
+
+    def describe_features(self, *, node: int | None = None) -> dict[str, FeatureDescription]:
+        """Supported and finalised levels by name."""
+        return admin_features.describe_features(self.client, node=node)
+
+    def update_features(
+        self, levels: Mapping[str, int], *, upgrade_type: UpgradeType = "upgrade", validate_only: bool = False
+    ) -> None:
+        """Finalises these levels, all or none; level 0 switches a feature off. Raises BrokerError."""
+        message = admin_features.update_request(self.client, levels, upgrade_type, validate_only=validate_only)
+        self._controller(message, admin_features.feature_outcomes)
+
+    # How requests travel.
+
+    def _controller(
+        self,
+        request: Any,
+        outcomes: Callable[[Any], list[tuple[ErrorCode, str, str | None]]],
+        accepted: frozenset[ErrorCode] | set[ErrorCode] = frozenset({ErrorCode.none}),
+        *,
+        node: int | None = None,
+    ) -> None:
+        """To the controller's broker (or to `node`): any broker forwards in KRaft, so a moved controller costs one
+        retry."""
+        deadline = Deadline.after_ms(self.client.api_timeout_ms)
+        backoff = Backoff()
+        while True:
+            response = self.client.call(request, node=self.client.metadata(()).controller if node is None else node)
+            refused = [outcome for outcome in outcomes(response) if outcome[0] not in accepted]
+            if not refused:
+                return
+            code, what, message = refused[0]
+            if code != ErrorCode.not_controller or deadline.passed:
+                raise refusal(code, what, api=type(request).__name__.removesuffix("Request"), message=message)
+            self.client.metadata((), refresh=True)
+            backoff.pause(deadline)
+
+    def _at_leaders(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        request_for: Callable[[Mapping[TopicPartition, int]], Any],
+        entries: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, Any]]],
+        api: str,
+    ) -> dict[TopicPartition, Any]:
+        """One request per leader, all at once; what a moved leader refuses, or a dead one leaves, is asked again."""
+        deadline = Deadline.after_ms(self.client.api_timeout_ms)
+        backoff = Backoff()
+        found: dict[TopicPartition, Any] = {}
+        left = dict(wanted)
+        refresh = False
+        while left:
+            leaders = self.client.leaders(left, refresh=refresh)
+            by_node: dict[int, dict[TopicPartition, int]] = {}
+            for key, value in left.items():
+                by_node.setdefault(leaders[key], {})[key] = value
+            told = self.client.attempt_all([(node, request_for(part)) for node, part in by_node.items()])
+            lost = [each for each in told if isinstance(each, ConnectionLost)]
+            if lost and deadline.passed:
+                raise self.client.unreachable(lost[0])
+            responses = (each for each in told if not isinstance(each, ConnectionLost))
+            for key, code, entry in (item for response in responses for item in entries(response)):
+                if code == ErrorCode.none:
+                    found[key] = entry
+                    left.pop(key, None)
+                elif (code not in STALE_METADATA and not is_retriable(code)) or deadline.passed:
+                    raise refusal(code, f"{api} of {key[0]}-{key[1]}", api=api, topic=key[0], partition=key[1])
+            if left:
+                refresh = True
+                backoff.pause(deadline)
+        return found
+
+
+def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, int]]]:
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), value in sorted(part.items()):
+        grouped.setdefault(topic, []).append((partition, value))
+    return grouped
+
+
+def _list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> Any:
+    request = m.list_offsets_request
+    return request.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(_ISOLATION[isolation_level]),
+        topics=tuple(
+            request.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+                    for partition, timestamp in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )
+
+
+def _delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> Any:
+    request = m.delete_records_request
+    return request.DeleteRecordsRequest(
+        topics=tuple(
+            request.DeleteRecordsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
+                    for partition, offset in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )

@@ -1,0 +1,138 @@
+"""Settings of topics, brokers and groups as an administrator sees them (KIP-133, KIP-339, KIP-1142).
+
+What concerns one broker travels to that broker, the rest to any. Numbers of sources are those of DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+from kio.static.primitive import i8
+
+from headrace.client.admin_results import ConfigEntry, ConfigSynonym
+from headrace.client.broker_errors import raise_for
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
+
+__all__ = ["RESOURCE_TYPES", "SOURCES", "ResourceType", "alter_request", "describe_configs", "list_config_resources"]
+
+ResourceType = Literal["topic", "broker", "group", "client-metrics", "broker-logger"]
+
+RESOURCE_TYPES: Final[Mapping[str, int]] = {
+    "topic": 2,
+    "broker": 4,
+    "broker-logger": 8,
+    "client-metrics": 16,
+    "group": 32,
+}
+SOURCES: Final[Mapping[int, str]] = {
+    0: "UNKNOWN",
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+
+
+def describe_configs(
+    client: NetworkClient, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
+) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
+    """One request for each broker that is named, one for everything else. Raises the first refusal."""
+    by_node: dict[int | None, list[tuple[ResourceType, str]]] = {}
+    for kind, name in resources:
+        by_node.setdefault(node_of(kind, name), []).append((kind, name))
+    kinds: dict[int, str] = {number: kind for kind, number in RESOURCE_TYPES.items()}
+    described: dict[tuple[str, str], dict[str, ConfigEntry]] = {}
+    for node, wanted in by_node.items():
+        for result in client.call(_describe_request(wanted, documentation), node=node).results:
+            described_kind = kinds[int(result.resource_type)]
+            raise_for(
+                result.error_code,
+                f"to describe the settings of {described_kind} {result.resource_name}",
+                api="DescribeConfigs",
+                message=result.error_message,
+            )
+            described[described_kind, result.resource_name] = {entry.name: _entry(entry) for entry in result.configs}
+    return described
+
+
+def node_of(kind: str, name: str) -> int | None:
+    """The broker that alone can answer for this resource; None: any can."""
+    return int(name) if kind in ("broker", "broker-logger") and name else None
+
+
+def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation: bool) -> Any:
+    request = m.describe_configs_request
+    return request.DescribeConfigsRequest(
+        resources=tuple(
+            request.DescribeConfigsResource(
+                resource_type=i8(RESOURCE_TYPES[kind]), resource_name=name, configuration_keys=None
+            )
+            for kind, name in wanted
+        ),
+        include_synonyms=True,
+        include_documentation=documentation,
+    )
+
+
+def _entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=int(entry.config_source),
+        read_only=entry.read_only,
+        sensitive=entry.is_sensitive,
+        synonyms=tuple(
+            ConfigSynonym(name=each.name, value=each.value, source=int(each.source)) for each in entry.synonyms
+        ),
+        documentation=entry.documentation,
+    )
+
+
+def alter_request(
+    kind: ResourceType,
+    name: str,
+    values: Mapping[str, str | None],
+    append: Mapping[str, str],
+    subtract: Mapping[str, str],
+    *,
+    validate_only: bool,
+) -> Any:
+    """IncrementalAlterConfigs for one resource; None takes a setting back to its default."""
+    request = m.incremental_alter_configs_request
+    changes = [(key, _DELETE if value is None else _SET, value) for key, value in values.items()]
+    changes += [(key, _APPEND, value) for key, value in append.items()]
+    changes += [(key, _SUBTRACT, value) for key, value in subtract.items()]
+    return request.IncrementalAlterConfigsRequest(
+        resources=(
+            request.AlterConfigsResource(
+                resource_type=i8(RESOURCE_TYPES[kind]),
+                resource_name=name,
+                configs=tuple(
+                    request.AlterableConfig(name=key, config_operation=i8(operation), value=value)
+                    for key, operation, value in changes
+                ),
+            ),
+        ),
+        validate_only=validate_only,
+    )
+
+
+def list_config_resources(client: NetworkClient, kinds: Iterable[ResourceType]) -> tuple[tuple[str, str], ...]:
+    """(type, name) of what has settings; no kinds: all. Raises BrokerError `unsupported-api` (before Kafka 4.1)."""
+    request = m.list_config_resources_request.ListConfigResourcesRequest(
+        resource_types=tuple(i8(RESOURCE_TYPES[kind]) for kind in kinds)
+    )
+    response = client.call(request)
+    raise_for(response.error_code, "to list what has settings", api="ListConfigResources")
+    names = {number: kind for kind, number in RESOURCE_TYPES.items()}
+    return tuple(
+        (names.get(int(each.resource_type), str(int(each.resource_type))), each.resource_name)
+        for each in response.config_resources
+    )

@@ -1,0 +1,212 @@
+"""What `Admin` answers: frozen values in plain types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.client.membership.assignment import Tasks, tasks_of
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.errors import BrokerError
+
+__all__ = [
+    "CommittedOffset",
+    "ConfigEntry",
+    "ConfigSynonym",
+    "FeatureDescription",
+    "GroupListing",
+    "OffsetAndTimestamp",
+    "Outcomes",
+    "StreamsGroupDescription",
+    "StreamsMemberAssignment",
+    "StreamsMemberDescription",
+    "read_streams_group",
+]
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes(Generic[Key, Value]):
+    """What became of each thing that a call named (a group, a topic, a partition): every one is in one of the two."""
+
+    done: Mapping[Key, Value]
+    errors: Mapping[Key, BrokerError]
+
+    def all(self) -> dict[Key, Value]:
+        """What was done, when nothing was refused. Raises the first error."""
+        for error in self.errors.values():
+            raise error
+        return dict(self.done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A position that a group committed: the next record to read. Leader epoch -1 when none was given."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndTimestamp:
+    """A position of a log; timestamp -1 when none was asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """One group; `state` and `group_type` as the broker writes them ("Stable", "streams")."""
+
+    group_id: str
+    group_type: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """A place that has a value for a setting, under the name it has there."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting; `source` is Kafka's number (1 topic, 2-4 broker, 5 default, 8 group)."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """The supported levels, the finalised one (0: off), and the epoch of the finalised features (-1: not told)."""
+
+    name: str
+    lowest: int
+    highest: int
+    level: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsMemberAssignment:
+    """Tasks by subtopology id."""
+
+    active: Tasks
+    standby: Tasks
+    warmup: Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsMemberDescription:
+    """One member: what it has (`assignment`) and what it is to have (`target_assignment`)."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topology_epoch: int
+    process_id: str
+    user_endpoint: tuple[str, int] | None
+    client_tags: Mapping[str, str]
+    assignment: StreamsMemberAssignment
+    target_assignment: StreamsMemberAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupDescription:
+    """A streams group (KIP-1071); `topology` None until a member brought one."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    topology: Topology | None
+    members: tuple[StreamsMemberDescription, ...]
+
+
+def read_streams_group(group: Any) -> StreamsGroupDescription:
+    """A DescribedGroup of StreamsGroupDescribe as plain values, members ordered by id."""
+    return StreamsGroupDescription(
+        group_id=str(group.group_id),
+        state=group.group_state,
+        group_epoch=int(group.group_epoch),
+        assignment_epoch=int(group.assignment_epoch),
+        topology=_topology(group.topology),
+        members=tuple(_member(member) for member in sorted(group.members, key=lambda member: str(member.member_id))),
+    )
+
+
+def _member(member: Any) -> StreamsMemberDescription:
+    endpoint = member.user_endpoint
+    return StreamsMemberDescription(
+        member_id=member.member_id,
+        member_epoch=int(member.member_epoch),
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=int(member.topology_epoch),
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else (endpoint.host, int(endpoint.port)),
+        client_tags={tag.key: tag.value for tag in member.client_tags},
+        assignment=_assignment(member.assignment),
+        target_assignment=_assignment(member.target_assignment),
+    )
+
+
+def _assignment(assignment: Any) -> StreamsMemberAssignment:
+    return StreamsMemberAssignment(
+        active=_tasks(assignment.active_tasks),
+        standby=_tasks(assignment.standby_tasks),
+        warmup=_tasks(assignment.warmup_tasks),
+    )
+
+
+def _tasks(task_ids: Any) -> Tasks:
+    return tasks_of({ids.subtopology_id: [int(p) for p in ids.partitions] for ids in task_ids})
+
+
+def _topology(topology: Any) -> Topology | None:
+    if topology is None:
+        return None
+    return Topology(
+        epoch=int(topology.epoch),
+        subtopologies=tuple(
+            Subtopology(
+                subtopology_id=subtopology.subtopology_id,
+                source_topics=tuple(str(name) for name in subtopology.source_topics),
+                repartition_source_topics=tuple(_internal(topic) for topic in subtopology.repartition_source_topics),
+                repartition_sink_topics=tuple(str(name) for name in subtopology.repartition_sink_topics),
+                state_changelog_topics=tuple(_internal(topic) for topic in subtopology.state_changelog_topics),
+            )
+            for subtopology in topology.subtopologies or ()
+        ),
+    )
+
+
+def _internal(topic: Any) -> InternalTopic:
+    return InternalTopic(
+        name=str(topic.name),
+        partitions=int(topic.partitions),
+        replication_factor=int(topic.replication_factor),
+        configs=tuple((config.key, config.value) for config in topic.topic_configs),
+    )

@@ -1,0 +1,112 @@
+"""An error code of a broker's answer as the error a user meets: one sentence, a fix, Kafka's own name as a fact."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from headrace.errors import BrokerError, Fenced
+from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+
+__all__ = ["COORDINATOR_MOVED", "STALE_METADATA", "missing_topic", "raise_for", "refusal"]
+
+COORDINATOR_MOVED = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
+"""Ask again who the coordinator is."""
+
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.listener_not_found,
+    }
+)
+"""Refresh the metadata and try again."""
+
+_FENCED = MappingProxyType(
+    {
+        ErrorCode.fenced_member_epoch: "member-fenced",
+        ErrorCode.stale_member_epoch: "member-fenced",
+        ErrorCode.unknown_member_id: "member-fenced",
+        ErrorCode.illegal_generation: "member-fenced",
+        ErrorCode.fenced_instance_id: "instance-fenced",
+        ErrorCode.producer_fenced: "producer-fenced",
+        ErrorCode.invalid_producer_epoch: "producer-fenced",
+    }
+)
+
+_KINDS = MappingProxyType(
+    {
+        ErrorCode.unknown_topic_or_partition: ("topic-missing", "create the topic, or check its name"),
+        ErrorCode.unknown_topic_id: ("topic-missing", "the topic was deleted, maybe created anew; start again"),
+        ErrorCode.topic_already_exists: ("topic-exists", "take another name, or go on with the topic that is there"),
+        ErrorCode.group_id_not_found: ("group-missing", "check the group's name with: headrace groups"),
+        ErrorCode.non_empty_group: ("group-not-empty", "stop all members of the group first"),
+        ErrorCode.group_subscribed_to_topic: ("group-not-empty", "stop the members that read the topic first"),
+        ErrorCode.topic_authorization_failed: ("not-authorized", "grant the operation on the topic to this user"),
+        ErrorCode.group_authorization_failed: ("not-authorized", "grant READ on the group to this user"),
+        ErrorCode.transactional_id_authorization_failed: (
+            "not-authorized",
+            "grant WRITE on the transactional id to this user; those of an application begin with its name and a dash",
+        ),
+        ErrorCode.cluster_authorization_failed: ("not-authorized", "grant the operation on the cluster to this user"),
+        ErrorCode.unsupported_version: ("unsupported-api", "use a newer broker and enable the feature there"),
+        ErrorCode.offset_out_of_range: (
+            "offset-out-of-range",
+            "the records were deleted by retention, or the topic was created anew; reset the offsets",
+        ),
+        ErrorCode.message_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
+        ErrorCode.record_list_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
+        ErrorCode.invalid_config: ("bad-setting", "docs/configuration.md lists settings, types and bounds"),
+        ErrorCode.unstable_offset_commit: ("offsets-unstable", "a transaction is still open; try again later"),
+    }
+)
+
+
+def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> BrokerError:
+    """The error for `code`; `what` says in a few words what was refused ("the offset commit of flights-0")."""
+    reason = f": {message}" if message else ""
+    common: dict[str, Any] = {
+        "kafka_code": int(code),
+        "kafka_name": kafka_name(code),
+        "kafka_message": message,
+        "retriable": is_retriable(code),
+        "api": api,
+        **facts,
+    }
+    sentence = f"the broker refused {what} with {kafka_name(code)}{reason}"
+    fenced = _FENCED.get(code)
+    if fenced is not None:
+        return Fenced(fenced, sentence, "somebody else owns this now; drop the work, its owner does it", **common)
+    kind, fix = _KINDS.get(code, ("broker-refused", ""))
+    return BrokerError(kind, sentence, fix, **common)
+
+
+def raise_for(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> None:
+    """Raises `refusal(…)` unless the code is `none`."""
+    if code != ErrorCode.none:
+        raise refusal(code, what, api=api, message=message, **facts)
+
+
+def missing_topic(code: ErrorCode, topic: str, partition: int | None = None) -> BrokerError:
+    """The error for a topic, or a partition of it, that metadata does not show."""
+    if code != ErrorCode.unknown_topic_or_partition:
+        what = topic if partition is None else f"{topic}-{partition}"
+        return refusal(code, f"a request for {what}", api="Metadata", topic=topic, partition=partition)
+    sentence = f"there is no topic {topic}" if partition is None else f"the topic {topic} has no partition {partition}"
+    return BrokerError(
+        "topic-missing",
+        sentence,
+        "create it, or check the name",
+        kafka_code=int(code),
+        kafka_name=kafka_name(code),
+        retriable=True,
+        api="Metadata",
+        topic=topic,
+        partition=partition,
+    )

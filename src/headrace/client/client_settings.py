@@ -1,0 +1,221 @@
+"""Every setting of a client, a member or an application: one table, and how a value is read.
+
+Names are Kafka's, or begin with `headrace.`. An application (`StreamsApp`) works in micro-batches, so some of its
+defaults are others than those of a bare client: both stand in the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from headrace.errors import ConfigError
+
+__all__ = ["CLIENT_SETTINGS", "SECURITY_SETTINGS", "ClientSetting", "parsed"]
+
+Kind = Literal["string", "int", "boolean", "list"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSetting:
+    """One key. `default` None: of applications only; `in_application` None: not of applications.
+
+    `choices` empty: any value; `lowest` None: any number.
+    """
+
+    name: str
+    kind: Kind
+    default: Any = None
+    in_application: int | str | None = None
+    meaning: str = ""
+    choices: tuple[str, ...] = ()
+    lowest: int | None = None
+    secret: bool = False
+
+
+def _text(
+    name: str, default: str | None, application: str | None = None, meaning: str = "", **more: Any
+) -> ClientSetting:
+    return ClientSetting(name=name, kind="string", default=default, in_application=application, meaning=meaning, **more)
+
+
+def _int(
+    name: str, default: int | None, lowest: int | None, application: int | None = None, meaning: str = ""
+) -> ClientSetting:
+    return ClientSetting(
+        name=name, kind="int", default=default, lowest=lowest, in_application=application, meaning=meaning
+    )
+
+
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_ROWS: Final = (
+    ClientSetting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
+    _text("client.id", "headrace", "", "what the broker's logs call this application; empty: the application's name"),
+    _text("client.rack", ""),
+    _text(
+        "group.instance.id",
+        "",
+        "",
+        "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)",
+    ),
+    _text("application.server", ""),
+    _int("rebalance.timeout.ms", 300_000, 1, 45_000, "how long a revoked task may take to finish"),
+    _int("request.timeout.ms", 30_000, 1, 30_000, "one request to a broker"),
+    _int("default.api.timeout.ms", 60_000, 1, 60_000, "one call with its retries"),
+    _int(
+        "max.poll.interval.ms",
+        300_000,
+        1,
+        300_000,
+        "no micro-batch finished for so long: the member leaves and says so",
+    ),
+    _text("isolation.level", "read_committed", choices=_ISOLATION_LEVELS),
+    _text("auto.offset.reset", "earliest", choices=("earliest", "latest", "none")),
+    _int("fetch.max.bytes", 16 << 20, 1, 52_428_800, "one Fetch of all partitions of a broker"),
+    _int("max.partition.fetch.bytes", 8 << 20, 1, 4_194_304, "one Fetch of one partition"),
+    _text("acks", "all", choices=("all", "-1", "1")),
+    _int("batch.size", 1_000_000, 1),
+    _text(
+        "compression.type",
+        "none",
+        "lz4",
+        "of what the application writes: none, gzip, snappy, lz4, zstd",
+        choices=_CODECS,
+    ),
+    ClientSetting(name="enable.idempotence", kind="boolean", default=True),
+    _int(
+        "replication.factor",
+        None,
+        -1,
+        -1,
+        "of internal topics and topics created by partitions=; -1: the broker's default",
+    ),
+    _text(
+        "processing.guarantee",
+        None,
+        "exactly_once_v2",
+        "exactly_once_v2 or at_least_once; the argument processing_guarantee= comes first",
+        choices=("at_least_once", "exactly_once_v2"),
+    ),
+    _int(
+        "transaction.timeout.ms",
+        None,
+        1000,
+        10_000,
+        "exactly once: the coordinator ends a transaction that is open for so long; micro-batches take a third of it",
+    ),
+    _int("headrace.batch.max.records", None, 1, 200_000, "records per task and micro-batch at most"),
+    _int("headrace.batch.max.bytes", None, 1, 67_108_864, "bytes per task and micro-batch at most"),
+    _int(
+        "headrace.batch.target.ms",
+        None,
+        1,
+        2_000,
+        "how long a micro-batch should take: below the two limits above, its size follows its time",
+    ),
+    _int(
+        "headrace.warm.up.records",
+        None,
+        0,
+        10,
+        "of each input topic, run through the SQL before the instance joins, nothing comes of them; 0: none",
+    ),
+    _int(
+        "headrace.join.refresh.ms",
+        None,
+        0,
+        60_000,
+        "DataFrames that a stream joins are read again when they are older; 0: for every micro-batch",
+    ),
+    _int(
+        "headrace.heartbeat.max.interval.ms",
+        500,
+        1,
+        500,
+        "heartbeats come at least so often, so that a leave is noticed fast",
+    ),
+    _int("headrace.metrics.port", None, 0, 0, "the first port to try for /metrics and /health; 0: none"),
+    _text("headrace.metrics.host", None, "127.0.0.1", "the address of that port; whoever reaches it may read"),
+    _int("state.cleanup.delay.ms", None, 0, 600_000, "the stores of a task that went away are deleted after so long"),
+    _int("acceptable.recovery.lag", None, 0, 10_000, "changelog records that a copy may lack when a task moves to it"),
+    _int(
+        "headrace.handover.max.wait.ms",
+        None,
+        0,
+        30_000,
+        "a task that moves is worked on so long while its state is copied",
+    ),
+    _int("headrace.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
+)
+
+_SECURITY_ROWS: Final = (
+    _text("security.protocol", "PLAINTEXT", meaning="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+    _text("ssl.truststore.type", ""),
+    _text("ssl.truststore.location", "", meaning="a PEM file of the authorities that brokers' certificates come from"),
+    _text("ssl.truststore.password", "", secret=True),
+    _text("ssl.truststore.certificates", "", meaning="the same as text", secret=True),
+    _text("ssl.keystore.type", ""),
+    _text("ssl.keystore.location", "", meaning="a PEM file with the own key and certificate (mutual TLS)"),
+    _text("ssl.keystore.password", "", secret=True),
+    _text("ssl.keystore.certificate.chain", "", meaning="the own certificate as text", secret=True),
+    _text("ssl.keystore.key", "", meaning="the own key as text", secret=True),
+    _text("ssl.key.password", "", secret=True),
+    _text("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
+    _text("ssl.endpoint.identification.algorithm", "https", meaning="empty: any certificate will do for any host"),
+    _text("sasl.mechanism", "", meaning="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+    _text("sasl.jaas.config", "", meaning="user name and password as Kafka's Java clients have them", secret=True),
+    _text("sasl.username", "", meaning="instead of sasl.jaas.config, as librdkafka has it"),
+    _text("sasl.password", "", meaning="instead of sasl.jaas.config, as librdkafka has it", secret=True),
+)
+SECURITY_SETTINGS: Final = frozenset(row.name for row in _SECURITY_ROWS)
+"""How a client reaches its brokers; `headrace.client.security` reads them."""
+
+CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
+    {setting.name: setting for setting in (*_ROWS, *_SECURITY_ROWS)}
+)
+
+
+def parsed(setting: ClientSetting, value: object) -> Any:
+    """The typed value. Raises ConfigError `bad-value`."""
+    match setting.kind:
+        case "int":
+            return _parsed_int(setting, value)
+        case "boolean":
+            text = str(value).strip().lower()
+            if text not in {"true", "false"}:
+                raise _bad_value(setting, value, "true or false")
+            return text == "true"
+        case "list":
+            parts = value.split(",") if isinstance(value, str) else value
+            if not isinstance(parts, list | tuple):
+                raise _bad_value(setting, value, "a list, or a text with commas")
+            found = tuple(str(part).strip() for part in parts if str(part).strip())
+            if not found:
+                raise _bad_value(setting, value, "at least one entry")
+            return found
+        case "string":
+            text = str(value).strip()
+            if setting.choices and text not in setting.choices:
+                raise _bad_value(setting, value, "one of " + ", ".join(setting.choices))
+            return text
+
+
+def _parsed_int(setting: ClientSetting, value: object) -> int:
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise _bad_value(setting, value, "a whole number") from None
+    if setting.lowest is not None and number < setting.lowest:
+        raise _bad_value(setting, value, f"at least {setting.lowest}")
+    return number
+
+
+def _bad_value(setting: ClientSetting, value: object, expected: str) -> ConfigError:
+    meaning = f": {setting.meaning}" if setting.meaning else ""
+    return ConfigError(
+        "bad-value", f"{setting.name} is {value!r}, which cannot be", f"give {expected}{meaning}", key=setting.name
+    )

@@ -1,0 +1,172 @@
+"""Client settings: Kafka's names and defaults, and where each value comes from.
+
+Sources, highest first: keyword arguments (`bootstrap_servers`), the `config` mapping in Kafka's spelling, environment
+(`HEADRACE_` and the key in upper case), a properties file (`config="client.properties"` or `HEADRACE_CONFIG`),
+defaults. An unknown key is refused with the nearest known one; keys that only mean something to the Java client or to
+librdkafka, or to the classic protocol, are passed over with one line that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
+from headrace.client.ignored_settings import warn_if_ignored
+from headrace.client.network_client import NetworkClient
+from headrace.client.properties_file import read_properties
+from headrace.client.security import ClientSecurity
+from headrace.errors import ConfigError
+from headrace.near_names import nearest
+
+__all__ = ["SETTINGS", "ClientConfiguration", "without_client_settings"]
+
+log = logging.getLogger("headrace.client")
+
+Source = Literal["argument", "config", "environment", "file", "default"]
+
+_ENVIRONMENT_PREFIX: Final = "HEADRACE_"
+_FILE_VARIABLE: Final = "HEADRACE_CONFIG"
+_HIDDEN: Final = "••••"
+
+
+SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
+    {name: setting for name, setting in CLIENT_SETTINGS.items() if setting.default is not None}
+)
+"""The settings of clients and members; an application has some of them with other defaults, and some of its own."""
+
+_MEANINGLESS_HERE: Final = frozenset(
+    {
+        "key.serializer",
+        "value.serializer",
+        "key.deserializer",
+        "value.deserializer",
+        "default.key.serde",
+        "default.value.serde",
+        "interceptor.classes",
+        "metric.reporters",
+        "enable.metrics.push",
+        "partitioner.class",
+        "buffer.memory",
+        "linger.ms",
+        "queue.buffering.max.ms",
+        "queue.buffering.max.messages",
+        "group.protocol",
+        "num.stream.threads",
+        "cache.max.bytes.buffering",
+        "statestore.cache.max.bytes",
+        "socket.keepalive.enable",
+        "log.connection.close",
+    }
+)
+
+
+class ClientConfiguration(Mapping[str, Any]):
+    """Effective values by Kafka's key; also where each comes from. Immutable."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | str | os.PathLike[str] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **keywords: object,
+    ) -> None:
+        """`keywords` that are None count as not given. Raises ConfigError `unknown-setting`, `bad-value`."""
+        environment = os.environ if environment is None else environment
+        path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
+        given: dict[str, tuple[object, Source]] = {}
+        if path:
+            _take(given, read_properties(Path(path)), "file", where=f"the file {path}")
+        _take(given, _from_environment(environment), "environment", where="the environment")
+        if isinstance(config, Mapping):
+            _take(given, {key: v for key, v in config.items() if v is not None}, "config", where="config")
+        named = {name.replace("_", "."): value for name, value in keywords.items() if value is not None}
+        _take(given, named, "argument", where="the arguments")
+        self._values: dict[str, Any] = {}
+        self._sources: dict[str, Source] = {}
+        for name, setting in SETTINGS.items():
+            value, source = given.get(name, (setting.default, "default"))
+            self._values[name] = value if source == "default" else parsed(setting, value)
+            self._sources[name] = source
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """As `host:port,host:port`."""
+        return ",".join(self["bootstrap.servers"])
+
+    def network_client(self) -> NetworkClient:
+        """A client of the cluster that these settings name."""
+        return NetworkClient(
+            self.bootstrap_servers,
+            client_id=self["client.id"],
+            request_timeout_ms=self["request.timeout.ms"],
+            api_timeout_ms=self["default.api.timeout.ms"],
+            security=self.security,
+        )
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How brokers are reached. Raises ConfigError `bad-value`."""
+        return ClientSecurity.from_settings({name: self[name] for name in self if name in SECURITY_SETTINGS})
+
+    def source(self, key: str) -> Source:
+        """Where the value of a key comes from."""
+        return self._sources[key]
+
+    def explain(self) -> tuple[tuple[str, str, Source], ...]:
+        """(key, value, source) of every setting, secrets hidden."""
+        return tuple(
+            (name, _HIDDEN if SETTINGS[name].secret else _shown(self._values[name]), self._sources[name])
+            for name in SETTINGS
+        )
+
+
+def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object], source: Source, *, where: str) -> None:
+    for key, value in values.items():
+        if key in SETTINGS:
+            given[key] = (value, source)
+        elif warn_if_ignored(key):
+            continue
+        elif key in _MEANINGLESS_HERE or key in CLIENT_SETTINGS:
+            log.info("%s means nothing here and is passed over", key)
+        else:
+            near = nearest(key, SETTINGS)
+            hint = f"did you mean {near}?" if near else "headrace explain settings lists all of them"
+            raise ConfigError("unknown-setting", f"{where} has {key}, which is no known setting", hint, key=key)
+
+
+def without_client_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that shall reach its brokers by other settings than these."""
+    ours = {_FILE_VARIABLE, *_variables()}
+    return {variable: value for variable, value in environment.items() if variable not in ours}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Only keys that are known: other programs may use the prefix, and none of them shall stop us."""
+    return {name: environment[variable] for variable, name in _variables().items() if variable in environment}
+
+
+def _variables() -> dict[str, str]:
+    """Environment variable → setting."""
+    known = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in SETTINGS}
+    # headrace.heartbeat.max.interval.ms is HEADRACE_HEARTBEAT_MAX_INTERVAL_MS, not HEADRACE_HEADRACE_…
+    return known | {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("headrace.")}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,371 @@
+"""One connection to one broker: version negotiation, pipelined requests, answers in order. Blocking, one thread.
+
+A request becomes a `PendingReply`; its `result()` reads from the socket until its answer came. Brokers answer each
+connection in order, so replies that came before it are kept for their own callers. Any failure closes the connection
+and fails every reply that was out: `ConnectionLost` for the network, `RequestTimedOut` when the time was up.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.deadline import Deadline
+from headrace.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
+from headrace.errors import BrokerError, UserCodeError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.supported_versions import SUPPORTED, VersionRange
+from headrace.protocol.units import to_ms
+from headrace.protocol.wire_errors import MalformedResponse
+
+__all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "PendingReply", "RequestTimedOut"]
+
+_LENGTH = struct.Struct(">i")
+MAX_RESPONSE_BYTES = 1 << 30
+IDLE_S = 60.0  # brokers close connections that nobody uses, after minutes
+MAX_VERSIONS_BYTES = 1 << 20  # the first answer is short: what announces more speaks another protocol
+SOFTWARE_NAME = "headrace"
+SESSION_SHARE = 0.85  # of a login that ends: then the next one (Kafka: 85 to 95 %)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ConnectionLost(ConnectionError):
+    """Refused, reset, or closed by the other side; `why` is a short phrase."""
+
+    def __init__(self, address: BrokerAddress, why: str) -> None:
+        super().__init__(f"{address}: {why}")
+        self.address = address
+        self.why = why
+
+
+class RequestTimedOut(ConnectionLost):
+    """No answer within the request's time. The connection is closed: later answers could not be told apart."""
+
+
+class NotKafka(ConnectionLost):
+    """Somebody answers there, but not as a Kafka broker."""
+
+
+class PendingReply:
+    """The answer to come to one request."""
+
+    __slots__ = ("_connection", "_error", "_response", "api_key", "api_version", "correlation_id", "deadline", "done")
+
+    def __init__(
+        self, connection: Connection, api_key: ApiKey, api_version: int, correlation_id: int, deadline: Deadline
+    ) -> None:
+        self._connection = connection
+        self._response: Any = None
+        self._error: Exception | None = None
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.deadline = deadline
+        self.done = False
+
+    @property
+    def connection(self) -> Connection:
+        """Where the answer will come from; closing it gives up everything that is out there."""
+        return self._connection
+
+    def result(self) -> Any:
+        """Waits for the answer (newest class). Raises ConnectionLost, RequestTimedOut, MalformedResponse."""
+        while not self.done:
+            self._connection.read_one_reply(self.deadline)
+        if self._error is not None:
+            raise self._error
+        return self._response
+
+    def settle(self, response: Any, error: Exception | None) -> None:
+        self._response = response
+        self._error = error
+        self.done = True
+
+
+class Connection:
+    """Opens at construction. Not for sharing between threads or processes (`NetworkClient` sees to that)."""
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        *,
+        client_id: str,
+        deadline: Deadline,
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
+        """Raises ConnectionLost; CannotConnect `tls-failed`, `authentication-failed`: not mended by trying again."""
+        self.address = address
+        self._security = security
+        self._log_in_again_s: float | None = None
+        self._client_id = client_id
+        self._next_correlation_id = 0
+        self._pending: deque[PendingReply] = deque()
+        self._closed_here, self._used_s = False, time.monotonic()
+        self._versions: Mapping[int, VersionRange] = {}
+        self._socket = self._connect(deadline)
+        try:
+            if security.uses_tls:
+                self._socket = self._secured(self._socket)
+            self._versions = self._negotiate(deadline)
+            if security.uses_sasl:
+                self._log_in(deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
+
+    def fileno(self) -> int:
+        """To wait for answers together with other things; -1 when closed."""
+        return self._socket.fileno()
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether TLS holds bytes that came already: the socket does not show them."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def version_range(self, api_key: ApiKey) -> VersionRange | None:
+        """What both sides speak of an API; None when there is nothing in common."""
+        theirs = self._versions.get(api_key)
+        if theirs is None:
+            return None
+        ours = SUPPORTED[api_key]
+        common = VersionRange(max(ours.lowest, theirs.lowest), min(ours.highest, theirs.highest))
+        return common if common.lowest <= common.highest else None
+
+    def send(self, request: Any, deadline: Deadline, at_most: int | None = None) -> PendingReply:
+        """Puts a request on the wire, in the newest common version, but none above `at_most`.
+
+        Raises BrokerError `unsupported-api` where no version is common.
+        """
+        api_key = ApiKey(int(request.__api_key__))
+        common = self.version_range(api_key)
+        if common is None:
+            raise BrokerError(
+                "unsupported-api",
+                f"the broker at {self.address} does not offer {api_key.kafka_name} in a version that headrace speaks",
+                "use a newer broker (Apache Kafka 4.2 or later for streams groups) and enable the feature there",
+                kafka_code=int(ErrorCode.unsupported_version),
+                kafka_name="UNSUPPORTED_VERSION",
+                retriable=False,
+                api=api_key.kafka_name,
+            )
+        if self._log_in_again_s is not None and time.monotonic() >= self._log_in_again_s:
+            while self._pending:
+                self.read_one_reply(deadline)
+            self._log_in(deadline)
+        version = common.highest if at_most is None else min(common.highest, at_most)
+        return self._send(api_key, version, request, deadline)
+
+    def read_one_reply(self, deadline: Deadline) -> None:
+        """Reads the next answer and settles the oldest pending reply with it."""
+        if not self._pending:
+            raise ConnectionLost(self.address, "no request is out")
+        pending = self._pending[0]
+        frame = self._read_frame(deadline)
+        try:
+            correlation_id, response = decode_response(pending.api_key, pending.api_version, frame)
+        except MalformedResponse as error:
+            self._fail(NotKafka(self.address, f"its answer to {pending.api_key.kafka_name} cannot be read ({error})"))
+            return
+        if correlation_id != pending.correlation_id:
+            self._fail(NotKafka(self.address, f"answer {correlation_id} came instead of {pending.correlation_id}"))
+            return
+        self._pending.popleft()
+        self._used_s = time.monotonic()
+        pending.settle(response, None)
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended by itself, and not because nobody had used it for a while."""
+        return self.closed and not self._closed_here and time.monotonic() - self._used_s < IDLE_S
+
+    def close(self) -> None:
+        """Fails what is pending; calling it again does nothing."""
+        self._closed_here = self._closed_here or not self.closed
+        self._fail(ConnectionLost(self.address, "the connection was closed on this side"))
+
+    def interrupt(self) -> None:
+        """From another thread: whoever reads or writes here meets the end of the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def abandon(self) -> None:
+        """Closes this process' copy of the socket only: after a fork the parent goes on using it."""
+        with suppress(OSError):
+            self._socket.close()
+
+    # The wire.
+
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        try:
+            connected = socket.create_connection(
+                (self.address.host, self.address.port), timeout=max(deadline.remaining_s, 0.001)
+            )
+        except TimeoutError:
+            raise RequestTimedOut(self.address, "no answer to the connection attempt") from None
+        except ConnectionRefusedError:
+            raise ConnectionLost(self.address, "connection refused") from None
+        except OSError as error:
+            raise ConnectionLost(self.address, (error.strerror or str(error)).lower()) from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def _secured(self, connected: socket.socket) -> socket.socket:
+        try:
+            return self._security.secure(connected, self.address.host)
+        except TimeoutError:
+            raise RequestTimedOut(self.address, "the TLS handshake got no answer") from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise ConnectionLost(self.address, "the broker closed the connection during the TLS handshake") from None
+        except ssl.SSLError as error:
+            raise tls_failed(self.address, error) from None
+        except OSError as error:
+            raise ConnectionLost(self.address, f"the TLS handshake was broken off: {_phrase(error)}") from None
+
+    def _log_in(self, deadline: Deadline) -> None:
+        """SaslHandshake, then the mechanism's tokens in SaslAuthenticate; also again on the same connection."""
+        handshake = m.sasl_handshake_request.SaslHandshakeRequest(mechanism=self._security.mechanism)
+        answer = self._ask(handshake, deadline)
+        if answer.error_code != ErrorCode.none:
+            offered = ", ".join(answer.mechanisms)
+            self.close()
+            raise authentication_failed(self.address, self._security, f"the broker offers {offered or 'nothing'}")
+        lifetime_ms = 0
+
+        def ask(token: bytes) -> bytes:
+            nonlocal lifetime_ms
+            reply = self._ask(m.sasl_authenticate_request.SaslAuthenticateRequest(auth_bytes=token), deadline)
+            if reply.error_code != ErrorCode.none:
+                raise SaslRefused(reply.error_message or "the broker refuses")
+            lifetime_ms = to_ms(reply.session_lifetime)
+            return bytes(reply.auth_bytes)
+
+        try:
+            self._security.log_in(ask)
+        except SaslRefused as refused:
+            self.close()
+            raise authentication_failed(self.address, self._security, refused.message) from None
+        except UserCodeError:
+            self.close()
+            raise
+        self._log_in_again_s = time.monotonic() + lifetime_ms / 1000 * SESSION_SHARE if lifetime_ms > 0 else None
+
+    def _ask(self, request: Any, deadline: Deadline) -> Any:
+        api_key = ApiKey(int(request.__api_key__))
+        common = self.version_range(api_key)
+        if common is None:
+            raise authentication_failed(self.address, self._security, "the broker's listener there does without SASL")
+        return self._send(api_key, common.highest, request, deadline).result()
+
+    def _negotiate(self, deadline: Deadline) -> Mapping[int, VersionRange]:
+        """ApiVersions (KIP-35). A broker that does not know our version answers in the layout of v0 (KIP-511)."""
+        request = m.api_versions_request.ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=_software_version()
+        )
+        version = SUPPORTED[ApiKey.API_VERSIONS].highest
+        response = self._ask_versions(version, request, deadline)
+        if response.error_code == ErrorCode.unsupported_version:
+            offered = [key.max_version for key in response.api_keys if key.api_key == ApiKey.API_VERSIONS]
+            response = self._ask_versions(min([version - 1, *offered]) if offered else 0, request, deadline)
+        if response.error_code != ErrorCode.none or not response.api_keys:
+            raise NotKafka(self.address, f"it refuses ApiVersions with {response.error_code.name.upper()}")
+        return {int(key.api_key): VersionRange(int(key.min_version), int(key.max_version)) for key in response.api_keys}
+
+    def _ask_versions(self, version: int, request: Any, deadline: Deadline) -> Any:
+        pending = self._send(ApiKey.API_VERSIONS, version, request, deadline)
+        frame = self._read_frame(deadline, MAX_VERSIONS_BYTES)
+        self._pending.clear()
+        # The error code stands first in every version, and this one error comes in the layout of v0.
+        if frame[4:6] == int(ErrorCode.unsupported_version).to_bytes(2, "big"):
+            version = 0
+        try:
+            correlation_id, response = decode_response(ApiKey.API_VERSIONS, version, frame)
+        except MalformedResponse:
+            raise NotKafka(self.address, "its answer to ApiVersions cannot be read") from None
+        if correlation_id != pending.correlation_id:
+            raise NotKafka(self.address, "its answer to ApiVersions belongs to another request")
+        return response
+
+    def _send(self, api_key: ApiKey, version: int, request: Any, deadline: Deadline) -> PendingReply:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
+        frame = encode_request(api_key, version, correlation_id, self._client_id, request)
+        pending = PendingReply(self, api_key, version, correlation_id, deadline)
+        self._pending.append(pending)
+        try:
+            self._socket.settimeout(max(deadline.remaining_s, 0.001))
+            self._socket.sendall(frame)
+        except TimeoutError:
+            raise self._fail(RequestTimedOut(self.address, "the broker does not take the request")) from None
+        except OSError as error:
+            raise self._fail(ConnectionLost(self.address, _phrase(error))) from None
+        return pending
+
+    def _read_frame(self, deadline: Deadline, max_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        (length,) = _LENGTH.unpack(self._read_exactly(4, deadline))
+        if not 0 < length <= max_bytes:
+            raise self._fail(NotKafka(self.address, "what answers there does not speak Kafka's protocol"))
+        return bytes(self._read_exactly(length, deadline))
+
+    def _read_exactly(self, count: int, deadline: Deadline) -> bytearray:
+        buffer = bytearray(count)
+        view = memoryview(buffer)
+        position = 0
+        try:
+            while position < count:
+                self._socket.settimeout(max(deadline.remaining_s, 0.001))
+                received = self._socket.recv_into(view[position:])
+                if received == 0:
+                    raise self._fail(ConnectionLost(self.address, "the broker closed the connection"))
+                position += received
+        except TimeoutError:
+            raise self._fail(RequestTimedOut(self.address, "no answer in time")) from None
+        except ConnectionLost:
+            raise
+        except OSError as error:
+            lost = self._fail(ConnectionLost(self.address, _phrase(error)))
+            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                raise tls_failed(self.address, error) from None  # TLS 1.3: how a broker refuses our certificate
+            raise lost from None
+        return buffer
+
+    def _fail(self, error: ConnectionLost) -> ConnectionLost:
+        with suppress(OSError):
+            self._socket.close()
+        while self._pending:
+            self._pending.popleft().settle(None, error)
+        return error
+
+
+def _phrase(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _software_version() -> str:
+    from headrace.version import __version__
+
+    return __version__

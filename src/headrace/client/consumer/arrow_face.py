@@ -1,0 +1,133 @@
+"""Arrow batches of what was fetched (extra "client": pyarrow, numba): no Python object per record."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.client.consumer.consumer_types import TopicPartition
+from headrace.client.consumer.positions import PartitionState, Piece, Positions
+from headrace.client.consumer.record_face import corrupt_batch
+from headrace.protocol.arrow_batches import HEADERS_TYPE, decode_to_arrow
+from headrace.protocol.wire_errors import CorruptBatch
+
+__all__ = ["SCHEMA", "take_batch"]
+
+_TIME: Final = pa.timestamp("ms", tz="UTC")
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+        ("topic", pa.dictionary(pa.int32(), pa.string())),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", _TIME),
+        ("timestamp_type", pa.int32()),
+    ]
+)
+"""The columns of a batch: Spark's Kafka source's, by its names."""
+
+_DECODED: Final = ("key", "value", "headers", "offset", "timestamp", "timestamp_type")
+
+
+class _Decoded:
+    """Mutable: a piece as Arrow, and which row is next. `next_offset`: behind everything that was decoded."""
+
+    __slots__ = ("next_offset", "row", "table")
+
+    def __init__(self, table: pa.RecordBatch, next_offset: int) -> None:
+        self.table = table
+        self.next_offset = next_offset
+        self.row = 0
+
+
+def take_batch(positions: Positions, max_rows: int) -> pa.RecordBatch:
+    """At most so many rows of what waits, maybe none; the positions move on behind them. Raises BrokerError."""
+    parts: list[tuple[TopicPartition, pa.RecordBatch]] = []
+    rows = 0
+    served = []
+    for each, state in positions.items():
+        if not state.pieces or state.paused:
+            continue
+        served.append(each)
+        for table in _take_from(each, state, max_rows - rows):
+            parts.append((each, table))
+            rows += table.num_rows
+        if rows >= max_rows:
+            break
+    positions.rotate(served)
+    return _batch(parts)
+
+
+def _take_from(each: TopicPartition, state: PartitionState, max_rows: int) -> list[pa.RecordBatch]:
+    taken = []
+    while state.pieces and max_rows > 0:
+        piece = state.pieces[0]
+        decoded = piece.face if isinstance(piece.face, _Decoded) else _decode(each, piece)
+        left = decoded.table.num_rows - decoded.row
+        count = min(left, max_rows)
+        if count:
+            taken.append(decoded.table.slice(decoded.row, count))
+            decoded.row += count
+            max_rows -= count
+        if count == left:
+            piece.position, piece.face = decoded.next_offset, None
+        else:
+            piece.position = decoded.table.column(3)[decoded.row - 1].as_py() + 1
+        state.position = piece.position
+        state.drop_done()
+    return taken
+
+
+def _decode(each: TopicPartition, piece: Piece) -> _Decoded:
+    fetched = piece.fetched
+    try:
+        found = decode_to_arrow(
+            fetched.data,
+            start_offset=piece.position,
+            end_offset=fetched.next_offset,
+            aborted_transactions=fetched.aborted_transactions,
+            columns=_DECODED,
+        )
+    except CorruptBatch as error:
+        raise corrupt_batch(each, error) from error
+    # A gap at the end is not seen in the bytes: what was fetched as a whole is passed.
+    behind = found.next_offset if found.next_offset > piece.position else fetched.next_offset
+    decoded = _Decoded(found.table, behind)
+    piece.face = decoded
+    return decoded
+
+
+def _batch(parts: list[tuple[TopicPartition, pa.RecordBatch]]) -> pa.RecordBatch:
+    if not parts:
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+    if len(parts) == 1:
+        decoded = parts[0][1]
+    else:
+        joined = pa.Table.from_batches([table for _, table in parts]).combine_chunks()
+        decoded = joined.to_batches()[0] if joined.num_rows else parts[0][1]
+    names = list(dict.fromkeys(each.topic for each, _ in parts))
+    counts = [table.num_rows for _, table in parts]
+    topics = _repeated([names.index(each.topic) for each, _ in parts], counts)
+    partitions = _repeated([each.partition for each, _ in parts], counts)
+    key, value, headers, offset, timestamp, kind = decoded.columns
+    return pa.RecordBatch.from_arrays(
+        [
+            key,
+            value,
+            headers,
+            pa.DictionaryArray.from_arrays(pa.array(topics), pa.array(names, pa.string())),
+            pa.array(partitions),
+            offset,
+            timestamp.view(_TIME),
+            kind,
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _repeated(values: list[int], counts: list[int]) -> Any:
+    return np.repeat(np.array(values, np.int32), counts)

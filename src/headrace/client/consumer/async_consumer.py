@@ -1,0 +1,311 @@
+"""`AsyncConsumer`: the same shape as `Consumer` for asyncio programs.
+
+A `Consumer` on a thread of its own: it is the same code that fetches, commits and rebalances, and the loop never waits
+for a socket. Cancelling a poll wakes that thread; what it had taken by then is given back for the next poll.
+Listeners may be coroutines: they run on the loop, and are cancelled when their time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.consumer.commits import CommitCallback, Offsets
+from headrace.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, Partitions
+from headrace.client.consumer.consumer_core import Topics
+from headrace.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
+from headrace.errors import UserCodeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["AsyncConsumer", "AsyncRebalanceListener"]
+
+Result = TypeVar("Result")
+_in_listener: ContextVar[bool] = ContextVar("headrace_in_listener", default=False)
+
+
+class AsyncRebalanceListener:
+    """As `RebalanceListener`, with coroutines; they run on the loop while the poll waits for them.
+
+    They may await the consumer's calls, `commit` and `seek` above all, but no poll.
+    """
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """New partitions."""
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These go to others when this returns."""
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are gone; the default treats it as a revocation."""
+        await self.on_revoked(partitions)
+
+
+class AsyncConsumer:
+    """An async context manager; made and used on one running loop. Arguments as `Consumer`'s."""
+
+    def __init__(
+        self,
+        topics: Topics | None = None,
+        *,
+        listener: RebalanceListener | AsyncRebalanceListener | None = None,
+        listener_timeout_ms: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self._topics = topics
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-async-consumer")
+        adapted = _OnLoop(listener, self._loop, listener_timeout_ms) if _is_async(listener) else listener
+        self._consumer = Consumer(
+            listener=adapted,  # type: ignore[arg-type]
+            listener_timeout_ms=listener_timeout_ms,
+            **settings,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Subscribes to the topics that the consumer was made with; entering it does so as well."""
+        if self._topics is not None:
+            topics, self._topics = self._topics, None
+            await self.subscribe(topics)
+
+    async def subscribe(self, topics: Topics) -> None:
+        """As `Consumer.subscribe`."""
+        await self._call(self._consumer.subscribe, topics)
+
+    async def assign(self, partitions: Partitions) -> None:
+        """As `Consumer.assign`."""
+        await self._call(self._consumer.assign, partitions)
+
+    async def unsubscribe(self) -> None:
+        """As `Consumer.unsubscribe`."""
+        await self._call(self._consumer.unsubscribe)
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """As `Consumer.assignment`."""
+        return self._consumer.assignment()
+
+    async def poll(self, timeout: float = 1.0) -> pa.RecordBatch:  # noqa: ASYNC109 - Kafka's shape
+        """As `Consumer.poll`."""
+        return await self._polled(partial(self._consumer.poll, timeout))
+
+    async def poll_records(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109
+        """As `Consumer.poll_records`."""
+        return await self._polled(partial(self._consumer.poll_records, timeout, max_records))
+
+    async def records(self, timeout: float | None = None) -> AsyncIterator[ConsumerRecord]:  # noqa: ASYNC109
+        """As `Consumer.records`."""
+        while True:
+            found = await self.poll_records(1.0 if timeout is None else timeout)
+            if not found and timeout is not None:
+                return
+            for record in found:
+                yield record
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        while True:
+            batch = await self.poll()
+            if batch.num_rows:
+                yield batch
+
+    async def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """As `Consumer.seek`."""
+        await self._call(self._consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """As `Consumer.seek_to_beginning`."""
+        await self._call(self._consumer.seek_to_beginning, partitions)
+
+    async def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """As `Consumer.seek_to_end`."""
+        await self._call(self._consumer.seek_to_end, partitions)
+
+    async def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
+        """As `Consumer.seek_to_time`."""
+        await self._call(self._consumer.seek_to_time, timestamp_ms, partitions)
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """As `Consumer.position`."""
+        return await self._call(self._consumer.position, partition)
+
+    async def pause(self, partitions: Partitions) -> None:
+        """As `Consumer.pause`."""
+        await self._call(self._consumer.pause, partitions)
+
+    async def resume(self, partitions: Partitions) -> None:
+        """As `Consumer.resume`."""
+        await self._call(self._consumer.resume, partitions)
+
+    async def commit(
+        self, offsets: Offsets | None = None, *, wait: bool = True, callback: CommitCallback | None = None
+    ) -> None:
+        """As `Consumer.commit`."""
+        await self._call(partial(self._consumer.commit, offsets, wait=wait, callback=callback))
+
+    async def committed(self, partitions: Partitions | None = None) -> dict[TopicPartition, CommittedOffset | None]:
+        """As `Consumer.committed`."""
+        return await self._call(self._consumer.committed, partitions)
+
+    async def lag(self, partitions: Partitions | None = None) -> dict[TopicPartition, int]:
+        """As `Consumer.lag`."""
+        return await self._call(self._consumer.lag, partitions)
+
+    async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """As `Consumer.beginning_offsets`."""
+        return await self._call(self._consumer.beginning_offsets, partitions)
+
+    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """As `Consumer.end_offsets`."""
+        return await self._call(self._consumer.end_offsets, partitions)
+
+    async def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
+        """As `Consumer.partitions_for`."""
+        return await self._call(self._consumer.partitions_for, topic)
+
+    def wakeup(self) -> None:
+        """As `Consumer.wakeup`."""
+        self._consumer.wakeup()
+
+    @property
+    def group_id(self) -> str:
+        return self._consumer.group_id
+
+    @property
+    def member_id(self) -> str:
+        """As `Consumer.member_id`."""
+        return self._consumer.member_id
+
+    @property
+    def generation(self) -> int:
+        """As `Consumer.generation`."""
+        return self._consumer.generation
+
+    def metrics(self) -> dict[str, Any]:
+        """As `Consumer.metrics`."""
+        return self._consumer.metrics()
+
+    async def close(self, *, leave_group: bool | None = None, timeout: float = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109
+        """As `Consumer.close`; ends the thread."""
+        try:
+            await self._call(partial(self._consumer.close, leave_group=leave_group, timeout=timeout))
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        # The consumer's thread waits for the listener; the listener's calls cannot wait for it, and take another.
+        thread = None if _in_listener.get() else self._thread
+        return await self._loop.run_in_executor(thread, partial(function, *arguments))
+
+    async def _polled(self, poll: Callable[[], Result]) -> Result:
+        turn: _Turn[Result] = _Turn(poll, self._give_back)
+        running = self._loop.run_in_executor(self._thread, turn.run)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._consumer.wakeup()
+            running.add_done_callback(_forget)
+            if turn.cancel():
+                self._thread.submit(self._give_back, turn.rows)
+            raise
+
+    def _give_back(self, rows: Any) -> None:
+        """On the consumer's thread: positions go back before what nobody has seen."""
+        if isinstance(rows, list):
+            seen = [(record.topic, record.partition, record.offset) for record in rows]
+        else:
+            columns = (rows.column(name).to_pylist() for name in ("topic", "partition", "offset"))
+            seen = list(zip(*columns, strict=True))
+        first: dict[TopicPartition, int] = {}
+        for topic, partition, offset in seen:
+            first.setdefault(TopicPartition(topic, partition), offset)
+        for each in set(first) & set(self._consumer.assignment()):
+            self._consumer.seek(each, first[each])
+
+
+class _Turn(Generic[Result]):
+    """One poll on the consumer's thread; whether its rows reach the caller is decided under a lock."""
+
+    def __init__(self, poll: Callable[[], Result], give_back: Callable[[Result], None]) -> None:
+        self._poll = poll
+        self._give_back = give_back
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._finished = False
+        self.rows: Result | None = None
+
+    def run(self) -> Result:
+        rows = self._poll()
+        with self._lock:
+            self._finished = True
+            self.rows = rows
+            cancelled = self._cancelled
+        if cancelled:
+            self._give_back(rows)
+        return rows
+
+    def cancel(self) -> bool:
+        """Whether it is too late: the rows are there and nobody takes them."""
+        with self._lock:
+            self._cancelled = True
+            return self._finished
+
+
+def _forget(finished: asyncio.Future[Any]) -> None:
+    """Of a poll that was cancelled nobody wants to know the error; asking for it keeps asyncio from complaining."""
+    if not finished.cancelled():
+        finished.exception()
+
+
+class _OnLoop(RebalanceListener):
+    """Calls an async listener on the loop from the consumer's thread, and waits for it."""
+
+    def __init__(self, listener: Any, loop: asyncio.AbstractEventLoop, timeout_ms: int | None) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
+
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._run("on_assigned", partitions)
+
+    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._run("on_revoked", partitions)
+
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._run("on_lost", partitions)
+
+    def _run(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        asyncio.run_coroutine_threadsafe(self._within(name, partitions), self._loop).result()
+
+    async def _within(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        _in_listener.set(True)
+        told = getattr(self._listener, name)(partitions)
+        if not isinstance(told, Awaitable):
+            return
+        try:
+            await asyncio.wait_for(told, self._timeout_s)
+        except TimeoutError:
+            raise UserCodeError(
+                "user-code",
+                f"{name} of the rebalance listener took longer than {self._timeout_s} s and was cancelled",
+                "do less in the listener, or raise its time limit (and max.poll.interval.ms)",
+            ) from None
+
+
+def _is_async(listener: object) -> bool:
+    return any(
+        inspect.iscoroutinefunction(getattr(listener, name, None)) for name in ("on_assigned", "on_revoked", "on_lost")
+    )

@@ -1,0 +1,438 @@
+"""What both consumers stand on: subscriptions, positions, fetching, commits, and one turn of `poll`.
+
+Three connections' worth of clients, so that nothing waits behind a parked Fetch: one fetches, one asks and commits,
+one belongs to the membership's thread. Used from one thread; `wakeup` alone may come from another.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import random
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.assignors.assignor import Assignor
+from headrace.assignors.registry import assignors_named
+from headrace.client.consumer.commits import OffsetCommits, Offsets
+from headrace.client.consumer.consumer_metrics import ConsumerMetrics
+from headrace.client.consumer.consumer_settings import ConsumerConfiguration
+from headrace.client.consumer.consumer_types import OffsetReset, RebalanceListener, TopicPartition
+from headrace.client.consumer.fetch_stream import FetchStream
+from headrace.client.consumer.group_runner import GroupRunner
+from headrace.client.consumer.positions import Positions
+from headrace.client.consumer.rebalances import Rebalances
+from headrace.client.consumer.start_positions import StartPositions
+from headrace.client.membership.classic_membership import ClassicMembership
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_member import GroupMemberState
+from headrace.client.membership.subscription import SubscribedTopics, SubscriptionPattern
+from headrace.client.network_client import NetworkClient
+from headrace.client.security import ClientSecurity
+from headrace.client.waiting import Wake
+from headrace.errors import BrokerError, ConfigError, Fenced, HeadraceError
+from headrace.protocol.api_keys import ApiKey
+
+__all__ = ["ConsumerCore", "DrivenConsumer", "Topics"]
+
+log = logging.getLogger("headrace.client")
+
+Topics = str | re.Pattern[str] | SubscriptionPattern | Sequence[str]
+Rows = TypeVar("Rows")
+LONGEST_WAIT_S = 1.0
+REBALANCE_LOOK_S = 0.01
+REJOINING = frozenset({GroupMemberState.JOINING, GroupMemberState.ASSIGNING, GroupMemberState.SYNCING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivenConsumer:
+    """What somebody gets who drives a consumer: its settings, and further clients of the same cluster."""
+
+    configuration: ConsumerConfiguration
+    new_client: Callable[[], NetworkClient]
+
+
+class ConsumerCore:
+    """Mutable. See `headrace.client.consumer.consumer.Consumer` for what its callers promise and get."""
+
+    def __init__(
+        self,
+        configuration: ConsumerConfiguration,
+        *,
+        listener: RebalanceListener,
+        listener_timeout_ms: int | None,
+        strategy: Assignor | str | Sequence[Assignor | str] | None,
+        security: ClientSecurity,
+    ) -> None:
+        self._configuration = configuration
+        self._security = security
+        self._strategy = configuration["partition.assignment.strategy"] if strategy is None else strategy
+        assignors_named(self._strategy)  # refused here rather than by the first poll
+        self._reset = OffsetReset.parsed(configuration["auto.offset.reset"])
+        self.group_id: str = configuration["group.id"]
+        self._auto_commit = configuration["enable.auto.commit"] and bool(self.group_id)
+        self.positions = Positions()
+        self._wake = Wake()
+        self._woken = False
+        self._in_use = threading.RLock()
+        self._closed = False
+        self._wanted: SubscribedTopics | None = None
+        self._subscription_due = False
+        self._runner: GroupRunner | None = None
+        self.control = self._client()
+        self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
+        self.metrics = ConsumerMetrics(configuration["client.id"])
+        self.commits = OffsetCommits(self.control, self.group_id, self._committing_identity, self.metrics)
+        self._starts = StartPositions(
+            self.control,
+            self.positions,
+            self.commits if self.group_id else None,
+            reset=self._reset,
+            isolation_level=configuration["isolation.level"],
+            group_id=self.group_id,
+        )
+        interval_ms = configuration["max.poll.interval.ms"]
+        self.rebalances = Rebalances(
+            self.positions,
+            self.commits,
+            group_id=self.group_id,
+            listener=listener,
+            listener_timeout_ms=interval_ms if listener_timeout_ms is None else listener_timeout_ms,
+            auto_commit=self._auto_commit,
+            max_poll_interval_ms=interval_ms,
+            metrics=self.metrics,
+        )
+        self._commit_due = time.monotonic() + configuration["auto.commit.interval.ms"] / 1000
+        self._last_commit: dict[TopicPartition, int] = {}
+        self.polls = 0
+
+    @property
+    def identity(self) -> GroupIdentity:
+        """Of the member, as it is now; without a group that of nobody."""
+        return GroupIdentity() if self._runner is None else self._runner.identity
+
+    def _committing_identity(self) -> GroupIdentity:
+        """Who subscribes commits as a member: a coordinator takes a stranger's commit while the group is empty, and
+        that of somebody who has lost its membership could go back behind what others committed."""
+        identity = self.identity
+        if self._runner is not None and not identity.is_member:
+            raise Fenced(
+                "member-fenced",
+                f"the consumer is no member of {self.group_id} now, so it commits nothing",
+                "poll: it joins again; records without a commit come again",
+                group=self.group_id,
+            )
+        return identity
+
+    @property
+    def subscription(self) -> SubscribedTopics | None:
+        """What was asked for with `subscribe`."""
+        return self._wanted
+
+    # Subscribing and assigning.
+
+    def subscribe(self, topics: Topics) -> None:
+        """What is read from the next poll on: it joins the group. Raises ConfigError without a `group.id`."""
+        self._open("subscribe")
+        self._need_group("subscribe")
+        if self._wanted is None and len(self.positions):
+            raise ConfigError("wrong-usage", "a consumer either subscribes or assigns", "call unsubscribe first")
+        wanted = _wanted(topics)
+        if wanted.broker_regex is not None and self._configuration["group.protocol"] == "classic":
+            raise ConfigError(
+                "wrong-usage",
+                "a SubscriptionPattern is resolved by the coordinator of a consumer group, not of a classic one",
+                "take group.protocol=consumer, or re.compile(…), which the client resolves",
+            )
+        self._wanted = wanted
+        self._subscription_due = True
+        self.rebalances.ended = None
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Exactly these, without a group's help; those that stay keep their positions."""
+        self._open("assign")
+        if self._wanted is not None:
+            raise ConfigError("wrong-usage", "a consumer either subscribes or assigns", "call unsubscribe first")
+        self.positions.replace(TopicPartition(*each) for each in partitions)
+
+    def unsubscribe(self, *, for_good: bool | None = None, timeout_s: float = 5.0) -> None:
+        """Commits if it does that by itself, gives everything back, leaves the group."""
+        self._open("unsubscribe")
+        with self._alone():
+            self._leave(for_good=for_good, timeout_s=timeout_s)
+
+    def _leave(self, *, for_good: bool | None, timeout_s: float) -> None:
+        self.rebalances.ended = None
+        runner, self._runner, self._wanted = self._runner, None, None
+        if runner is None:
+            if self._auto_commit:
+                self._commit_consumed()
+            self.positions.replace(())
+            return
+        try:
+            self._runner = runner  # who commits is still a member
+            self._end_rebalance(runner, timeout_s)
+            self.rebalances.give_back_all()
+        finally:
+            runner.leave(for_good=for_good, timeout_s=timeout_s)
+            self._runner = None
+            runner.stop()
+            self.positions.replace(())
+
+    def _end_rebalance(self, runner: GroupRunner, timeout_s: float) -> None:
+        """A cooperative member keeps its partitions while it joins, and a commit of the generation before is refused
+        then: so a join that is under way comes to its end before everything is committed and given back."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.positions) and runner.state in REJOINING and time.monotonic() < deadline:
+            time.sleep(REBALANCE_LOOK_S)
+            self.rebalances.carry_out(runner)
+
+    # Polling.
+
+    def poll(self, timeout_s: float, take: Callable[[int], Rows], is_empty: Callable[[Rows], bool]) -> Rows:
+        """One turn: the group's matters, positions, fetches, and rows as soon as there are some."""
+        self._open("poll")
+        with self._alone():
+            if self._wanted is None and not len(self.positions):
+                raise ConfigError("wrong-usage", "the consumer reads nothing yet", "subscribe or assign first")
+            self.polls += 1
+            self.metrics.poll_begins()
+            deadline = time.monotonic() + timeout_s
+            max_rows = self._configuration["max.poll.records"]
+            wait_s = 0.0
+            self._tell_subscription()
+            try:
+                while True:
+                    if self._runner is not None:
+                        self._runner.polled()
+                        self._group_matters()
+                    self._auto_commit_if_due()
+                    self._starts.find()
+                    self._fetching.send()
+                    self._fetching.wait(wait_s, self._wake)
+                    if self._fetching.out_of_range:
+                        gone, self._fetching.out_of_range = self._fetching.out_of_range, []
+                        self._starts.out_of_range(gone)
+                        continue
+                    self._fetching.send()
+                    rows = take(max_rows)
+                    left_s = deadline - time.monotonic()
+                    if not is_empty(rows) or left_s <= 0 or self._woken:
+                        return rows
+                    wait_s = min(left_s, LONGEST_WAIT_S)
+            finally:
+                self.metrics.poll_ended()
+                self._woken = False
+                if self._runner is not None:
+                    self._runner.polled()
+
+    def wakeup(self) -> None:
+        """From any thread: the `poll` that waits, or the next one, returns at once."""
+        self._woken = True
+        self._wake.set()
+
+    def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> DrivenConsumer:
+        """See `Consumer.drive`. Raises ConfigError without a `group.id`."""
+        self.need_group("to be driven by another")
+        self._auto_commit = False
+        self.rebalances.drive(around)
+        return DrivenConsumer(configuration=self._configuration, new_client=self._client)
+
+    def need_positions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Finds the positions of these."""
+        self.need_assigned(partitions)
+        self._starts.find()
+
+    def need_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises ConfigError for one that is not assigned."""
+        for each in partitions:
+            if each not in self.positions:
+                raise ConfigError(
+                    "wrong-usage",
+                    f"{each.topic}-{each.partition} is not assigned to this consumer",
+                    "assignment() lists what is; a rebalance may have taken it",
+                )
+
+    def close(self, *, for_good: bool | None, timeout_s: float) -> None:
+        """Leaves as `unsubscribe` does, ends threads and connections; once is enough."""
+        if self._closed:
+            return
+        with self._alone():
+            self._close(for_good=for_good, timeout_s=timeout_s)
+
+    def _close(self, *, for_good: bool | None, timeout_s: float) -> None:
+        try:
+            self._leave(for_good=for_good, timeout_s=timeout_s)
+        finally:
+            self._closed = True
+            with suppress(HeadraceError):
+                self.commits.close()
+            self._fetching.close()
+            self.control.close()
+            self._wake.close()
+
+    # The parts.
+
+    def _client(self) -> NetworkClient:
+        settings = self._configuration
+        return NetworkClient(
+            settings.bootstrap_servers,
+            client_id=settings["client.id"],
+            request_timeout_ms=settings["request.timeout.ms"],
+            api_timeout_ms=settings["default.api.timeout.ms"],
+            security=self._security,
+        )
+
+    def _tell_subscription(self) -> None:
+        """A consumer that nobody polls takes part in nothing: who could revoke what it holds?"""
+        if not self._subscription_due or self._wanted is None:
+            return
+        if self._runner is None:
+            self._runner = self._start_membership(classic=self._configuration["group.protocol"] == "classic")
+        self._runner.subscribe(self._wanted)
+        self._subscription_due = False
+
+    def _start_membership(self, *, classic: bool) -> GroupRunner:
+        offered = None if classic else self.control.supported_range(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        if not classic and offered is None:
+            log.info("the brokers do not speak KIP-848: %s is joined as a classic group", self.group_id)
+        membership = self._classic() if classic or offered is None else self._consumer()
+        runner = GroupRunner(
+            self._client(),
+            membership,
+            group_id=self.group_id,
+            max_poll_interval_ms=self._configuration["max.poll.interval.ms"],
+            wake=self._wake,
+            metrics=self.metrics,
+        )
+        runner.start()
+        return runner
+
+    def _classic(self) -> ClassicMembership:
+        settings = self._configuration
+        return ClassicMembership(
+            self.group_id,
+            assignors_named(self._strategy),
+            chance=random.random,
+            session_timeout_ms=settings["session.timeout.ms"],
+            heartbeat_interval_ms=settings["heartbeat.interval.ms"],
+            rebalance_timeout_ms=settings["max.poll.interval.ms"],
+            metadata_max_age_ms=settings["metadata.max.age.ms"],
+            instance_id=settings["group.instance.id"] or None,
+            rack_id=settings["client.rack"] or None,
+        )
+
+    def _consumer(self) -> ConsumerMembership:
+        settings = self._configuration
+        return ConsumerMembership(
+            self.group_id,
+            base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="),
+            chance=random.random,
+            rebalance_timeout_ms=settings["max.poll.interval.ms"],
+            heartbeat_max_interval_ms=settings["headrace.heartbeat.max.interval.ms"],
+            metadata_max_age_ms=settings["metadata.max.age.ms"],
+            instance_id=settings["group.instance.id"] or None,
+            rack_id=settings["client.rack"] or None,
+            server_assignor=settings["group.remote.assignor"] or None,
+        )
+
+    def _group_matters(self) -> None:
+        assert self._runner is not None
+        try:
+            self.rebalances.carry_out(self._runner)
+        except BrokerError as error:
+            if not self._may_fall_back(error):
+                raise
+            log.info("the coordinator does not serve KIP-848: %s is joined as a classic group", self.group_id)
+            self._runner.stop()
+            self.rebalances.ended = None
+            self._runner = self._start_membership(classic=True)
+            assert self._wanted is not None
+            self._runner.subscribe(self._wanted)
+
+    def _may_fall_back(self, error: BrokerError) -> bool:
+        return (
+            error.code == "unsupported-api"
+            and error.facts.get("api") == ConsumerMembership.api
+            and self._wanted is not None
+            and self._wanted.broker_regex is None
+        )
+
+    def _auto_commit_if_due(self) -> None:
+        if not self._auto_commit or time.monotonic() < self._commit_due:
+            return
+        self._commit_due = time.monotonic() + self._configuration["auto.commit.interval.ms"] / 1000
+        consumed = self.positions.consumed()
+        moved = {each: at for each, at in consumed.items() if self._last_commit.get(each) != at}
+        if moved and (self._wanted is None or self.identity.is_member):
+            self._last_commit = consumed
+            self.commits.commit_later(moved, self._auto_commit_done)
+
+    def _auto_commit_done(self, _: Offsets, error: HeadraceError | None) -> None:
+        if error is not None:
+            self._last_commit = {}  # tried again with the next one
+            log.warning("an automatic commit of %s failed: %s", self.group_id, error)
+
+    def _commit_consumed(self) -> None:
+        consumed = self.positions.consumed()
+        if consumed:
+            try:
+                self.commits.commit(consumed)
+            except HeadraceError as error:
+                log.warning("the last commit of %s failed: %s", self.group_id, error)
+
+    def _need_group(self, what: str) -> None:
+        if not self.group_id:
+            raise ConfigError("wrong-usage", f"{what} needs a group", "give group_id (group.id)", key="group.id")
+
+    def need_group(self, what: str) -> None:
+        """Raises ConfigError where there is no `group.id`."""
+        self._open(what)
+        self._need_group(what)
+
+    def _open(self, what: str) -> None:
+        if self._closed:
+            raise ConfigError("wrong-usage", f"{what} of a consumer that was closed", "make a new one")
+
+    def _alone(self) -> Any:
+        return _OneThread(self._in_use)
+
+
+class _OneThread:
+    """A consumer belongs to one thread at a time: a second one is told so instead of breaking things."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ConfigError(
+                "wrong-usage",
+                "two threads use one consumer at the same time",
+                "give each thread a consumer of its own; only wakeup may come from another thread",
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _wanted(topics: Topics) -> SubscribedTopics:
+    match topics:
+        case str():
+            names: tuple[str, ...] = (topics,)
+        case re.Pattern():
+            return SubscribedTopics(matching=topics)
+        case SubscriptionPattern():
+            return SubscribedTopics(broker_regex=topics.pattern)
+        case _:
+            names = tuple(sorted(dict.fromkeys(topics)))
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigError("wrong-usage", "subscribe names no topic", "name at least one, or call unsubscribe")
+    return SubscribedTopics(names=names)

@@ -1,0 +1,171 @@
+"""The settings of a consumer: Kafka's names, types and bounds, and where each value comes from.
+
+Defaults are Kafka's but for three: `isolation.level` is read_committed, `group.protocol` is consumer (and falls back
+to classic where the brokers have no KIP-848), and a Fetch may be larger, since Arrow batches like it so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
+from headrace.client.configuration import ClientConfiguration, Source
+from headrace.client.properties_file import read_properties
+from headrace.client.security import ClientSecurity, TokenProvider
+from headrace.errors import ConfigError
+from headrace.near_names import nearest
+
+__all__ = ["CONSUMER_SETTINGS", "ConsumerConfiguration"]
+
+log = logging.getLogger("headrace.client")
+
+
+def _row(name: str, kind: Any, default: object, meaning: str, lowest: int | None = None, **more: Any) -> ClientSetting:
+    return ClientSetting(name=name, kind=kind, default=default, meaning=meaning, lowest=lowest, **more)
+
+
+_SHARED: Final = (
+    "bootstrap.servers",
+    "client.id",
+    "client.rack",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+    "isolation.level",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "headrace.heartbeat.max.interval.ms",
+)
+_OWN: Final = (
+    _row("group.id", "string", "", "the group; needed to subscribe and to commit"),
+    _row("group.protocol", "string", "consumer", "how the group assigns", choices=("consumer", "classic")),
+    _row("group.instance.id", "string", "", "a static member: a restart within the session moves nothing"),
+    _row("group.remote.assignor", "string", "", "consumer: uniform or range; empty: the group's choice"),
+    _row("partition.assignment.strategy", "list", ("range", "cooperative-sticky"), "classic: assignors by preference"),
+    _row("session.timeout.ms", "int", 45_000, "classic: a member that is silent for so long is dead", 1),
+    _row("heartbeat.interval.ms", "int", 3_000, "classic: how often it says that it lives", 1),
+    _row("max.poll.interval.ms", "int", 300_000, "no poll for so long: the member leaves, and says so", 1),
+    _row("max.poll.records", "int", 10_000, "of one poll at most", 1),
+    _row("enable.auto.commit", "boolean", True, "commits on polls what earlier polls returned"),
+    _row("auto.commit.interval.ms", "int", 5_000, "how often it does", 0),
+    _row(
+        "auto.offset.reset", "string", "latest", "without a committed offset: earliest, latest, none, by_duration:PT1H"
+    ),
+    _row("fetch.min.bytes", "int", 1, "a broker waits for so much", 0),
+    _row("fetch.max.wait.ms", "int", 500, "but no longer than this", 0),
+    _row("metadata.max.age.ms", "int", 300_000, "how often topics and partitions are looked at", 1),
+)
+
+CONSUMER_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
+    {row.name: row for row in (*(CLIENT_SETTINGS[name] for name in _SHARED), *_OWN)}
+    | {name: CLIENT_SETTINGS[name] for name in CLIENT_SETTINGS if name in SECURITY_SETTINGS}
+)
+
+_PASSED_OVER: Final = frozenset(
+    {
+        "key.deserializer",
+        "value.deserializer",
+        "interceptor.classes",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "enable.metrics.push",
+        "auto.include.jmx.reporter",
+        "allow.auto.create.topics",
+        "exclude.internal.topics",
+        "check.crcs",
+        "client.dns.lookup",
+        "connections.max.idle.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.keepalive.enable",
+        "log.connection.close",
+        "queued.min.messages",
+        "queued.max.messages.kbytes",
+        "enable.partition.eof",
+        "enable.auto.offset.store",
+    }
+)
+_ENVIRONMENT_PREFIX: Final = "HEADRACE_"
+_FILE_VARIABLE: Final = "HEADRACE_CONFIG"
+
+
+class ConsumerConfiguration(ClientConfiguration):
+    """Effective values by Kafka's key. Immutable. Sources as `ClientConfiguration` has them."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | str | os.PathLike[str] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **keywords: object,
+    ) -> None:
+        """`keywords` that are None count as not given. Raises ConfigError `unknown-setting`, `bad-value`."""
+        environment = os.environ if environment is None else environment
+        path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
+        layers: list[tuple[Source, str, Mapping[str, object]]] = []
+        if path:
+            layers.append(("file", f"the file {path}", read_properties(Path(path))))
+        layers.append(("environment", "the environment", _from_environment(environment)))
+        if isinstance(config, Mapping):
+            layers.append(("config", "config", {key: value for key, value in config.items() if value is not None}))
+        named = {name.replace("_", "."): value for name, value in keywords.items() if value is not None}
+        layers.append(("argument", "the arguments", named))
+        self._values: dict[str, Any] = {name: row.default for name, row in CONSUMER_SETTINGS.items()}
+        self._sources: dict[str, Source] = dict.fromkeys(CONSUMER_SETTINGS, "default")
+        for source, where, values in layers:
+            for key, value in values.items():
+                if _known(key, where, in_file=source == "file"):
+                    self._values[key] = parsed(CONSUMER_SETTINGS[key], value)
+                    self._sources[key] = source
+
+    def security_with(self, token_provider: TokenProvider | None) -> ClientSecurity:
+        """How brokers are reached, with a provider of tokens for OAUTHBEARER. Raises ConfigError `bad-value`."""
+        given = {name: self[name] for name in self if name in SECURITY_SETTINGS}
+        return ClientSecurity.from_settings(given, token_provider=token_provider)
+
+    def explain(self) -> tuple[tuple[str, str, Source], ...]:
+        """(key, value, source) of every setting, secrets hidden."""
+        return tuple(
+            (name, "••••" if CONSUMER_SETTINGS[name].secret else _shown(self._values[name]), self._sources[name])
+            for name in CONSUMER_SETTINGS
+        )
+
+
+def _known(key: str, where: str, *, in_file: bool) -> bool:
+    if key in CONSUMER_SETTINGS:
+        return True
+    if key in _PASSED_OVER or (in_file and key in CLIENT_SETTINGS):
+        log.info("%s means nothing to a consumer and is passed over", key)
+        return False
+    near = nearest(key, CONSUMER_SETTINGS)
+    hint = f"did you mean {near}?" if near else "docs/configuration.md lists all of them"
+    raise ConfigError("unknown-setting", f"{where} has {key}, which is no setting of a consumer", hint, key=key)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name in CONSUMER_SETTINGS:
+        variable = name.upper().replace(".", "_")
+        if not variable.startswith(_ENVIRONMENT_PREFIX):
+            variable = _ENVIRONMENT_PREFIX + variable
+        if variable in environment:
+            found[name] = environment[variable]
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,151 @@
+"""The application's side of a rebalance: commit, tell the listener, move positions, acknowledge."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.client.consumer.commits import OffsetCommits
+from headrace.client.consumer.consumer_metrics import ConsumerMetrics
+from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
+from headrace.client.consumer.group_runner import GroupRunner
+from headrace.client.consumer.positions import Positions
+from headrace.client.membership.group_events import GroupFatal, PartitionsLost, Rebalance
+from headrace.errors import HeadraceError, MaxPollExceeded, UserCodeError
+
+__all__ = ["Rebalances"]
+
+log = logging.getLogger("headrace.client")
+
+
+class Rebalances:
+    """Carries out what the membership asks for, on the thread that polls.
+
+    `count`: how many were completed. `ended`: what ended the membership; every poll says it until a new subscription.
+    """
+
+    def __init__(
+        self,
+        positions: Positions,
+        commits: OffsetCommits,
+        *,
+        group_id: str,
+        listener: RebalanceListener,
+        listener_timeout_ms: int,
+        auto_commit: bool,
+        max_poll_interval_ms: int,
+        metrics: ConsumerMetrics | None = None,
+    ) -> None:
+        self._metrics = metrics or ConsumerMetrics()
+        self._positions = positions
+        self._commits = commits
+        self._group_id = group_id
+        self._listener = listener
+        self._listener_timeout_ms = listener_timeout_ms
+        self._auto_commit = auto_commit
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self.count = 0
+        self.ended: HeadraceError | None = None
+
+    def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> None:
+        """Another commits from now on, and is told."""
+        self._auto_commit = False
+        self._listener = around(self._listener)
+
+    def carry_out(self, runner: GroupRunner) -> None:
+        """Everything that waits. Raises what ended the membership, MaxPollExceeded, and what the listener raised."""
+        if self.ended is not None:
+            raise self.ended
+        failure: BaseException | None = None
+        while (event := runner.next_event()) is not None:
+            match event:
+                case Rebalance():
+                    failure = self._rebalance(event) or failure
+                    runner.acknowledge(event)
+                case PartitionsLost():
+                    failure = self._lost() or failure
+                    runner.acknowledge(event)
+                    if event.reason == "max-poll-exceeded":
+                        raise self._overrun(event)
+                    log.warning(
+                        "the consumer of %s lost its partitions (%s); it joins again", self._group_id, event.why
+                    )
+                case GroupFatal():
+                    self.ended = event.error
+                    self._lost()
+                    raise event.error
+                case _:
+                    pass
+        if failure is not None:
+            raise failure
+
+    def give_back_all(self) -> None:
+        """Before leaving. Raises what the listener raised."""
+        everything = self._positions.assigned
+        if everything:
+            failure = self._revoke(everything)
+            if failure is not None:
+                raise failure
+
+    def _rebalance(self, event: Rebalance) -> BaseException | None:
+        failure = None
+        revoked = tuple(TopicPartition(*each) for each in event.revoked if TopicPartition(*each) in self._positions)
+        if event.all_revoked:
+            revoked = self._positions.assigned
+        if revoked or event.all_revoked:
+            failure = self._revoke(revoked)
+        if event.assigned is not None:
+            self.count += 1
+            assigned = tuple(TopicPartition(*each) for each in event.assigned)
+            self._positions.add(assigned)
+            failure = self._told("on_assigned", self._listener.on_assigned, assigned) or failure
+        return failure
+
+    def _revoke(self, revoked: tuple[TopicPartition, ...]) -> BaseException | None:
+        failure: BaseException | None = None
+        if self._auto_commit:
+            done = {each: at for each, at in self._positions.consumed().items() if each in set(revoked)}
+            try:
+                self._commits.commit(done)
+            except HeadraceError as error:
+                log.warning("the commit before a rebalance of %s failed: %s", self._group_id, error)
+        failure = self._told("on_revoked", self._listener.on_revoked, revoked)
+        self._commits.drain()
+        self._positions.remove(revoked)
+        return failure
+
+    def _lost(self) -> BaseException | None:
+        lost = self._positions.assigned
+        failure = self._told("on_lost", self._listener.on_lost, lost) if lost else None
+        self._positions.remove(lost)
+        return failure
+
+    def _told(
+        self, name: str, callback: Callable[[Sequence[TopicPartition]], None], partitions: tuple[TopicPartition, ...]
+    ) -> BaseException | None:
+        began = time.monotonic()
+        try:
+            callback(partitions)
+        except Exception as error:  # noqa: BLE001 - the rebalance goes on; the poll raises it afterwards
+            return error
+        took_ms = round((time.monotonic() - began) * 1000)
+        self._metrics.listener_told(name, took_ms)
+        if took_ms <= self._listener_timeout_ms:
+            return None
+        return UserCodeError(
+            "user-code",
+            f"{name} of the rebalance listener of {self._group_id} took {took_ms} ms; allowed are "
+            f"{self._listener_timeout_ms}",
+            "do less in the listener, or raise its time limit (and max.poll.interval.ms)",
+        )
+
+    def _overrun(self, event: PartitionsLost) -> MaxPollExceeded:
+        return MaxPollExceeded(
+            "max-poll-exceeded",
+            f"the consumer of {self._group_id} did not poll for {event.after_ms} ms and has left its group; "
+            f"max.poll.interval.ms is {self._max_poll_interval_ms}",
+            "the next poll joins again; take fewer records per poll (max.poll.records), or raise max.poll.interval.ms",
+            group_id=self._group_id,
+            took_ms=event.after_ms,
+        )

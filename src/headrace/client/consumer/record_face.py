@@ -1,0 +1,93 @@
+"""Plain records of what was fetched, without Arrow: for small traffic and for who wants one record after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
+from headrace.client.consumer.positions import PartitionState, Piece, Positions
+from headrace.errors import BrokerError
+from headrace.protocol.batch_headers import check_crc, iter_batch_headers, surviving_batches
+from headrace.protocol.record_rows import rows_of_batch
+from headrace.protocol.wire_errors import CorruptBatch
+
+__all__ = ["corrupt_batch", "take_records"]
+
+
+def take_records(positions: Positions, max_records: int) -> list[ConsumerRecord]:
+    """At most so many of what waits; the positions move on behind them. Raises BrokerError `corrupt-batch`."""
+    taken: list[ConsumerRecord] = []
+    served = []
+    for each, state in positions.items():
+        if not state.pieces or state.paused:
+            continue
+        served.append(each)
+        _take_from(each, state, taken, max_records)
+        if len(taken) >= max_records:
+            break
+    positions.rotate(served)
+    return taken
+
+
+class _Rows:
+    """Mutable: a piece's records, a batch at a time, and which one is next."""
+
+    __slots__ = ("batches", "next", "records")
+
+    def __init__(self, batches: Iterator[list[ConsumerRecord]]) -> None:
+        self.batches = batches
+        self.records: list[ConsumerRecord] = []
+        self.next = 0
+
+
+def _take_from(each: TopicPartition, state: PartitionState, taken: list[ConsumerRecord], max_records: int) -> None:
+    while state.pieces and len(taken) < max_records:
+        piece = state.pieces[0]
+        if not isinstance(piece.face, _Rows):
+            piece.face = _Rows(_batches(each, piece))
+        rows = piece.face
+        if rows.next == len(rows.records):
+            try:
+                rows.records, rows.next = next(rows.batches, []), 0
+            except CorruptBatch as error:
+                raise corrupt_batch(each, error) from error
+        part = rows.records[rows.next : rows.next + max_records - len(taken)]
+        if part:
+            taken += part
+            rows.next += len(part)
+            piece.position = state.position = part[-1].offset + 1
+        else:
+            piece.position = piece.fetched.next_offset
+        state.drop_done()
+
+
+def _batches(each: TopicPartition, piece: Piece) -> Iterator[list[ConsumerRecord]]:
+    """Those with records that are wanted: none is empty."""
+    fetched, start = piece.fetched, piece.position
+    headers = iter_batch_headers(fetched.data)
+    made, (topic, partition) = tuple.__new__, each  # half the time that ConsumerRecord(…) takes
+    for header in surviving_batches(fetched.data, headers, fetched.aborted_transactions):
+        if header.last_offset < start:
+            continue
+        check_crc(fetched.data, header)
+        kind = int(header.has_append_time)
+        records = [
+            made(ConsumerRecord, (topic, partition, offset, key, value, own, timestamp_ms, kind))
+            for offset, timestamp_ms, key, value, own in rows_of_batch(fetched.data, header)
+            if offset >= start
+        ]
+        if records:
+            yield records
+
+
+def corrupt_batch(each: TopicPartition, error: CorruptBatch) -> BrokerError:
+    """What the application hears; the position stays before the batch."""
+    return BrokerError(
+        "corrupt-batch",
+        f"{each.topic}-{each.partition} holds a corrupt record batch at offset {error.base_offset}: {error.why}",
+        "restore the partition from a replica or a backup, or seek behind the batch",
+        topic=each.topic,
+        partition=each.partition,
+        offset=error.base_offset,
+        api="Fetch",
+    )

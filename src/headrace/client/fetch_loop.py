@@ -1,0 +1,253 @@
+"""Reads ranges of partitions: one Fetch per leader always under way, the next one sent before the last is decoded.
+
+Gives out bytes; `fetcher` makes Arrow of them, `plain_records` plain Python records. Positions, not records, decide
+the end: behind the last record may lie markers, aborted batches or what compaction left. The next position is read
+from the batch headers alone, so the wire is busy while the caller decodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.client.admin import Admin
+from headrace.client.broker_errors import STALE_METADATA, refusal
+from headrace.client.cluster_metadata import ClusterMetadata
+from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.fetch_requests import fetch_request
+from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError, CannotConnect
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.record_batches import iter_batch_headers
+
+__all__ = ["FetchLoop", "FetchedBytes", "IsolationLevel"]
+
+TopicPartition = tuple[str, int]
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+
+DEFAULT_MAX_BYTES = 16 << 20
+DEFAULT_MAX_PARTITION_BYTES = 8 << 20
+MAX_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBytes:
+    """Whole batches of one partition: records with start_offset ≤ offset < next_offset are new and wanted."""
+
+    topic: str
+    partition: int
+    data: bytes
+    start_offset: int
+    next_offset: int
+    aborted_transactions: tuple[Any, ...]
+
+
+class _Cursor:
+    """Mutable: how far one partition has been read."""
+
+    __slots__ = ("end", "partition", "position", "topic")
+
+    def __init__(self, topic: str, partition: int, position: int, end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.end = end
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    node: int
+    reply: PendingReply
+    cursors: list[_Cursor]
+    cluster: ClusterMetadata
+
+
+class FetchLoop:
+    """One pass over ranges. Iterating ends when every partition reached its end."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        *,
+        isolation_level: IsolationLevel = "read_committed",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_partition_bytes: int = DEFAULT_MAX_PARTITION_BYTES,
+        timeout_ms: float | None = None,
+    ) -> None:
+        self._client = client
+        self._isolation_level = 1 if isolation_level == "read_committed" else 0
+        self._max_bytes = max_bytes
+        self._max_partition_bytes = max_partition_bytes
+        self._timeout_ms = client.api_timeout_ms if timeout_ms is None else timeout_ms
+        self._waiting = deque(_Cursor(t, p, start, end) for (t, p), (start, end) in ranges.items() if start < end)
+        self._under_way: deque[_UnderWay] = deque()
+        self._stale = False
+        self._deadline = Deadline.after_ms(self._timeout_ms)
+        self._backoff = Backoff()
+
+    def __iter__(self) -> Iterator[FetchedBytes]:
+        while self._waiting or self._under_way:
+            self._send()
+            if not self._under_way:
+                continue
+            fetched = self._receive(self._under_way.popleft())
+            self._send()  # the wire works while the caller decodes
+            yield from fetched
+
+    def _send(self) -> None:
+        """A Fetch to each leader that has none under way and something to read."""
+        if not self._waiting:
+            return
+        busy = {exchange.node for exchange in self._under_way}
+        leaders = self._client.leaders(
+            ((cursor.topic, cursor.partition) for cursor in self._waiting), refresh=self._stale
+        )
+        self._stale = False
+        by_node: dict[int, list[_Cursor]] = {}
+        kept: deque[_Cursor] = deque()
+        for cursor in self._waiting:
+            node = leaders[cursor.topic, cursor.partition]
+            if node in busy:
+                kept.append(cursor)
+            else:
+                by_node.setdefault(node, []).append(cursor)
+        self._waiting = kept
+        for node, cursors in by_node.items():
+            cluster = self._client.metadata({cursor.topic for cursor in cursors})
+            try:
+                reply = self._client.start(self._request(cursors, cluster), node=node)
+            except ConnectionLost as error:
+                self._again(cursors, error)
+            else:
+                self._under_way.append(_UnderWay(node, reply, cursors, cluster))
+
+    def _receive(self, exchange: _UnderWay) -> list[FetchedBytes]:
+        try:
+            response = exchange.reply.result()
+        except ConnectionLost as error:
+            self._again(exchange.cursors, error)
+            return []
+        if response.error_code != ErrorCode.none:
+            self._refused(response.error_code, exchange.cursors)
+            return []
+        cursors = {(cursor.topic, cursor.partition): cursor for cursor in exchange.cursors}
+        fetched: list[FetchedBytes] = []
+        entries = [
+            (cursors[topic.topic or exchange.cluster.topic_name(topic.topic_id) or "", int(e.partition_index)], e)
+            for topic in response.responses
+            for e in topic.partitions
+        ]
+        nothing_at_all = not any(entry.records for _, entry in entries)
+        for cursor, entry in entries:
+            if entry.error_code != ErrorCode.none:
+                self._partition_refused(cursor, entry)
+            else:
+                fetched.extend(self._advance(cursor, entry, nothing_at_all=nothing_at_all))
+        # Whoever got something goes behind those who got nothing: the broker fills its answer from the front.
+        served = {(f.topic, f.partition) for f in fetched}
+        left = [cursor for cursor in exchange.cursors if cursor.position < cursor.end]
+        self._waiting.extend(sorted(left, key=lambda cursor: (cursor.topic, cursor.partition) in served))
+        if fetched:
+            self._deadline = Deadline.after_ms(self._timeout_ms)
+            self._backoff = Backoff()
+        elif left and self._deadline.passed:
+            raise self._stuck(left[0])
+        return fetched
+
+    def _advance(self, cursor: _Cursor, entry: Any, *, nothing_at_all: bool) -> Iterator[FetchedBytes]:
+        start = cursor.position
+        data = entry.records or b""
+        for header in iter_batch_headers(data):
+            cursor.position = max(cursor.position, header.next_offset)
+        limit = int(entry.last_stable_offset if self._isolation_level else entry.high_watermark)
+        if nothing_at_all and limit >= cursor.end:
+            # The broker had room for data and gave none: compaction left nothing in between.
+            cursor.position = cursor.end
+        cursor.position = min(cursor.position, cursor.end)
+        if cursor.position > start:
+            yield FetchedBytes(
+                topic=cursor.topic,
+                partition=cursor.partition,
+                data=data,
+                start_offset=start,
+                next_offset=cursor.position,
+                aborted_transactions=tuple(entry.aborted_transactions or ()),
+            )
+
+    def _partition_refused(self, cursor: _Cursor, entry: Any) -> None:
+        code = entry.error_code
+        if code == ErrorCode.offset_out_of_range:
+            begin, end = self._bounds(cursor)
+            raise refusal(
+                code,
+                f"to read {cursor.topic}-{cursor.partition} from offset {cursor.position}",
+                api="Fetch",
+                message=f"the log begins at {begin} and ends at {end}",
+                topic=cursor.topic,
+                partition=cursor.partition,
+                offset=cursor.position,
+                log_start_offset=begin,
+            )
+        self._refused(code, [cursor], put_back=False)
+
+    def _bounds(self, cursor: _Cursor) -> tuple[int, int]:
+        """Where the log begins and ends: a refused Fetch does not say it."""
+        key = cursor.topic, cursor.partition
+        with Admin(self._client) as admin:
+            return admin.list_offsets({key: "earliest"})[key].offset, admin.list_offsets({key: "latest"})[key].offset
+
+    def _refused(self, code: ErrorCode, cursors: list[_Cursor], *, put_back: bool = True) -> None:
+        cursor = cursors[0]
+        if (code not in STALE_METADATA and not is_retriable(code)) or self._deadline.passed:
+            raise refusal(
+                code,
+                f"to read {cursor.topic}-{cursor.partition} from offset {cursor.position}",
+                api="Fetch",
+                topic=cursor.topic,
+                partition=cursor.partition,
+                offset=cursor.position,
+            )
+        if put_back:
+            self._waiting.extend(cursors)
+        self._stale = True
+        self._backoff.pause(self._deadline)
+
+    def _again(self, cursors: list[_Cursor], error: ConnectionLost) -> None:
+        if isinstance(error, NotKafka) or self._deadline.passed:
+            raise CannotConnect(
+                "broker-unreachable",
+                f"the broker at {error.address} does not answer Fetch requests ({error.why})",
+                "check that the broker runs",
+                why=error.why,
+            ) from error
+        self._waiting.extend(cursors)
+        self._stale = True
+        self._backoff.pause(self._deadline)
+
+    def _stuck(self, cursor: _Cursor) -> BrokerError:
+        return BrokerError(
+            "range-unreachable",
+            f"{cursor.topic}-{cursor.partition} was to be read up to {cursor.end} and gives nothing from "
+            f"{cursor.position} on",
+            "a transaction may be open for long, or the end lies beyond the log",
+            topic=cursor.topic,
+            partition=cursor.partition,
+            offset=cursor.position,
+            retriable=True,
+            api="Fetch",
+        )
+
+    def _request(self, cursors: list[_Cursor], cluster: ClusterMetadata) -> object:
+        return fetch_request(
+            ((cursor.topic, cursor.partition, cursor.position) for cursor in cursors),
+            cluster,
+            isolation_level=self._isolation_level,
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            max_partition_bytes=self._max_partition_bytes,
+        )

@@ -1,0 +1,277 @@
+"""Committed offsets of a group: commit as a member or as an administrator, fetch.
+
+OffsetCommit from v9 and OffsetFetch from v9 carry the member epoch (KIP-848, KIP-1071): commit with the epoch that was
+captured with the assignment, never a newer one. One request commits everything or names each partition's error; for a
+streams group one foreign partition refuses the whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from headrace.client.admin_results import CommittedOffset
+from headrace.client.broker_errors import STALE_METADATA, raise_for, refusal
+from headrace.client.cluster_metadata import ClusterMetadata
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+
+__all__ = ["commit_offsets", "fetch_committed", "fetch_offsets", "fetch_offsets_and_metadata"]
+
+TopicPartition = tuple[str, int]
+NO_OFFSET = -1
+
+
+def commit_offsets(
+    client: NetworkClient,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset],
+    *,
+    member_id: str = "",
+    member_epoch: int = -1,
+    instance_id: str | None = None,
+    timeout_ms: float | None = None,
+) -> None:
+    """Commits positions (the next record to read), plain or with leader epoch and metadata. Without a member: allowed
+    while the group has none.
+
+    Raises Fenced for a member epoch that does not hold any more, BrokerError (`facts`: topic, partition) otherwise;
+    then nothing or, for a group that is not a streams group, only a part is committed. Retriable errors are retried
+    until the API timeout.
+    """
+    if not offsets:
+        return
+    committed = {
+        key: given if isinstance(given, CommittedOffset) else CommittedOffset(offset=given)
+        for key, given in offsets.items()
+    }
+    deadline = Deadline.after_ms(client.api_timeout_ms if timeout_ms is None else timeout_ms)
+    backoff = Backoff()
+    refresh = False
+    while True:
+        cluster = client.known_topics(_topics(offsets), refresh=refresh)
+        request = _commit_request(group_id, committed, member_id, member_epoch, instance_id, cluster)
+        response = client.call_coordinator(
+            group_id, request, lambda r: (code for _, _, code in _commit_errors(r)), timeout_ms=_left_ms(deadline)
+        )
+        failed = [entry for entry in _commit_errors(response) if entry[2] != ErrorCode.none]
+        if not failed:
+            return
+        again = all(is_retriable(code) for _, _, code in failed)
+        if not again or deadline.passed:
+            topic, partition, code = next((f for f in failed if not is_retriable(f[2])), failed[0])
+            name = topic if isinstance(topic, str) else cluster.topic_name(topic) or str(topic)
+            raise refusal(
+                code,
+                f"the offset commit of {group_id} for {name}-{partition}",
+                api="OffsetCommit",
+                group_id=group_id,
+                topic=name,
+                partition=partition,
+                member_epoch=member_epoch,
+            )
+        refresh = any(code in STALE_METADATA for _, _, code in failed)
+        backoff.pause(deadline)
+
+
+def fetch_offsets(
+    client: NetworkClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+    require_stable: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, int]:
+    """The committed position of each partition, -1 where there is none; `partitions` None: all that are committed.
+
+    `require_stable` waits for open transactions (KIP-447) until the API timeout. Raises Fenced, BrokerError.
+    """
+    found = fetch_offsets_and_metadata(
+        client,
+        group_id,
+        partitions,
+        member_id=member_id,
+        member_epoch=member_epoch,
+        require_stable=require_stable,
+        timeout_ms=timeout_ms,
+    )
+    return {key: offset for key, (offset, _) in found.items()}
+
+
+def fetch_offsets_and_metadata(
+    client: NetworkClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+    require_stable: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, tuple[int, str]]:
+    """As `fetch_offsets`, with each commit's metadata string."""
+    found = fetch_committed(
+        client,
+        group_id,
+        partitions,
+        member_id=member_id,
+        member_epoch=member_epoch,
+        require_stable=require_stable,
+        timeout_ms=timeout_ms,
+    )
+    return {key: (committed.offset, committed.metadata) for key, committed in found.items()}
+
+
+def fetch_committed(
+    client: NetworkClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+    require_stable: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, CommittedOffset]:
+    """As `fetch_offsets`, with everything that was committed."""
+    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    if wanted == []:
+        return {}
+    deadline = Deadline.after_ms(client.api_timeout_ms if timeout_ms is None else timeout_ms)
+    backoff = Backoff()
+    refresh = False
+    while True:
+        # For all partitions the answer may carry ids only, so every topic's name is needed.
+        cluster = client.metadata() if wanted is None else client.known_topics(_topics(wanted), refresh=refresh)
+        request = _fetch_request(group_id, wanted, member_id, member_epoch, require_stable, cluster)
+        response = client.call_coordinator(group_id, request, _fetch_errors, timeout_ms=_left_ms(deadline))
+        codes = [code for code in _fetch_errors(response) if code != ErrorCode.none]
+        if not codes:
+            return _read_offsets(response, wanted, cluster)
+        fatal = next((code for code in codes if not _worth_waiting(code)), None)
+        if fatal is not None or deadline.passed:
+            raise_for(fatal or codes[0], f"the offset fetch of {group_id}", api="OffsetFetch", group_id=group_id)
+        refresh = any(code in STALE_METADATA for code in codes)
+        backoff.pause(deadline)
+
+
+def _worth_waiting(code: ErrorCode) -> bool:
+    return is_retriable(code) or code == ErrorCode.unstable_offset_commit
+
+
+def _left_ms(deadline: Deadline) -> float:
+    return max(deadline.remaining_s, 0.1) * 1000
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[str]:
+    return list(dict.fromkeys(topic for topic, _ in partitions))
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def _commit_request(
+    group_id: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    member_id: str,
+    member_epoch: int,
+    instance_id: str | None,
+    cluster: ClusterMetadata,
+) -> object:
+    request = m.offset_commit_request
+    return request.OffsetCommitRequest(
+        group_id=GroupId(group_id),
+        generation_id_or_member_epoch=i32(member_epoch),
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=tuple(
+            request.OffsetCommitRequestTopic(
+                name=TopicName(topic),
+                topic_id=_topic_id(cluster, topic),
+                partitions=tuple(
+                    request.OffsetCommitRequestPartition(
+                        partition_index=i32(p),
+                        committed_offset=i64(offsets[topic, p].offset),
+                        committed_leader_epoch=i32(offsets[topic, p].leader_epoch),
+                        committed_metadata=offsets[topic, p].metadata,
+                    )
+                    for p in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(offsets).items()
+        ),
+    )
+
+
+def _fetch_request(
+    group_id: str,
+    wanted: list[TopicPartition] | None,
+    member_id: str | None,
+    member_epoch: int,
+    require_stable: bool,
+    cluster: ClusterMetadata,
+) -> object:
+    request = m.offset_fetch_request
+    topics = None
+    if wanted is not None:
+        topics = tuple(
+            request.OffsetFetchRequestTopics(
+                name=TopicName(topic),
+                topic_id=_topic_id(cluster, topic),
+                partition_indexes=tuple(i32(p) for p in partitions),
+            )
+            for topic, partitions in _by_topic(wanted).items()
+        )
+    group = request.OffsetFetchRequestGroup(
+        group_id=GroupId(group_id), member_id=member_id, member_epoch=i32(member_epoch), topics=topics
+    )
+    return request.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
+
+
+def _topic_id(cluster: ClusterMetadata, topic: str) -> Any:
+    metadata = cluster.topics.get(topic)
+    return None if metadata is None else metadata.topic_id
+
+
+def _commit_errors(response: Any) -> Iterator[tuple[Any, int, ErrorCode]]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            yield topic.name or topic.topic_id, int(partition.partition_index), partition.error_code
+
+
+def _fetch_errors(response: Any) -> Iterator[ErrorCode]:
+    for group in response.groups:
+        yield group.error_code
+        for topic in group.topics:
+            for partition in topic.partitions:
+                yield partition.error_code
+
+
+def _read_offsets(
+    response: Any, wanted: list[TopicPartition] | None, cluster: ClusterMetadata
+) -> dict[TopicPartition, CommittedOffset]:
+    found = {
+        (
+            topic.name or cluster.topic_name(topic.topic_id) or str(topic.topic_id),
+            int(partition.partition_index),
+        ): CommittedOffset(
+            offset=int(partition.committed_offset),
+            leader_epoch=int(partition.committed_leader_epoch),
+            metadata=partition.metadata or "",
+        )
+        for group in response.groups
+        for topic in group.topics
+        for partition in topic.partitions
+    }
+    if wanted is None:
+        return {key: found[key] for key in sorted(found)}
+    return {key: found.get(key, CommittedOffset(offset=NO_OFFSET)) for key in wanted}

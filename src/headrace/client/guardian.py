@@ -1,0 +1,265 @@
+"""The member's own small process: `python -m headrace.client.guardian`, started by `GuardianLink`.
+
+Duties: heartbeats, through the pure membership; the watch over the driver's progress; the end of the lease after a
+pause; and when the driver dies: kill what it left behind, end its transactions, leave the group, so that the others own
+everything at once instead of after the session timeout (a static member's tasks too: a crash is no restart). The driver
+is dead when stdin ends, or (a forked child may hold the pipe open) when our parent is another process than it was.
+
+The guardian ignores SIGINT, SIGTERM and SIGHUP: they reach whole process groups, and the driver decides what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from headrace.client.guardian_messages import GuardianSettings, read_settings, write_event
+from headrace.client.member_runner import MemberRunner
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.endpoints import Endpoint
+from headrace.client.membership.events import Fatal, MemberEvent
+from headrace.client.network_client import NetworkClient
+from headrace.client.process_tree import ProcessTree
+from headrace.client.transaction_settling import note_decisions, settle
+from headrace.client.transactions import Transactions
+from headrace.errors import HeadraceError, MaxPollExceeded
+
+__all__ = ["Guardian", "main"]
+
+log = logging.getLogger("headrace.client.guardian")
+
+TICK_S: Final = 0.2
+OBSERVE_EVERY_S: Final = 2.0
+LEAVE_WAIT_S: Final = 6.0
+END_WAIT_MS: Final = 2_000
+_READ_BYTES: Final = 1 << 16
+
+
+class ProgressWatch:
+    """Whether the driver still gets on. Time in which the guardian itself was paused does not count against it."""
+
+    def __init__(self, max_poll_interval_ms: int, now_s: float) -> None:
+        self.max_poll_interval_ms = max_poll_interval_ms
+        self._last_s = now_s
+        self._looked_s = now_s
+        self.over = False
+
+    def progress(self, now_s: float) -> None:
+        self._last_s = now_s
+
+    def exceeded(self, now_s: float) -> bool:
+        """True once, when the driver made no progress for the interval."""
+        paused_s = now_s - self._looked_s - TICK_S
+        self._looked_s = now_s
+        if paused_s > 1.0:
+            self._last_s += paused_s
+        if self.over or (now_s - self._last_s) * 1000 < self.max_poll_interval_ms:
+            return False
+        self.over = True
+        return True
+
+
+class Guardian:
+    """The main thread's part: listens to the driver, watches it, and does the last things."""
+
+    def __init__(self, settings: GuardianSettings, *, driver_pid: int, commands: int, events: int) -> None:
+        self._settings = settings
+        self._driver_pid = driver_pid
+        self._commands = commands
+        self._events = events
+        self._write_lock = threading.Lock()
+        self._buffer = bytearray()
+        self._tree = ProcessTree()
+        self._watch = ProgressWatch(settings.max_poll_interval_ms, time.monotonic())
+        self._closing = False
+        self._transactional_ids: dict[str, None] = {}
+        self._decided: dict[str, bool] = {}  # what became of their last transactions
+        self._written_topics: list[str] = []
+        self._transaction_timeout_ms = 0
+        client = NetworkClient(
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            api_timeout_ms=settings.api_timeout_ms,
+            security=settings.security,
+        )
+        self._runner = MemberRunner(
+            client,
+            group_id=settings.group_id,
+            member_id=settings.member_id,
+            process_id=settings.process_id,
+            topology=settings.topology,
+            listener=self._say,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
+            rack_id=settings.rack_id,
+            instance_id=settings.instance_id,
+            endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
+            early_look=settings.early_look,
+            keeps_member_id=settings.keeps_member_id,
+        )
+
+    def run(self, already_read: bytes) -> None:
+        """Until the driver closes or dies."""
+        if self._settings.task_offsets:
+            self._runner.report_offsets(_task_offsets(self._settings.task_offsets))
+        self._runner.start()
+        observed_s = time.monotonic()
+        alive = self._take(already_read)
+        while alive and not self._closing:
+            ready, _, _ = select.select([self._commands], [], [], TICK_S)
+            if ready:
+                alive = self._read_commands()
+            if alive and os.getppid() != self._driver_pid:
+                alive = False
+            now_s = time.monotonic()
+            if self._watch.exceeded(now_s):
+                self._leave_for_lack_of_progress()
+            if now_s - observed_s >= OBSERVE_EVERY_S:
+                observed_s = now_s
+                self._tree.observe()
+        if not self._closing:
+            killed = self._tree.kill()
+            log.warning("the driver %d is gone: killed %d processes, leaving the group", self._driver_pid, len(killed))
+            self._end_transactions()
+        self._runner.leave()
+        self._runner.wait_left(LEAVE_WAIT_S)
+        self._runner.stop()
+        self._settle_transactions()
+
+    def _read_commands(self) -> bool:
+        try:
+            data = os.read(self._commands, _READ_BYTES)
+        except OSError:
+            return False
+        return bool(data) and self._take(data)
+
+    def _take(self, data: bytes) -> bool:
+        self._buffer += data
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
+        for line in lines:
+            self._obey(json.loads(line))
+        return True
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "acknowledge":
+                self._watch.progress(time.monotonic())
+                self._runner.acknowledge(
+                    command["owned"],
+                    standby=command.get("standby"),
+                    warmup=command.get("warmup"),
+                    version=command.get("version"),
+                )
+            case "progress":
+                self._watch.progress(time.monotonic())
+            case "offsets":
+                self._runner.report_offsets(
+                    _task_offsets(command["offsets"]),
+                    _task_offsets(command["end_offsets"]),
+                    at_once=command.get("at_once", False),
+                )
+            case "shutdown":
+                self._runner.request_shutdown()
+            case "watch":
+                self._tree.watch(command["pid"])
+            case "end-transactions":
+                self._transactional_ids |= dict.fromkeys(command["ids"])
+                self._written_topics = command["topics"]
+                self._transaction_timeout_ms = command["timeout_ms"]
+            case "forget-transactions":
+                for tid in command["ids"]:
+                    self._transactional_ids.pop(tid, None)
+            case "leave":
+                self._watch.over = True  # nobody owes progress any more
+                self._runner.leave(for_a_while=command.get("for_a_while", False))
+            case "close":
+                self._closing = True
+
+    def _end_transactions(self) -> None:
+        """What the driver had open is aborted before the group hears of its end: nobody waits for the timeout."""
+        if not self._transactional_ids:
+            return
+        with self._client_for_endings() as client:
+            ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
+            note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
+            ended = ends.initialise(self._transactional_ids, timeout_ms=END_WAIT_MS)
+        for tid, outcome in ended.items():
+            if isinstance(outcome, HeadraceError):
+                log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
+
+    def _settle_transactions(self) -> None:
+        """What a broker may have left open of those before; others go on meanwhile."""
+        if not self._decided:
+            return
+        with suppress(HeadraceError), self._client_for_endings() as client:
+            settle(
+                client,
+                self._decided,
+                group_id=self._settings.group_id,
+                topics=self._written_topics,
+                committed=self._decided,
+                transaction_timeout_ms=self._transaction_timeout_ms,
+                timeout_ms=END_WAIT_MS,
+            )
+
+    def _client_for_endings(self) -> NetworkClient:
+        return NetworkClient(
+            self._settings.bootstrap_servers, client_id=self._settings.client_id, security=self._settings.security
+        )
+
+    def _leave_for_lack_of_progress(self) -> None:
+        interval_ms = self._watch.max_poll_interval_ms
+        error = MaxPollExceeded(
+            "max-poll-exceeded",
+            f"no micro-batch finished for {interval_ms} ms, so the member left the group {self._settings.group_id}",
+            "make batches shorter (fewer records per trigger), or raise max.poll.interval.ms",
+            max_poll_interval_ms=interval_ms,
+            group_id=self._settings.group_id,
+        )
+        self._runner.leave()
+        self._say(Fatal(error=error), AssignmentSnapshot(member_id=self._settings.member_id))
+
+    def _say(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
+        line = write_event(event, snapshot).encode() + b"\n"
+        with self._write_lock, suppress(OSError):  # a dead driver does not read; the main thread notices it
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._events, view) :]
+
+
+def _task_offsets(listed: Iterable[Sequence[Any]]) -> dict[tuple[str, int], int]:
+    return {(subtopology, partition): offset for subtopology, partition, offset in listed}
+
+
+def main() -> None:
+    """Reads the settings from the first line of stdin and stays until the driver closes or dies."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="headrace guardian: %(message)s")
+    logging.raiseExceptions = False  # stderr may be gone with the driver
+    commands, events = sys.stdin.fileno(), sys.stdout.fileno()
+    first = bytearray()
+    while b"\n" not in first:
+        data = os.read(commands, _READ_BYTES)
+        if not data:
+            return
+        first += data
+    line, _, rest = bytes(first).partition(b"\n")
+    settings, driver_pid = read_settings(line)
+    Guardian(settings, driver_pid=driver_pid, commands=commands, events=events).run(rest)
+
+
+if __name__ == "__main__":
+    main()

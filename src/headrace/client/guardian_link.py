@@ -1,0 +1,259 @@
+"""What the driver holds of its guardian: starts the process, hears its events, tells it what the driver does.
+
+A reader thread collects events; everything else happens on the caller's thread. If the guardian dies, `events` ends
+with `GuardianDied`: the member then lives on only until its session times out, so the driver restarts the guardian
+(`restart`, same member id, which joins again with epoch 0) after giving up what it was working on, or stops.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.events import MemberEvent
+from headrace.client.membership.task_offsets import TaskId
+
+__all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
+
+PROGRESS_EVERY_S = 0.1
+CLOSE_WAIT_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardianDied:
+    """The guardian's process ended although nobody asked for it."""
+
+    returncode: int | None
+
+
+GuardianEvent = MemberEvent | GuardianDied
+
+
+class GuardianLink:
+    """Mutable: the process, its pipes, and the newest snapshot. A context manager; leaving it leaves the group."""
+
+    def __init__(self, settings: GuardianSettings) -> None:
+        self.settings = settings
+        self._watched: list[int] = []
+        self._ending_ids: dict[str, None] = {}
+        self._ending_topics: Sequence[str] = ()
+        self._ending_timeout_ms = 0
+        self._write_lock = threading.Lock()
+        self._closed = True
+        self._told_version = 0
+        self._progress_s = 0.0
+        self._launch()
+        atexit.register(self.close)
+
+    @classmethod
+    def start(cls, settings: GuardianSettings) -> Self:
+        """Starts the guardian, which joins the group at once."""
+        return cls(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The guardian's process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the guardian's process runs."""
+        return not self._closed and self._process.poll() is None
+
+    @property
+    def assignment(self) -> AssignmentSnapshot:
+        """The newest snapshot. Plan a batch with one snapshot and commit with its epoch."""
+        snapshot = self._assignment
+        self._told_version = max(self._told_version, snapshot.version)
+        return snapshot
+
+    def events(self, timeout: float | None = 0.0) -> list[GuardianEvent]:
+        """What happened since the last call; waits up to `timeout` seconds (None: for ever) for the first event."""
+        happened: list[GuardianEvent] = []
+        with suppress(queue.Empty):
+            happened.append(self._take(self._queue.get(timeout=timeout) if timeout != 0 else self._queue.get_nowait()))
+            while True:
+                happened.append(self._take(self._queue.get_nowait()))
+        return happened
+
+    def acknowledge(
+        self,
+        owned: Mapping[str, Sequence[int]],
+        *,
+        standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """The driver works on exactly these active tasks now: what was revoked is committed and closed.
+
+        Counts for the newest assignment that `events` or `assignment` gave out.
+        """
+        command: dict[str, Any] = {
+            "do": "acknowledge",
+            "owned": {name: list(partitions) for name, partitions in owned.items()},
+            "version": self._told_version,
+        }
+        if standby is not None:
+            command["standby"] = {name: list(partitions) for name, partitions in standby.items()}
+        if warmup is not None:
+            command["warmup"] = {name: list(partitions) for name, partitions in warmup.items()}
+        self._tell(command)
+
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Changelog offsets of stores, all tasks; they travel with heartbeats to brokers that take them.
+
+        `at_once`: with the next one, whatever the coordinator's interval.
+        """
+        ends = _listed(end_offsets or {})
+        self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": ends, "at_once": at_once})
+
+    def request_shutdown(self) -> None:
+        """Asks all members of the group to stop; this one hears `ShutdownRequested` too."""
+        self._tell({"do": "shutdown"})
+
+    def progress(self) -> None:
+        """The driver gets on: to be called at least once per `max.poll.interval.ms`, cheap enough for each batch."""
+        now_s = time.monotonic()
+        if now_s - self._progress_s >= PROGRESS_EVERY_S:
+            self._progress_s = now_s
+            self._tell({"do": "progress"})
+
+    def watch_process(self, pid: int) -> None:
+        """This process and all that descends from it die when the driver dies."""
+        self._watched.append(pid)
+        self._tell({"do": "watch", "pid": pid})
+
+    def end_transactions_of(
+        self, transactional_ids: Sequence[str], *, topics: Sequence[str], transaction_timeout_ms: int
+    ) -> None:
+        """What these ids have open is aborted when the driver dies: others need not wait for the timeout.
+
+        `topics`: all that they may write.
+        """
+        self._ending_ids |= dict.fromkeys(transactional_ids)
+        self._ending_topics, self._ending_timeout_ms = topics, transaction_timeout_ms
+        self._tell(
+            {
+                "do": "end-transactions",
+                "ids": list(transactional_ids),
+                "topics": list(topics),
+                "timeout_ms": transaction_timeout_ms,
+            }
+        )
+
+    def forget_transactions_of(self, transactional_ids: Sequence[str]) -> None:
+        """They are over, and not used again."""
+        for tid in transactional_ids:
+            self._ending_ids.pop(tid, None)
+        self._tell({"do": "forget-transactions", "ids": list(transactional_ids)})
+
+    def leave(self, *, for_a_while: bool = False) -> None:
+        """Leaves the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will be back."""
+        self._tell({"do": "leave", "for_a_while": for_a_while})
+
+    def close(self) -> None:
+        """Leaves the group if that was not done, and ends the guardian. Watched processes are left alone."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if os.getpid() == self._owner:
+            self._tell({"do": "close"})
+            try:
+                self._process.wait(CLOSE_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._reader.join(timeout=1)
+        self._close_pipes()
+
+    def restart(self) -> None:
+        """A new guardian for the same member. Call it when nothing of the old assignment is worked on any more."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(timeout=1)
+        self._close_pipes()
+        self._launch()
+        for pid in self._watched:
+            self._tell({"do": "watch", "pid": pid})
+        if self._ending_ids:
+            self.end_transactions_of(
+                tuple(self._ending_ids), topics=self._ending_topics, transaction_timeout_ms=self._ending_timeout_ms
+            )
+
+    def _launch(self) -> None:
+        self._owner = os.getpid()
+        self._queue: queue.SimpleQueue[tuple[GuardianEvent, AssignmentSnapshot]] = queue.SimpleQueue()
+        self._assignment = AssignmentSnapshot(member_id=self.settings.member_id)
+        self._told_version = 0
+        self._progress_s = 0.0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.client.guardian"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # a terminal's Ctrl-C and Ctrl-Z are for the driver
+        )
+        self._closed = False
+        self._tell_line(write_settings(self.settings, driver_pid=os.getpid()))
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="headrace-guardian", daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError, OSError):  # closed on this side
+            for line in process.stdout:
+                event, snapshot = read_event(line)
+                self._assignment = snapshot
+                self._queue.put((event, snapshot))
+        if not self._closed:
+            self._queue.put((GuardianDied(returncode=process.wait()), self._assignment))
+
+    def _take(self, entry: tuple[GuardianEvent, AssignmentSnapshot]) -> GuardianEvent:
+        event, snapshot = entry
+        self._told_version = max(self._told_version, snapshot.version)
+        return event
+
+    def _tell(self, command: dict[str, Any]) -> None:
+        self._tell_line(json.dumps(command))
+
+    def _tell_line(self, line: str) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        # A guardian that died does not listen: `GuardianDied` says so in its place among the events.
+        with self._write_lock, suppress(OSError, ValueError):
+            pipe.write(line.encode() + b"\n")
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+def _listed(offsets: Mapping[TaskId, int]) -> list[tuple[str, int, int]]:
+    return [(subtopology, partition, offset) for (subtopology, partition), offset in sorted(offsets.items())]

@@ -1,0 +1,173 @@
+"""What driver and guardian say to each other: one JSON object per line, both ways.
+
+Driver to guardian: the settings first, then `acknowledge`, `progress`, `offsets`, `shutdown`, `watch`, `leave`,
+`close`. Guardian to driver: each event with the snapshot that holds after it. Errors travel with class, code, sentence
+and fix.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from headrace import errors
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
+from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.topology import Topology
+from headrace.errors import HeadraceError
+
+__all__ = ["GuardianSettings", "read_event", "read_settings", "write_event", "write_settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardianSettings:
+    """What a guardian is started with. Keep `member_id` and `process_id` for the life of the driver's process."""
+
+    bootstrap_servers: str
+    group_id: str
+    topology: Topology
+    member_id: str
+    process_id: str
+    client_id: str = "headrace"
+    rebalance_timeout_ms: int = 300_000
+    max_poll_interval_ms: int = 300_000
+    session_timeout_ms: int = 45_000
+    heartbeat_max_interval_ms: int = 500
+    request_timeout_ms: int = 10_000
+    api_timeout_ms: int = 60_000
+    rack_id: str | None = None
+    instance_id: str | None = None
+    endpoint: str | None = None
+    early_look: bool = False
+    keeps_member_id: bool = False
+    task_offsets: tuple[tuple[str, int, int], ...] = ()  # (subtopology, partition, changelog offset) found on disk
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)  # client settings by Kafka's name
+
+
+def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
+    """The first line."""
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "topology"}
+    return json.dumps({"settings": plain, "topology": settings.topology.to_json(), "driver_pid": driver_pid})
+
+
+def read_settings(line: str | bytes) -> tuple[GuardianSettings, int]:
+    """The settings and the driver's pid."""
+    document = json.loads(line)
+    settings = GuardianSettings(topology=Topology.from_json(document["topology"]), **document["settings"])
+    return settings, int(document["driver_pid"])
+
+
+_EVENTS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        e.Assigned,
+        e.AssignmentChanged,
+        e.Fenced,
+        e.Lost,
+        e.NotReady,
+        e.Ready,
+        e.ShutdownRequested,
+        e.TargetSeen,
+        e.EndpointsChanged,
+        e.SettingIgnored,
+        e.InstanceIdTaken,
+        e.Left,
+        e.Fatal,
+    )
+}
+
+
+def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
+    """One line, without its end."""
+    body: dict[str, Any] = {}
+    for each in fields(event):
+        value = getattr(event, each.name)
+        if isinstance(value, HeadraceError):
+            value = _error_to_json(value)
+        elif isinstance(value, AssignmentSnapshot | TargetAssignment):
+            value = asdict(value)
+        elif each.name == "endpoints":
+            value = [[point.host, point.port, asdict(partitions)] for point, partitions in value.items()]
+        body[each.name] = value
+    return json.dumps({"event": type(event).__name__, "body": body, "assignment": asdict(snapshot)}, default=str)
+
+
+def read_event(line: str | bytes) -> tuple[e.MemberEvent, AssignmentSnapshot]:
+    """The event and the snapshot that holds after it."""
+    document = json.loads(line)
+    kind = _EVENTS[document["event"]]
+    body = {name: _from_json(name, value) for name, value in document["body"].items()}
+    event: e.MemberEvent = kind(**body)
+    return event, _snapshot(document["assignment"])
+
+
+def _from_json(name: str, value: Any) -> Any:
+    match name:
+        case "assignment":
+            return _snapshot(value)
+        case "target":
+            return TargetAssignment(
+                group_epoch=value["group_epoch"],
+                assignment_epoch=value["assignment_epoch"],
+                active=_tasks(value["active"]),
+                standby=_tasks(value["standby"]),
+                warmup=_tasks(value["warmup"]),
+            )
+        case "endpoints":
+            return MappingProxyType(
+                {
+                    Endpoint(host, port): EndpointPartitions(
+                        active=_tasks(partitions["active"]), standby=_tasks(partitions["standby"])
+                    )
+                    for host, port, partitions in value
+                }
+            )
+        case _ if name == "to_come" or name.endswith(("added", "removed", "revoked")):
+            return _tasks(value)
+        case "status":
+            return _status(value)
+        case "error":
+            return _error(value)
+        case _:
+            return value
+
+
+def _snapshot(document: Mapping[str, Any]) -> AssignmentSnapshot:
+    return AssignmentSnapshot(
+        member_id=document["member_id"],
+        member_epoch=document["member_epoch"],
+        active=_tasks(document["active"]),
+        standby=_tasks(document["standby"]),
+        warmup=_tasks(document["warmup"]),
+        status=_status(document["status"]),
+        version=document["version"],
+    )
+
+
+def _tasks(document: Mapping[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(partitions) for name, partitions in document.items()}
+
+
+def _status(document: list[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    return tuple((code, detail) for code, detail in document)
+
+
+def _error_to_json(error: HeadraceError) -> dict[str, Any]:
+    return {
+        "class": type(error).__name__,
+        "code": error.code,
+        "message": error.message,
+        "fix": error.fix,
+        "facts": error.facts,
+    }
+
+
+def _error(document: Mapping[str, Any]) -> HeadraceError:
+    kind = getattr(errors, document["class"], HeadraceError)
+    error: HeadraceError = kind(document["code"], document["message"], document["fix"], **document["facts"])
+    return error

@@ -1,0 +1,161 @@
+"""What a member must be told, as frozen values. Whoever loses tasks hears `Lost`, whatever else is said about why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.client.membership.assignment import AssignmentSnapshot, Tasks
+from headrace.client.membership.endpoints import EndpointMap
+from headrace.client.membership.target_watch import TargetAssignment
+from headrace.errors import HeadraceError
+
+__all__ = [
+    "Assigned",
+    "AssignmentChanged",
+    "EndpointsChanged",
+    "Fatal",
+    "Fenced",
+    "InstanceIdTaken",
+    "Left",
+    "Lost",
+    "LostReason",
+    "MemberEvent",
+    "NotReady",
+    "Ready",
+    "SettingIgnored",
+    "ShutdownRequested",
+    "TargetSeen",
+]
+
+LostReason = Literal["fenced", "session-expired", "left", "fatal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """The member has joined (again); these are its first tasks, maybe none. To be acknowledged."""
+
+    assignment: AssignmentSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentChanged:
+    """Tasks or the member epoch changed. `revoked` active tasks must be given back: commit, close, acknowledge.
+
+    With all differences empty only the epoch changed. A standby task that became active is in `added` and in
+    `standby_removed`: its state stays. Without an acknowledgement the coordinator waits for the application.
+    """
+
+    assignment: AssignmentSnapshot
+    added: Tasks
+    revoked: Tasks
+    standby_added: Tasks = field(default_factory=dict)
+    standby_removed: Tasks = field(default_factory=dict)
+    warmup_added: Tasks = field(default_factory=dict)
+    warmup_removed: Tasks = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """The coordinator does not accept this member's epoch any more (`FENCED_MEMBER_EPOCH`, `UNKNOWN_MEMBER_ID`)."""
+
+    kafka_name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """All tasks are gone: commit nothing any more. The member joins again unless it left or met `Fatal`."""
+
+    reason: LostReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotReady:
+    """The coordinator cannot hand out tasks yet: (status code, detail) of missing or wrongly partitioned topics."""
+
+    status: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What `NotReady` told of is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownRequested:
+    """Some member asked the whole application to stop (KIP-1071, SHUTDOWN_APPLICATION)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSeen:
+    """What the member is going to get, before it gets it: restore ahead, but process nothing of it.
+
+    `to_come` are the active tasks it does not have yet. Only with `early_look`; told when it differs from the last.
+    """
+
+    target: TargetAssignment
+    to_come: Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointsChanged:
+    """Who serves which partitions to interactive queries."""
+
+    endpoints: EndpointMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingIgnored:
+    """The coordinator does not take something that was asked for; the member goes on without it. Told once."""
+
+    setting: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceIdTaken:
+    """Another member holds this member's instance id; it tries again until that one's session must be over.
+
+    `holder` None: the group may not be described, or the holder is gone already.
+    """
+
+    instance_id: str
+    member_id: str
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The member is out of the group. `confirmed` False: the coordinator did not answer the leave in time.
+
+    `will_return`: a static member that left for a while; its tasks wait for it until its session ends.
+    """
+
+    confirmed: bool
+    will_return: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fatal:
+    """The membership is over; `error` says why and what to do."""
+
+    error: HeadraceError
+
+
+MemberEvent = (
+    Assigned
+    | AssignmentChanged
+    | Fenced
+    | Lost
+    | NotReady
+    | Ready
+    | ShutdownRequested
+    | TargetSeen
+    | EndpointsChanged
+    | SettingIgnored
+    | InstanceIdTaken
+    | Left
+    | Fatal
+)

@@ -1,0 +1,117 @@
+"""A classic member's assignors, and what goes to and from them over the group: subscriptions, the leader's division,
+assignments.
+
+Rules it obeys: members that send nonsense get nothing, the others do not suffer; a leader that errs cannot make this
+member read what it did not ask for; what an assignor of the application raises becomes a UserCodeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from headrace.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription, TopicPartition
+from headrace.assignors.consumer_protocol import (
+    MalformedUserData,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from headrace.assignors.registry import common_protocol
+from headrace.errors import UserCodeError
+from headrace.protocol import messages as m
+
+__all__ = ["GroupAssignors"]
+
+Answer = TypeVar("Answer")
+
+
+class GroupAssignors:
+    """`notice` is told, in a sentence, of what somebody else's member did wrong."""
+
+    def __init__(
+        self, group_id: str, assignors: Sequence[Assignor], *, rack_id: str | None, notice: Callable[[str], None]
+    ) -> None:
+        self._group_id = group_id
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._rack_id = rack_id
+        self._notice = notice
+        self.are_cooperative = common_protocol(assignors) is RebalanceProtocol.COOPERATIVE
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._assignors
+
+    def protocols(
+        self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], generation: int
+    ) -> list[tuple[str, bytes]]:
+        """(name, subscription) of each, as a join carries them. Raises UserCodeError."""
+
+        def subscription(assignor: Assignor) -> bytes:
+            return encode_subscription(
+                Subscription(
+                    topics=topics,
+                    user_data=assignor.subscription_user_data(topics),
+                    owned_partitions=owned,
+                    generation_id=generation,
+                    rack_id=self._rack_id,
+                )
+            )
+
+        return [(name, self._ask(name, partial(subscription, each))) for name, each in self._assignors.items()]
+
+    def members(self, joined: m.join_group_response.JoinGroupResponse) -> dict[str, Subscription]:
+        """What everybody says; who cannot be understood reads nothing."""
+        members: dict[str, Subscription] = {}
+        for member in joined.members:
+            try:
+                members[member.member_id] = decode_subscription(
+                    bytes(member.metadata), instance_id=member.group_instance_id
+                )
+            except MalformedUserData as error:
+                self._notice(f"{self._group_id}: the subscription of {member.member_id} cannot be read: {error}")
+                members[member.member_id] = Subscription(topics=(), instance_id=member.group_instance_id)
+        return members
+
+    def divided(self, name: str, counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, bytes]:
+        """Each member's share as it travels; who was left out has nothing. Raises UserCodeError."""
+
+        def divide() -> dict[str, bytes]:
+            assigned = self._assignors[name].assign(counts, members)
+            return {member_id: encode_assignment(assigned.get(member_id, Assignment())) for member_id in members}
+
+        return self._ask(name, divide)
+
+    def taken(self, name: str, data: bytes, topics: Collection[str], generation: int) -> tuple[TopicPartition, ...]:
+        """What of an assignment can be meant for this member; its assignor hears of all of it. Raises
+        UserCodeError."""
+        try:
+            assignment = decode_assignment(data)
+        except MalformedUserData as error:
+            self._notice(f"{self._group_id}: the leader's assignment cannot be read: {error}")
+            assignment = Assignment()
+        given = self._subscribed(assignment, set(topics))
+        self._ask(name, partial(self._assignors[name].on_assignment, assignment, generation))
+        return given
+
+    def _subscribed(self, assignment: Assignment, topics: set[str]) -> tuple[TopicPartition, ...]:
+        given = sorted(dict.fromkeys(assignment.partitions))
+        kept = tuple(each for each in given if each[0] in topics and each[1] >= 0)
+        if len(kept) < len(given):
+            strange = next(each for each in given if each not in kept)
+            self._notice(
+                f"{self._group_id}: the leader assigned {strange[0]}-{strange[1]}, which this member does not read; "
+                f"{len(given) - len(kept)} such partitions are passed over"
+            )
+        return kept
+
+    def _ask(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        try:
+            return ask()
+        except Exception as error:
+            raise UserCodeError(
+                "user-code",
+                f"the assignor {name} of {self._group_id} raised {type(error).__name__}: {error}",
+                "correct the assignor; the group waits for a leader that can divide its partitions",
+            ) from error

@@ -1,0 +1,211 @@
+"""What members of classic and of consumer groups have in common: lookup, retries, events, leaving, ending.
+
+`classic_membership` and `consumer_membership` stand on it. Pure: `poll(now_ms)` gives at most one request and when to
+come again, `on_response` or `on_failure` take what became of it. A new request while one is out replaces that one:
+only a leave does so, and the runner then gives the old exchange up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from headrace.client.membership.coordinator_lookup import CoordinatorLookup
+from headrace.client.membership.group_errors import group_error
+from headrace.client.membership.group_events import (
+    GroupEvent,
+    GroupFatal,
+    GroupIdentity,
+    GroupLeft,
+    LostReason,
+    Noticed,
+    PartitionsLost,
+    Rebalance,
+    TopicPartition,
+)
+from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
+from headrace.client.membership.subscription import SubscribedTopics
+from headrace.errors import HeadraceError
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["GroupMember", "GroupMemberState"]
+
+LEAVE_TIMEOUT_MS = 5_000
+RETRY_BACKOFF_MS = 100
+RETRY_BACKOFF_MAX_MS = 1_000
+
+
+class GroupMemberState(Enum):
+    """Where a member stands. Classic members know PREPARING to SYNCING, members of consumer groups RECONCILING."""
+
+    UNSUBSCRIBED = "unsubscribed"  # not in the group
+    PREPARING = "preparing"  # the application gives back what it must before the rebalance
+    JOINING = "joining"  # a join is to be sent or out
+    ASSIGNING = "assigning"  # the leader asks how many partitions there are
+    SYNCING = "syncing"  # SyncGroup is to be sent or out
+    RECONCILING = "reconciling"  # the application is told what changed, and has not acknowledged it
+    STABLE = "stable"  # nothing is owed to anybody
+    LOST = "lost"  # the application is told that everything is lost; then it joins again
+    LEAVING = "leaving"  # a leave is to be sent or out
+    FATAL = "fatal"  # refused for good
+
+
+_S = GroupMemberState
+RESTING = frozenset({_S.UNSUBSCRIBED, _S.FATAL})
+
+
+class GroupMember:
+    """Mutable: the member's soft state. `chance` yields numbers in [0, 1) for jitter."""
+
+    api = ""
+
+    def __init__(
+        self, group_id: str, *, chance: Callable[[], float], instance_id: str | None = None, member_id: str = ""
+    ) -> None:
+        self._group_id = group_id
+        self._chance = chance
+        self._lookup = CoordinatorLookup(group_id, chance=chance)
+        self._state = _S.UNSUBSCRIBED
+        self._wanted = SubscribedTopics()
+        self._owned: tuple[TopicPartition, ...] = ()
+        self._in_flight: str | None = None
+        self._sent_ms = 0
+        self._retry_ms = 0
+        self._backoff_ms = RETRY_BACKOFF_MS
+        self._leave_deadline_ms = NEVER_MS
+        self._leave_for_good: bool | None = None
+        self._events: list[GroupEvent] = []
+        self._numbers = 0
+        self._awaited: int | None = None
+        self._memberships = 0
+        self.identity = GroupIdentity(member_id=member_id, instance_id=instance_id)
+
+    @property
+    def state(self) -> GroupMemberState:
+        return self._state
+
+    @property
+    def owned(self) -> tuple[TopicPartition, ...]:
+        """What the application has, as it acknowledged."""
+        return self._owned
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._in_flight is not None
+
+    def take_events(self) -> tuple[GroupEvent, ...]:
+        """What happened since the last call."""
+        events, self._events = tuple(self._events), []
+        return events
+
+    def stop(self, error: HeadraceError) -> None:
+        """The membership is over, also when the runner finds a reason."""
+        self._enter(_S.FATAL)
+        self._in_flight = None
+        self._awaited = None
+        self._owned = ()
+        self._memberships += 1
+        self._set_generation(-1)
+        self._events.append(GroupFatal(error=error))
+
+    def leave(self, now_ms: int, *, for_good: bool | None = None) -> None:
+        """Leaves at once. The application has given everything back before. `for_good` None: a static member will
+        come back, a dynamic one will not."""
+        if self._state in RESTING or self._state is _S.LEAVING:
+            return
+        self._awaited = None
+        self._leave_for_good = for_good
+        self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
+        self._enter(_S.LEAVING)
+        self._retry_ms = now_ms
+
+    # For the two kinds.
+
+    def _enter(self, state: GroupMemberState) -> None:
+        self._state = state
+
+    def _set_generation(self, generation: int, member_id: str | None = None) -> None:
+        self.identity = GroupIdentity(
+            member_id=self.identity.member_id if member_id is None else member_id,
+            generation=generation,
+            instance_id=self.identity.instance_id,
+            membership=self._memberships,
+        )
+
+    def _tell(
+        self,
+        *,
+        revoked: tuple[TopicPartition, ...],
+        assigned: tuple[TopicPartition, ...] | None,
+        all_revoked: bool = False,
+    ) -> None:
+        self._numbers += 1
+        self._awaited = self._numbers
+        self._events.append(
+            Rebalance(number=self._numbers, revoked=revoked, assigned=assigned, all_revoked=all_revoked)
+        )
+
+    def _lose(self, reason: LostReason, why: str) -> None:
+        """Everything is gone; the application is told, if it knows of anything."""
+        self._events = [event for event in self._events if not isinstance(event, Rebalance)]
+        told = bool(self._owned) or self._awaited is not None
+        self._memberships += 1
+        self._owned = ()
+        self._awaited = None
+        if not told:
+            self._enter(_S.JOINING)
+            return
+        self._enter(_S.LOST)
+        self._numbers += 1
+        self._awaited = self._numbers
+        self._events.append(PartitionsLost(number=self._numbers, reason=reason, why=why))
+
+    def _notice(self, message: str) -> None:
+        self._events.append(Noticed(message=message))
+
+    def _send(
+        self, kind: str, request: object, now_ms: int, *, until_ms: int = NEVER_MS, any_node: bool = False
+    ) -> PollResult:
+        self._in_flight = kind
+        self._sent_ms = now_ms
+        outgoing = Outgoing(request=request, node=None if any_node else self._lookup.node)
+        return PollResult(requests=(outgoing,), next_poll_ms=min(until_ms, self._leave_deadline_ms))
+
+    def _wait(self, until_ms: int) -> PollResult:
+        return PollResult(requests=(), next_poll_ms=min(until_ms, self._leave_deadline_ms))
+
+    def _look_up(self, now_ms: int) -> PollResult:
+        if self._lookup.due_ms > now_ms:
+            return self._wait(self._lookup.due_ms)
+        return self._send("lookup", self._lookup.request(), now_ms, any_node=True)
+
+    def _on_lookup(self, response: object, now_ms: int) -> None:
+        code, message = self._lookup.on_response(response, now_ms)  # type: ignore[arg-type]
+        if code != ErrorCode.none:
+            self._refused(code, message)
+
+    def _try_later(self, now_ms: int, throttle_ms: int = 0) -> None:
+        pause_ms = max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())), throttle_ms)
+        self._retry_ms = now_ms + pause_ms
+        self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
+
+    def _went_well(self) -> None:
+        self._backoff_ms = RETRY_BACKOFF_MS
+
+    def _refused(self, code: ErrorCode, message: str = "") -> None:
+        if self._state is _S.LEAVING:
+            self._left(confirmed=False)
+            return
+        self.stop(
+            group_error(code, message, group_id=self._group_id, api=self.api, instance_id=self.identity.instance_id)
+        )
+
+    def _left(self, *, confirmed: bool) -> None:
+        self._enter(_S.UNSUBSCRIBED)
+        self._in_flight = None
+        self._leave_deadline_ms = NEVER_MS
+        self._owned = ()
+        self._memberships += 1
+        self._set_generation(-1)
+        self._events.append(GroupLeft(confirmed=confirmed))

@@ -1,0 +1,199 @@
+"""What a streams group member remembers, and the transitions that several steps share: losing all, leaving, ending.
+
+`streams_membership.StreamsMembership` stands on it and says what is asked and answered when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Literal
+
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.coordinator_lookup import CoordinatorLookup
+from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap, OwnEndpoint
+from headrace.client.membership.heartbeat_errors import fatal_error
+from headrace.client.membership.heartbeat_messages import JOIN_EPOCH, MemberIdentity
+from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
+from headrace.client.membership.heartbeat_version import HeartbeatVersion
+from headrace.client.membership.member_state import VALID_PREVIOUS, MemberState
+from headrace.client.membership.owned_tasks import OwnedReport
+from headrace.client.membership.request_manager import NEVER_MS
+from headrace.client.membership.static_member import StaticMember
+from headrace.client.membership.status_watch import StatusWatch
+from headrace.client.membership.target_watch import TargetAssignment, TargetWatch
+from headrace.client.membership.task_offsets import TaskOffsetReport
+from headrace.client.membership.topology import Topology
+from headrace.errors import HeadraceError
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["RESTING", "InFlight", "MemberCore"]
+
+RESTING = frozenset({MemberState.UNSUBSCRIBED, MemberState.FATAL})
+InFlight = Literal["lookup", "versions", "join", "steady", "leave", "release", "look", "holder"]
+
+
+class MemberCore:
+    """Mutable: the member's own soft state. `chance` yields numbers in [0, 1) for jitter."""
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        process_id: str,
+        topology: Topology,
+        *,
+        chance: Callable[[], float],
+        rebalance_timeout_ms: int = 300_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_max_interval_ms: int = 500,
+        rack_id: str | None = None,
+        instance_id: str | None = None,
+        endpoint: Endpoint | None = None,
+        early_look: bool = False,
+        keeps_member_id: bool = False,
+    ) -> None:
+        """`keeps_member_id`: the next process of this instance joins with the same member id. To a coordinator without
+        static members it is then the same member, if its session lasts: who leaves for a while says nothing there.
+        """
+        self._identity = MemberIdentity(
+            group_id=group_id,
+            member_id=member_id,
+            process_id=process_id,
+            topology=topology,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            rack_id=rack_id,
+        )
+        self._endpoint = OwnEndpoint(endpoint)
+        self._session_timeout_ms = session_timeout_ms
+        self._schedule = HeartbeatSchedule(max_interval_ms=heartbeat_max_interval_ms, chance=chance)
+        self._lookup = CoordinatorLookup(group_id, chance=chance)
+        self._version = HeartbeatVersion()
+        self._static = StaticMember(
+            instance_id, group_id=group_id, member_id=member_id, session_timeout_ms=session_timeout_ms
+        )
+        self._watch = TargetWatch(enabled=early_look)
+        self._statuses = StatusWatch()
+        self._owned = OwnedReport()
+        self._offsets = TaskOffsetReport()
+        self._events: list[e.MemberEvent] = []
+        self._state = MemberState.UNSUBSCRIBED
+        self._assignment = AssignmentSnapshot(member_id=member_id)
+        self._target: TargetAssignment | None = None
+        self._joined_once_told = False
+        self._endpoint_epoch = NO_ENDPOINT_EPOCH
+        self._endpoints: EndpointMap = MappingProxyType({})
+        self._shutdown_wanted = False
+        self._in_flight: InFlight | None = None
+        self._discard_answer = False  # the answer belongs to a membership that was given up meanwhile
+        self._sent_ms = 0
+        self._last_answered_ms: int | None = None
+        self._leave_deadline_ms = NEVER_MS
+        self._leaving_for_a_while = False
+        self._keeps_member_id = keeps_member_id
+
+    @property
+    def state(self) -> MemberState:
+        return self._state
+
+    @property
+    def assignment(self) -> AssignmentSnapshot:
+        """The newest snapshot."""
+        return self._assignment
+
+    @property
+    def endpoints(self) -> EndpointMap:
+        """Who serves which partitions to interactive queries, as last told."""
+        return self._endpoints
+
+    @property
+    def coordinator(self) -> int | None:
+        """The coordinator's node id, None while it is unknown."""
+        return self._lookup.node
+
+    @property
+    def last_answered_ms(self) -> int | None:
+        """When the last heartbeat that was answered had been sent."""
+        return self._last_answered_ms
+
+    def take_events(self) -> tuple[e.MemberEvent, ...]:
+        """What happened since the last call, in order."""
+        taken = tuple(self._events)
+        self._events.clear()
+        return taken
+
+    # Transitions.
+
+    @property
+    def _will_return(self) -> bool:
+        return self._leaving_for_a_while and self._static.instance_id is not None and self._version.is_newest
+
+    @property
+    def _goes_in_silence(self) -> bool:
+        return self._leaving_for_a_while and self._keeps_member_id and not self._version.is_newest
+
+    def _hurry(self, now_ms: int) -> None:
+        self._schedule.hurry()
+        self._watch.begin(now_ms)
+
+    def _forget_coordinator(self) -> None:
+        self._lookup.forget()
+        self._version.forget()
+        self._endpoint_epoch = NO_ENDPOINT_EPOCH  # soft state there: another coordinator counts anew
+
+    def _fence_myself(self, now_ms: int) -> None:
+        if now_ms >= self._lease_end_ms():
+            self._discard_answer = self._in_flight not in {None, "lookup"}
+            self._begin_again("session-expired")
+            self._schedule.beat_now(now_ms)
+
+    def _lease_end_ms(self) -> int:
+        if self._last_answered_ms is None or self._state in {MemberState.LEAVING, *RESTING}:
+            return NEVER_MS
+        return self._last_answered_ms + self._session_timeout_ms
+
+    def _begin_again(self, reason: e.LostReason) -> None:
+        self._lose(reason)
+        if self._state is not MemberState.FENCED:
+            self._enter(MemberState.FENCED)
+
+    def _lose(self, reason: e.LostReason) -> None:
+        joined = self._joined_once_told
+        self._joined_once_told = False
+        self._last_answered_ms = None
+        self._target = None
+        self._watch.end()
+        self._statuses.forget()
+        self._owned.clear()
+        self._offsets.repeat()
+        self._endpoint.rejoins()
+        self._assignment = AssignmentSnapshot(
+            member_id=self._identity.member_id, member_epoch=JOIN_EPOCH, version=self._assignment.version + 1
+        )
+        if joined:
+            self._events.append(e.Lost(reason=reason))
+
+    def _finish_leave(self, *, confirmed: bool) -> None:
+        self._enter(MemberState.UNSUBSCRIBED)
+        self._leave_deadline_ms = NEVER_MS
+        self._discard_answer = self._in_flight is not None
+        self._static.given_up()
+        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return or self._goes_in_silence))
+
+    def _stop(self, code: ErrorCode, message: str, *, joining: bool = True) -> None:
+        if self._state is MemberState.LEAVING:
+            self._finish_leave(confirmed=False)
+            return
+        self.stop(fatal_error(code, message, group_id=self._identity.group_id, joining=joining))
+
+    def stop(self, error: HeadraceError) -> None:
+        """The membership is over, also when the runner finds a reason (a broker without the API)."""
+        self._lose("fatal")
+        self._enter(MemberState.FATAL)
+        self._events.append(e.Fatal(error=error))
+
+    def _enter(self, state: MemberState) -> None:
+        if self._state not in VALID_PREVIOUS[state]:
+            raise AssertionError(f"{self._state} does not lead to {state}")
+        self._state = state

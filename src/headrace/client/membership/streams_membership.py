@@ -1,0 +1,422 @@
+"""A member of a streams group (KIP-1071), pure: `poll(now_ms)` gives requests, `on_response` takes answers.
+
+Rules it obeys:
+- Epoch 0 joins with everything and empty lists; then one heartbeat per interval, at once when something is to be
+  acknowledged. One request is out at a time; the runner answers each with `on_response` or `on_failure`.
+- The owned lists go out in full when they changed and after any lost or refused request (`owned_tasks`).
+- `FENCED_MEMBER_EPOCH` and `UNKNOWN_MEMBER_ID` lose all tasks and join again with the same member id. The same happens
+  when no heartbeat was answered for the session timeout: the coordinator has given the tasks away by then. The lease
+  is counted from when an answered heartbeat was sent, so `now_ms` must go on while the machine sleeps.
+- What only heartbeat v1 has (instance ids, task offsets) is sent only after the coordinator said that it speaks it.
+- Events wait in a queue until `take_events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference, tasks_of
+from headrace.client.membership.endpoints import Endpoint, endpoints_in
+from headrace.client.membership.heartbeat_errors import INSTANCE_CONFLICTS, Reaction, reaction_to
+from headrace.client.membership.heartbeat_messages import Extras, join_request, leave_request, steady_request, tasks_in
+from headrace.client.membership.member_core import RESTING, InFlight, MemberCore
+from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
+from headrace.client.membership.status_watch import Status, is_ready
+from headrace.client.membership.target_watch import describe_request, described_group
+from headrace.client.membership.task_offsets import TaskId
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.units import to_ms
+
+__all__ = ["StreamsMembership"]
+
+LEAVE_TIMEOUT_MS = 5_000
+EXPECT_MS = 30_000  # so long a member with tasks to come beats fast, if nothing changes
+_ACKNOWLEDGING = frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
+
+Heartbeat = m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse
+FindCoordinator = m.find_coordinator_response.FindCoordinatorResponse
+ApiVersions = m.api_versions_response.ApiVersionsResponse
+Described = m.streams_group_describe_response.StreamsGroupDescribeResponse
+
+
+class StreamsMembership(MemberCore):
+    """Mutable. Made as `MemberCore`; `join`, then `poll` and `on_response` or `on_failure` in turn."""
+
+    # What the runner calls.
+
+    def join(self, now_ms: int) -> None:
+        """Begins: the first poll after it looks for the coordinator."""
+        self._discard_answer = self._in_flight is not None
+        self._enter(MemberState.JOINING)
+        self._schedule.beat_now(now_ms)
+
+    def poll(self, now_ms: int) -> PollResult:
+        """The request to send now, if any, and when to poll again at the latest."""
+        self._fence_myself(now_ms)
+        if self._state is MemberState.FENCED:
+            self._enter(MemberState.JOINING)
+        if self._state is MemberState.LEAVING and now_ms >= self._leave_deadline_ms:
+            self._finish_leave(confirmed=False)
+        if self._state in RESTING:
+            return PollResult(requests=(), next_poll_ms=NEVER_MS)
+        if self._in_flight is not None:
+            return PollResult(requests=(), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
+        if self._lookup.node is None:
+            return self._ask("lookup", self._lookup.due_ms, now_ms)
+        if self._version.number is None and (self._static.instance_id is not None or self._offsets):
+            return self._ask("versions", self._schedule.due_ms, now_ms)
+        if self._state is MemberState.LEAVING:
+            return self._ask("leave", self._schedule.due_ms, now_ms)
+        if self._state is MemberState.JOINING:
+            if self._static.look_is_due:
+                return self._ask("holder", now_ms, now_ms)
+            return self._ask("release" if self._static.release_first else "join", self._schedule.due_ms, now_ms)
+        if self._watch.due_ms < self._schedule.due_ms and not self._owned.is_due:
+            return self._ask("look", self._schedule.not_before(self._watch.due_ms), now_ms)
+        return self._ask("steady", self._schedule.due_ms, now_ms)
+
+    def on_response(self, response: object, now_ms: int) -> None:
+        """The answer to the one request that is out."""
+        kind, self._in_flight = self._in_flight, None
+        discarded, self._discard_answer = self._discard_answer, False
+        match response:
+            case FindCoordinator() if kind == "lookup":
+                code, message = self._lookup.on_response(response, now_ms)
+                if code != ErrorCode.none:
+                    self._stop(code, message)
+            case ApiVersions() if kind == "versions":
+                self._take_version(response, now_ms)
+            case Described() if kind in {"look", "holder"}:
+                if not discarded:
+                    self._take_description(response, now_ms, for_holder=kind == "holder")
+            case Heartbeat() if kind in {"join", "steady", "leave", "release"}:
+                if discarded:
+                    self._static.held()  # a join may have succeeded
+                else:
+                    self._on_heartbeat(kind, response, now_ms)
+            case _:
+                raise TypeError(f"{type(response).__name__} answers nothing that this member asked")
+
+    def on_failure(self, now_ms: int) -> None:
+        """The request that was out has no answer: the connection broke or the time was up."""
+        kind, self._in_flight = self._in_flight, None
+        self._discard_answer = False
+        self._owned.repeat()
+        self._offsets.repeat()
+        self._endpoint.unanswered()
+        if kind == "lookup":
+            self._lookup.on_failure(now_ms)
+            return
+        if kind == "join":
+            self._static.held()
+        elif kind == "look":
+            self._watch.on_failure(now_ms)
+        self._schedule.failed(now_ms)
+        self._forget_coordinator()
+
+    # What the application says.
+
+    def acknowledge(
+        self,
+        owned: Mapping[str, Sequence[int]],
+        now_ms: int,
+        *,
+        standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
+        version: int | None = None,
+    ) -> None:
+        """The application works on exactly these active tasks now. The coordinator hears it at once.
+
+        `version` is that of the snapshot the application acted on (None: the newest); tasks it was told of later
+        still count as possibly opened. `standby` and `warmup` None: those tasks as assigned.
+        """
+        if self._state not in _ACKNOWLEDGING:
+            return
+        told = self._assignment
+        tasks = OwnedTasks(
+            active=tasks_of(owned),
+            standby=told.standby if standby is None else tasks_of(standby),
+            warmup=told.warmup if warmup is None else tasks_of(warmup),
+        )
+        is_newest = version is None or version >= told.version
+        self._owned.acknowledged(tasks, is_newest=is_newest)
+        if is_newest:  # else what was told later comes with an acknowledgement of its own
+            self._hurry(now_ms)
+            self._schedule.beat_now(now_ms)
+            self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
+
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Cumulative changelog offsets of stores, and the ends of their changelogs: all tasks, replacing the last call.
+
+        They travel with heartbeats, once per the coordinator's interval, to brokers that take them (heartbeat v1).
+        `at_once`: with the next heartbeat, because somebody waits for a copy.
+        """
+        self._offsets.update(offsets, end_offsets or {}, at_once=at_once)
+
+    def request_shutdown(self, now_ms: int) -> None:
+        """Asks all members of the group to stop; this one hears it too, as `ShutdownRequested`."""
+        self._shutdown_wanted = True
+        if self._state in _ACKNOWLEDGING:
+            self._schedule.beat_now(now_ms)
+
+    def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
+        """Leaves as soon as the request that is out is answered. Tasks are given up at once.
+
+        `for_a_while`: a static member's tasks wait for its return until its session ends; a dynamic member just leaves,
+        unless it keeps its member id: then it goes without a word.
+        """
+        if self._state in RESTING or self._state is MemberState.LEAVING:
+            return
+        self._lose("left")
+        self._enter(MemberState.LEAVING)
+        self._leaving_for_a_while = for_a_while
+        self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
+        if self._goes_in_silence:
+            self._finish_leave(confirmed=False)
+            return
+        self._schedule.beat_now(now_ms)
+
+    # One step each.
+
+    def _ask(self, kind: InFlight, due_ms: int, now_ms: int) -> PollResult:
+        if due_ms > now_ms:
+            return PollResult(requests=(), next_poll_ms=min(due_ms, self._lease_end_ms(), self._leave_deadline_ms))
+        self._in_flight = kind
+        self._sent_ms = now_ms
+        outgoing = Outgoing(request=self._request(kind, now_ms), node=None if kind == "lookup" else self._lookup.node)
+        return PollResult(requests=(outgoing,), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
+
+    def _request(self, kind: InFlight, now_ms: int) -> object:
+        match kind:
+            case "lookup":
+                return self._lookup.request()
+            case "versions":
+                return self._version.request()
+            case "look" | "holder":
+                if kind == "look":
+                    self._watch.looked()
+                return describe_request(self._identity.group_id)
+        self._schedule.sent(now_ms)
+        if kind == "join":
+            extras = self._extras(now_ms, with_offsets=bool(self._offsets), endpoint=self._endpoint.for_join())
+            return join_request(self._identity, extras)
+        if kind == "steady":
+            endpoint = self._endpoint.for_heartbeat(is_ready=is_ready(self._assignment.status))
+            return steady_request(
+                self._identity,
+                self._extras(now_ms, with_offsets=self._offsets.is_due(now_ms), endpoint=endpoint),
+                member_epoch=self._assignment.member_epoch,
+                owned=self._owned.take(),
+            )
+        for_a_while = kind == "release" or self._will_return
+        return leave_request(self._identity, self._extras(now_ms, with_offsets=False), for_a_while=for_a_while)
+
+    def _extras(self, now_ms: int, *, with_offsets: bool, endpoint: Endpoint | None = None) -> Extras:
+        takes_v1 = self._version.is_newest
+        offsets = self._offsets.lists() if takes_v1 and with_offsets else (None, None)
+        if takes_v1 and with_offsets:
+            self._offsets.told(now_ms)
+        return Extras(
+            instance_id=self._static.instance_id if takes_v1 else None,
+            endpoint=endpoint,
+            endpoint_epoch=self._endpoint_epoch,
+            task_offsets=offsets[0],
+            task_end_offsets=offsets[1],
+            shutdown_application=self._shutdown_wanted,
+        )
+
+    def _take_version(self, response: ApiVersions, now_ms: int) -> None:
+        self._version.on_response(response)
+        ignored = self._version.ignored(self._static.instance_id, keeps_member_id=self._keeps_member_id)
+        if ignored is not None:
+            self._events.append(ignored)
+        if self._version.number is None:
+            self._schedule.failed(now_ms)
+            self._forget_coordinator()
+
+    def _take_description(self, response: Described, now_ms: int, *, for_holder: bool) -> None:
+        self._schedule.throttled(now_ms, to_ms(response.throttle_time))
+        group = described_group(response, self._identity.group_id)
+        if for_holder:
+            if self._static.found(group.members if group is not None else ()):
+                self._events.append(self._static.taken())
+            if self._static.is_final(now_ms):
+                self.stop(self._static.fatal_error())
+            return
+        target = None if group is None else self._watch.on_group(group, self._identity.member_id, now_ms)
+        if target is None or self._state not in _ACKNOWLEDGING:
+            return
+        before, self._target = self._target, target
+        if target.tasks != (before.tasks if before is not None else self._assignment.tasks):
+            self._events.append(e.TargetSeen(target=target, to_come=difference(target.active, self._assignment.active)))
+        self._compare_with_target(now_ms)
+
+    def _compare_with_target(self, now_ms: int) -> None:
+        """Beats fast while tasks are to come; looks no more when the member has what it is to have."""
+        target = self._target
+        if target is None:
+            return
+        to_come = difference(target.active, self._assignment.active)
+        self._schedule.expect(now_ms, now_ms + EXPECT_MS if to_come else now_ms)
+        if target.is_final and target.tasks == self._assignment.tasks:
+            self._watch.end()
+
+    def _on_heartbeat(self, kind: InFlight | None, reply: Heartbeat, now_ms: int) -> None:
+        if kind == "leave":
+            self._on_leave_answer(reply, now_ms)
+        elif kind == "release":
+            self._on_release_answer(reply, now_ms)
+        elif reply.error_code == ErrorCode.none:
+            self._on_success(reply, now_ms, joining=kind == "join")
+        else:
+            self._on_refusal(reply, now_ms, joining=kind == "join")
+
+    def _on_success(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
+        self._last_answered_ms = self._sent_ms
+        self._endpoint.answered()
+        self._take_endpoints(reply, joining=joining)
+        self._offsets.take_interval(to_ms(reply.task_offset_interval))
+        if joining:
+            self._static.joined()
+        else:
+            self._shutdown_wanted = False
+        status = tuple((int(s.status_code), s.status_detail) for s in reply.status or ())
+        was_delayed = _is_delayed(self._assignment.status)
+        changed = self._take_assignment(reply, status)
+        if changed or (_is_delayed(status) and not was_delayed):
+            self._hurry(now_ms)
+        self._schedule.answered(
+            now_ms,
+            interval_ms=to_ms(reply.heartbeat_interval),
+            throttle_ms=to_ms(reply.throttle_time),
+            delayed=_is_delayed(status),
+        )
+        self._compare_with_target(now_ms)
+        if self._state is MemberState.LEAVING or self._owned.is_due or self._shutdown_wanted:
+            self._schedule.beat_now(now_ms)  # asked for while this one was out
+
+    def _take_endpoints(self, reply: Heartbeat, *, joining: bool) -> None:
+        found = endpoints_in(reply)
+        if found is None and joining:
+            return  # the reply to a group's very first join names epoch 0 and means nothing
+        self._endpoint_epoch = int(reply.endpoint_information_epoch)
+        if found is not None and found != self._endpoints:
+            self._endpoints = found
+            self._events.append(e.EndpointsChanged(endpoints=found))
+
+    def _take_assignment(self, reply: Heartbeat, status: Status) -> bool:
+        """Makes the next snapshot and tells what differs from the last one. True when tasks or epoch changed."""
+        before = self._assignment
+        tasks = tasks_in(reply) or before.tasks
+        tasks_changed = tasks != before.tasks
+        epoch_changed = int(reply.member_epoch) != before.member_epoch
+        self._assignment = AssignmentSnapshot(
+            member_id=before.member_id,
+            member_epoch=int(reply.member_epoch),
+            active=tasks.active,
+            standby=tasks.standby,
+            warmup=tasks.warmup,
+            status=status,
+            version=before.version + 1 if tasks_changed else before.version,
+        )
+        if self._state is MemberState.LEAVING:
+            return False
+        if self._state is MemberState.JOINING:
+            self._owned.joined()
+        if tasks_changed:
+            self._owned.told(tasks)
+        if not self._joined_once_told:
+            self._joined_once_told = True
+            self._events.append(e.Assigned(assignment=self._assignment))
+        elif tasks_changed or epoch_changed:
+            self._events.append(_change(before.tasks, self._assignment))
+        self._events.extend(self._statuses.take(status))
+        if tasks_changed:
+            self._enter(MemberState.RECONCILING)
+        elif self._state is MemberState.JOINING or (
+            self._state is MemberState.ACKNOWLEDGING and not self._owned.is_due
+        ):
+            self._enter(MemberState.STABLE)
+        return tasks_changed or epoch_changed
+
+    def _on_refusal(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
+        self._owned.repeat()
+        self._offsets.repeat()
+        reaction = reaction_to(reply.error_code)
+        message = reply.error_message or ""
+        if self._state is MemberState.LEAVING:
+            self._schedule.beat_now(now_ms)
+        elif reply.error_code in INSTANCE_CONFLICTS and self._static.instance_id is not None:
+            self._on_instance_conflict(reply, now_ms, joining=joining)
+        elif reply.error_code == ErrorCode.unknown_server_error and self._endpoint.is_refused():
+            self._schedule.failed(now_ms)
+        elif reaction is Reaction.STOP:
+            self._stop(reply.error_code, message, joining=joining)
+        elif reaction is Reaction.REJOIN:
+            self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=message))
+            self._begin_again("fenced")
+            # Once at once; a coordinator that goes on fencing a joiner is asked less and less often.
+            if joining:
+                self._schedule.failed(now_ms)
+            else:
+                self._schedule.beat_now(now_ms)
+        else:
+            self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
+            if reaction is Reaction.FIND_COORDINATOR:
+                self._forget_coordinator()
+
+    def _on_instance_conflict(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
+        self._static.refused(reply.error_code, now_ms)
+        if not joining:
+            self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=reply.error_message or ""))
+            self._begin_again("fenced")
+        if self._static.release_first:
+            self._schedule.beat_now(now_ms)
+        else:
+            self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
+
+    def _on_release_answer(self, reply: Heartbeat, now_ms: int) -> None:
+        """Whatever it says, the next thing is a join; whose id it is shows there."""
+        reaction = reaction_to(reply.error_code)
+        if reply.error_code == ErrorCode.none or reaction in {Reaction.STOP, Reaction.REJOIN}:
+            self._static.given_up()
+            self._schedule.beat_now(now_ms)
+            return
+        self._schedule.failed(now_ms)
+        if reaction is Reaction.FIND_COORDINATOR:
+            self._forget_coordinator()
+
+    def _on_leave_answer(self, reply: Heartbeat, now_ms: int) -> None:
+        reaction = reaction_to(reply.error_code)
+        if reply.error_code == ErrorCode.none or reaction in {Reaction.STOP, Reaction.REJOIN}:
+            # Unknown or fenced: the group has gone on without this member, which is what was asked for.
+            self._finish_leave(confirmed=True)
+            return
+        self._schedule.failed(now_ms)
+        if reaction is Reaction.FIND_COORDINATOR:
+            self._forget_coordinator()
+
+
+def _is_delayed(status: Status) -> bool:
+    return any(code == StatusCode.ASSIGNMENT_DELAYED for code, _ in status)
+
+
+def _change(before: OwnedTasks, assignment: AssignmentSnapshot) -> e.AssignmentChanged:
+    return e.AssignmentChanged(
+        assignment=assignment,
+        added=difference(assignment.active, before.active),
+        revoked=difference(before.active, assignment.active),
+        standby_added=difference(assignment.standby, before.standby),
+        standby_removed=difference(before.standby, assignment.standby),
+        warmup_added=difference(assignment.warmup, before.warmup),
+        warmup_removed=difference(before.warmup, assignment.warmup),
+    )

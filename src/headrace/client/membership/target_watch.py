@@ -1,0 +1,129 @@
+"""An early look at what the member is going to get: its target assignment, read with StreamsGroupDescribe.
+
+The coordinator computes a joiner's target at once, but hands its tasks over only when their owners gave them back.
+Who knows the target can restore state meanwhile. The price is bounded: looks happen only while a rebalance is going
+on, at most `LOOKS` of them for each, at growing distances (in a group of many members at larger ones, since the answer
+lists them all), and never again after the broker refused one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kio.schema.types import GroupId
+
+from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from headrace.client.membership.request_manager import NEVER_MS
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+
+__all__ = ["LOOKS", "TargetAssignment", "TargetWatch", "describe_request", "described_group"]
+
+LOOKS = 10
+FIRST_LOOK_MS = 10
+LONGEST_PAUSE_MS = 2_000
+PAUSE_PER_MEMBER_MS = 2
+
+DescribedGroup = m.streams_group_describe_response.DescribedGroup
+DescribeResponse = m.streams_group_describe_response.StreamsGroupDescribeResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAssignment:
+    """What the coordinator wants this member to have, as of `assignment_epoch`. `final`: of the group's newest epoch.
+
+    It may change again before it comes true; a task that is in it is not owned until the assignment has it.
+    """
+
+    group_epoch: int
+    assignment_epoch: int
+    active: Tasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> OwnedTasks:
+        """The three roles without the rest."""
+        return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it belongs to the group's newest epoch."""
+        return self.assignment_epoch >= self.group_epoch
+
+
+class TargetWatch:
+    """Mutable: when to look next. Off until `begin`, off for good when it is not permitted."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._permitted = enabled
+        self._looks_left = 0
+        self._pause_ms = FIRST_LOOK_MS
+        self._due_ms = NEVER_MS
+
+    @property
+    def due_ms(self) -> int:
+        """When to look, `NEVER_MS` when there is nothing to look for."""
+        return self._due_ms if self._looks_left > 0 else NEVER_MS
+
+    def begin(self, now_ms: int) -> None:
+        """A rebalance may be going on."""
+        if self._permitted:
+            self._looks_left = LOOKS
+            self._pause_ms = FIRST_LOOK_MS
+            self._due_ms = now_ms + FIRST_LOOK_MS
+
+    def end(self) -> None:
+        """The member has what it is to have, or is no member any more."""
+        self._looks_left = 0
+
+    def looked(self) -> None:
+        """A request goes out."""
+        self._looks_left -= 1
+        self._due_ms = NEVER_MS
+
+    def on_failure(self, now_ms: int) -> None:
+        """No answer, or none that helps: the next look comes later."""
+        self._wait(now_ms, 0)
+
+    def on_group(self, group: DescribedGroup, member_id: str, now_ms: int) -> TargetAssignment | None:
+        """The member's target in an answer; None when there is none to be had."""
+        if group.error_code != ErrorCode.none:
+            self._wait(now_ms, 0)
+            if not is_retriable(group.error_code) and group.error_code != ErrorCode.group_id_not_found:
+                self._permitted = False
+                self.end()
+            return None
+        self._wait(now_ms, len(group.members))
+        for member in group.members:
+            if member.member_id == member_id:
+                target = member.target_assignment
+                return TargetAssignment(
+                    group_epoch=int(group.group_epoch),
+                    assignment_epoch=int(group.assignment_epoch),
+                    active=_tasks(target.active_tasks),
+                    standby=_tasks(target.standby_tasks),
+                    warmup=_tasks(target.warmup_tasks),
+                )
+        return None
+
+    def _wait(self, now_ms: int, members: int) -> None:
+        self._pause_ms = min(self._pause_ms * 2, LONGEST_PAUSE_MS)
+        self._due_ms = now_ms + max(self._pause_ms, members * PAUSE_PER_MEMBER_MS)
+
+
+def describe_request(group_id: str) -> object:
+    """The question, for the coordinator."""
+    return m.streams_group_describe_request.StreamsGroupDescribeRequest(
+        group_ids=(GroupId(group_id),), include_authorized_operations=False
+    )
+
+
+def described_group(response: DescribeResponse, group_id: str) -> DescribedGroup | None:
+    """The group in an answer."""
+    return next((group for group in response.groups if str(group.group_id) == group_id), None)
+
+
+def _tasks(task_ids: Iterable[m.streams_group_describe_response.TaskIds]) -> Tasks:
+    return tasks_of({ids.subtopology_id: [int(p) for p in ids.partitions] for ids in task_ids})

@@ -1,0 +1,147 @@
+"""A topology as KIP-1071 describes it to the coordinator, in plain values, and its form in a heartbeat.
+
+Everything goes out sorted: Kafka compares topologies with list order inside a subtopology, so two processes that built
+the same topology in different orders must send the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32
+
+from headrace.protocol import messages as m
+
+__all__ = ["CopartitionGroup", "InternalTopic", "Subtopology", "Topology"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopic:
+    """A repartition or changelog topic. 0 partitions: derived by the coordinator; 0 replicas: the broker's default."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopartitionGroup:
+    """Source topics (by name) of one subtopology that must have equally many partitions."""
+
+    source_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtopology:
+    """The part of a topology between topics; one task per partition of its sources."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[InternalTopic, ...] = ()
+    repartition_sink_topics: tuple[str, ...] = ()
+    state_changelog_topics: tuple[InternalTopic, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """All subtopologies of one application. `epoch` stays 0 while Kafka refuses updates of a topology."""
+
+    epoch: int = 0
+    subtopologies: tuple[Subtopology, ...] = ()
+
+    def to_heartbeat(self) -> m.streams_group_heartbeat_request.Topology:
+        """The heartbeat's own structure, sorted. Raises `ValueError` when a copartition group names a foreign topic."""
+        return m.streams_group_heartbeat_request.Topology(
+            epoch=i32(self.epoch),
+            subtopologies=tuple(_subtopology(s) for s in sorted(self.subtopologies, key=lambda s: s.subtopology_id)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, for a pipe to another process."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Topology:
+        """The inverse of `to_json`, also after a trip through JSON, where tuples became lists."""
+        return Topology(
+            epoch=document["epoch"], subtopologies=tuple(_read_subtopology(s) for s in document["subtopologies"])
+        )
+
+
+def _subtopology(subtopology: Subtopology) -> m.streams_group_heartbeat_request.Subtopology:
+    sources = tuple(sorted(subtopology.source_topics))
+    repartition_sources = tuple(sorted(subtopology.repartition_source_topics, key=lambda topic: topic.name))
+    names = tuple(topic.name for topic in repartition_sources)
+    groups = sorted(
+        (
+            tuple(sorted(_index(sources, name, subtopology) for name in group.source_topics)),
+            tuple(sorted(_index(names, name, subtopology) for name in group.repartition_source_topics)),
+        )
+        for group in subtopology.copartition_groups
+    )
+    return m.streams_group_heartbeat_request.Subtopology(
+        subtopology_id=subtopology.subtopology_id,
+        source_topics=tuple(TopicName(name) for name in sources),
+        state_changelog_topics=tuple(
+            _internal(topic) for topic in sorted(subtopology.state_changelog_topics, key=lambda topic: topic.name)
+        ),
+        repartition_sink_topics=tuple(TopicName(name) for name in sorted(subtopology.repartition_sink_topics)),
+        repartition_source_topics=tuple(_internal(topic) for topic in repartition_sources),
+        copartition_groups=tuple(
+            m.streams_group_heartbeat_request.CopartitionGroup(
+                source_topics=tuple(i16(index) for index in source_indexes),
+                repartition_source_topics=tuple(i16(index) for index in repartition_indexes),
+            )
+            for source_indexes, repartition_indexes in groups
+        ),
+    )
+
+
+def _index(names: Sequence[str], name: str, subtopology: Subtopology) -> int:
+    try:
+        return names.index(name)
+    except ValueError:
+        raise ValueError(f"{name} is no source topic of subtopology {subtopology.subtopology_id}") from None
+
+
+def _internal(topic: InternalTopic) -> m.streams_group_heartbeat_request.TopicInfo:
+    return m.streams_group_heartbeat_request.TopicInfo(
+        name=TopicName(topic.name),
+        partitions=i32(topic.partitions),
+        replication_factor=i16(topic.replication_factor),
+        topic_configs=tuple(
+            m.streams_group_heartbeat_request.KeyValue(key=key, value=value) for key, value in sorted(topic.configs)
+        ),
+    )
+
+
+def _read_subtopology(document: Mapping[str, Any]) -> Subtopology:
+    return Subtopology(
+        subtopology_id=document["subtopology_id"],
+        source_topics=tuple(document["source_topics"]),
+        repartition_source_topics=tuple(_read_internal(topic) for topic in document["repartition_source_topics"]),
+        repartition_sink_topics=tuple(document["repartition_sink_topics"]),
+        state_changelog_topics=tuple(_read_internal(topic) for topic in document["state_changelog_topics"]),
+        copartition_groups=tuple(
+            CopartitionGroup(
+                source_topics=tuple(group["source_topics"]),
+                repartition_source_topics=tuple(group["repartition_source_topics"]),
+            )
+            for group in document["copartition_groups"]
+        ),
+    )
+
+
+def _read_internal(document: Mapping[str, Any]) -> InternalTopic:
+    return InternalTopic(
+        name=document["name"],
+        partitions=document["partitions"],
+        replication_factor=document["replication_factor"],
+        configs=tuple((key, value) for key, value in document["configs"]),
+    )

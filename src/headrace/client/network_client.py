@@ -1,0 +1,445 @@
+"""A blocking client of a Kafka cluster: connections, retries, metadata, coordinators. Newest kio classes in and out.
+
+Rules it obeys:
+- A request whose connection breaks is sent again after a pause, until the API's time is up; then `CannotConnect`. The
+  first contact has a shorter time, so that a wrong address is told after seconds. What is no Kafka broker is told at
+  once. Error codes inside answers are the caller's business, except where a method says otherwise.
+- Calls are serialised by a lock; who wants to wait for two things at once takes two clients. `start` is not locked.
+- After a fork the child opens connections of its own, and a pickled client arrives without any: sockets and their
+  pending answers belong to one process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self, cast
+
+from kio.schema.types import TopicName
+from kio.static.primitive import i8
+
+from headrace.client.bootstrap import parse_bootstrap_servers, unreachable
+from headrace.client.broker_errors import COORDINATOR_MOVED, missing_topic, refusal
+from headrace.client.cluster_metadata import ClusterMetadata, TopicMetadata, read_metadata
+from headrace.client.connection import BrokerAddress, Connection, ConnectionLost, NotKafka, PendingReply
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.security import PLAINTEXT, ClientSecurity
+from headrace.errors import CannotConnect
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.supported_versions import VersionRange
+
+__all__ = ["NetworkClient"]
+
+BOOTSTRAP_TIMEOUT_MS: Final = 5_000
+METADATA_MAX_AGE_S: Final = 300.0
+GROUP_KEY_TYPE: Final = 0
+
+
+class NetworkClient:
+    """Mutable: open connections, cached metadata and coordinators. A context manager."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str = "headrace",
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        security: ClientSecurity | Mapping[str, object] = PLAINTEXT,
+    ) -> None:
+        """`security`: how brokers are reached; or client settings (`security.protocol`, `ssl.*`, `sasl.*`)."""
+        self._security = security if isinstance(security, ClientSecurity) else ClientSecurity.from_settings(security)
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
+            "client_id": client_id,
+            "request_timeout_ms": request_timeout_ms,
+            "api_timeout_ms": api_timeout_ms,
+            "bootstrap_timeout_ms": bootstrap_timeout_ms,
+            "security": self._security,
+        }
+        self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.api_timeout_ms = api_timeout_ms
+        self.reconnects = 0  # how often a connection in use broke off and was opened again: a broker may have been away
+        self._bootstrap_timeout_ms = bootstrap_timeout_ms
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._connections: dict[BrokerAddress, Connection] = {}
+        self._brokers: dict[int, BrokerAddress] = {}
+        self._topics: dict[str, tuple[TopicMetadata, float]] = {}
+        self._controller: int | None = None
+        self._cluster_id: str | None = None
+        self._coordinators: dict[str, int] = {}
+        self._ever_connected = False
+        self._ended = threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self._settings,))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections; the client may be used again and then opens new ones."""
+        self._own_process()
+        with self._lock:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+
+    def end(self) -> None:
+        """From another thread: what is being asked fails with CannotConnect at once; nothing is retried any more."""
+        self._ended.set()
+        for connection in tuple(self._connections.values()):
+            connection.interrupt()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """As `host:port,host:port`."""
+        return ",".join(str(address) for address in self._bootstrap)
+
+    # Requests.
+
+    def call(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+        """The answer of `node` (None: any broker). Raises CannotConnect, BrokerError `unsupported-api`."""
+        self._own_process()
+        with self._lock:
+            deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+            return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
+
+    def attempt(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+        """As `call` without any retry: raises ConnectionLost. For those who have a schedule of their own."""
+        self._own_process()
+        with self._lock:
+            within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
+            return self._exchange(request, node, Deadline.after_ms(within_ms))
+
+    def call_all(self, requests: Iterable[tuple[int | None, Any]], *, timeout_ms: float | None = None) -> list[Any]:
+        """The answers in the order of the requests, which all are on their way at the same time."""
+        self._own_process()
+        with self._lock:
+            deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+            listed = list(requests)
+            started = [self._started(request, node, deadline) for node, request in listed]
+            return [
+                self._finished(pending, request, node, deadline)
+                for pending, (node, request) in zip(started, listed, strict=True)
+            ]
+
+    def attempt_all(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
+        """As `call_all` without any retry: in the place of an answer that did not come stands its ConnectionLost.
+
+        For those who ask leaders, which may have moved: trying the same broker again would be trying a dead one.
+        """
+        self._own_process()
+        with self._lock:
+            started: list[PendingReply | ConnectionLost] = []
+            for node, request in requests:
+                within = Deadline.after_ms(self.request_timeout_ms)
+                try:
+                    started.append(self._connection(node, within).send(request, within))
+                except ConnectionLost as error:
+                    self._brokers.pop(node, None)  # it may have come back elsewhere
+                    started.append(error)
+            return [self._heard(pending) for pending in started]
+
+    def call_coordinator(
+        self,
+        group_id: str,
+        request: Any,
+        error_codes: Callable[[Any], Iterable[ErrorCode]],
+        *,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """The coordinator's answer. While `error_codes(answer)` tells that it moved or loads, asks again."""
+        deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+        backoff = Backoff()
+        while True:
+            node = self.coordinator_for(group_id, timeout_ms=deadline.remaining_s * 1000)
+            try:
+                response = self.attempt(request, node=node, timeout_ms=deadline.remaining_s * 1000)
+            except ConnectionLost as error:
+                self.forget_coordinator(group_id)
+                if deadline.passed:
+                    raise self._cannot_connect(error, self.api_timeout_ms) from error
+            else:
+                codes = frozenset(error_codes(response))
+                if not codes & {*COORDINATOR_MOVED, ErrorCode.coordinator_load_in_progress} or deadline.passed:
+                    return response
+                if codes & COORDINATOR_MOVED:
+                    self.forget_coordinator(group_id)
+            backoff.pause(deadline)
+
+    def start(
+        self, request: Any, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
+    ) -> PendingReply:
+        """Sends without waiting; `.result()` waits. No retries: raises ConnectionLost when the connection breaks.
+
+        `at_most`: the highest version of the API to speak, where a newer one means something else.
+        """
+        self._own_process()
+        deadline = Deadline.after_ms(self.request_timeout_ms if timeout_ms is None else timeout_ms)
+        within = deadline.earlier(self.request_timeout_ms)  # to connect; the answer may take longer
+        return self._connection(node, within).send(request, deadline, at_most)
+
+    def finish(self, pending: PendingReply) -> Any:
+        """Waits for the answer to what `start` sent, and learns from it. Raises ConnectionLost, MalformedResponse."""
+        response = pending.result()
+        self._learn(response)
+        return response
+
+    def supported_range(self, api_key: ApiKey, node: int | None = None) -> VersionRange | None:
+        """The versions of an API that both sides speak; None when the broker does not offer it."""
+        self._own_process()
+        with self._lock:
+            deadline = Deadline.after_ms(self.api_timeout_ms)
+            found = self._retrying(deadline, node, lambda within: self._connection(node, within).version_range(api_key))
+            return cast("VersionRange | None", found)
+
+    # Metadata.
+
+    def metadata(
+        self, topics: Iterable[str] | None = None, *, refresh: bool = False, timeout_ms: float | None = None
+    ) -> ClusterMetadata:
+        """The cluster with the named topics (None: all, always asked anew; empty: only the brokers).
+
+        Topics that do not exist are missing from the answer. Never creates one.
+        """
+        wanted = None if topics is None else list(dict.fromkeys(topics))
+        if wanted is not None and not refresh and self._brokers:
+            oldest = time.monotonic() - METADATA_MAX_AGE_S
+            known = {name: self._topics[name] for name in wanted if name in self._topics}
+            if len(known) == len(wanted) and all(at >= oldest for _, at in known.values()):
+                return self._snapshot({name: topic for name, (topic, _) in known.items()}, {})
+        request = m.metadata_request.MetadataRequest(
+            topics=None
+            if wanted is None
+            else tuple(m.metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(n)) for n in wanted),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        read = read_metadata(self.call(request, timeout_ms=timeout_ms))
+        self._remember(read, wanted)
+        return self._snapshot(dict(read.topics), read.refused)
+
+    def known_topics(
+        self, names: Iterable[str], *, timeout_ms: float | None = None, refresh: bool = False
+    ) -> ClusterMetadata:
+        """Metadata that holds every named topic; waits a little for topics that were just created.
+
+        Raises BrokerError `topic-missing`, `not-authorized`.
+        """
+        wanted = list(dict.fromkeys(names))
+        deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+        patience = deadline.earlier(self._bootstrap_timeout_ms)
+        backoff = Backoff()
+        while True:
+            cluster = self.metadata(wanted, refresh=refresh, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
+            missing = [name for name in wanted if name not in cluster.topics]
+            if not missing:
+                return cluster
+            code = cluster.refused.get(missing[0], ErrorCode.unknown_topic_or_partition)
+            over = patience if code == ErrorCode.unknown_topic_or_partition else deadline
+            if over.passed or not is_retriable(code):
+                raise missing_topic(code, missing[0])
+            refresh = True
+            backoff.pause(over)
+
+    def leaders(
+        self, topic_partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, refresh: bool = False
+    ) -> dict[tuple[str, int], int]:
+        """The leader's node of each partition; waits for elections and for topics that were just created.
+
+        Raises BrokerError `topic-missing` for a topic or partition that does not exist.
+        """
+        wanted = list(dict.fromkeys(topic_partitions))
+        deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+        patience = deadline.earlier(self._bootstrap_timeout_ms)
+        backoff = Backoff()
+        while True:
+            cluster = self.known_topics(
+                (topic for topic, _ in wanted), timeout_ms=deadline.remaining_s * 1000, refresh=refresh
+            )
+            found = {key: cluster.leader(*key) for key in wanted}
+            missing = [key for key, leader in found.items() if leader is None]
+            if not missing:
+                return {key: leader for key, leader in found.items() if leader is not None}
+            topic, partition = missing[0]
+            exists = partition in cluster.topics[topic].partitions
+            if (deadline if exists else patience).passed:
+                code = ErrorCode.leader_not_available if exists else ErrorCode.unknown_topic_or_partition
+                raise missing_topic(code, topic, partition)
+            refresh = True
+            backoff.pause(deadline)
+
+    def coordinator_for(self, group_id: str, *, timeout_ms: float | None = None) -> int:
+        """The node that coordinates a group; asked once, then remembered until `forget_coordinator`."""
+        known = self._coordinators.get(group_id)
+        if known is not None:
+            return known
+        deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+        backoff = Backoff()
+        request = m.find_coordinator_request.FindCoordinatorRequest(
+            key_type=i8(GROUP_KEY_TYPE), coordinator_keys=(group_id,)
+        )
+        while True:
+            (found,) = self.call(request, timeout_ms=max(deadline.remaining_s, 0.1) * 1000).coordinators
+            if found.error_code == ErrorCode.none:
+                self._coordinators[group_id] = int(found.node_id)
+                return int(found.node_id)
+            if not is_retriable(found.error_code) or deadline.passed:
+                raise refusal(
+                    found.error_code,
+                    f"to name the coordinator of {group_id}",
+                    api="FindCoordinator",
+                    message=found.error_message,
+                    group_id=group_id,
+                )
+            backoff.pause(deadline)
+
+    def forget_coordinator(self, group_id: str) -> None:
+        """The next `coordinator_for` asks again."""
+        self._coordinators.pop(group_id, None)
+
+    # Connections.
+
+    def _retrying(self, deadline: Deadline, node: int | None, attempt: Callable[[Deadline], Any]) -> Any:
+        began = time.monotonic()
+        backoff = Backoff()
+        while True:
+            overall = (
+                deadline
+                if self._ever_connected
+                else deadline.earlier(self._bootstrap_timeout_ms - (time.monotonic() - began) * 1000)
+            )
+            try:
+                return attempt(overall.earlier(self.request_timeout_ms))
+            except NotKafka as error:
+                raise self._cannot_connect(error, None) from error
+            except ConnectionLost as error:
+                if node is not None:
+                    self._brokers.pop(node, None)  # it may have come back elsewhere
+                if overall.passed or self._ended.is_set():
+                    raise self._cannot_connect(error, (time.monotonic() - began) * 1000) from error
+            backoff.pause(overall, self._ended)
+
+    def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
+        response = self._connection(node, deadline).send(request, deadline).result()
+        self._learn(response)
+        return response
+
+    def _started(self, request: Any, node: int | None, deadline: Deadline) -> PendingReply | None:
+        if not self._ever_connected:
+            return None
+        within = deadline.earlier(self.request_timeout_ms)
+        try:
+            return self._connection(node, within).send(request, within)
+        except ConnectionLost:
+            return None
+
+    def _heard(self, pending: PendingReply | ConnectionLost) -> Any:
+        try:
+            return pending if isinstance(pending, ConnectionLost) else pending.result()
+        except ConnectionLost as error:
+            return error
+
+    def _finished(self, pending: PendingReply | None, request: Any, node: int | None, deadline: Deadline) -> Any:
+        if pending is not None:
+            try:
+                return pending.result()
+            except ConnectionLost:
+                pass
+        return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
+
+    def _connection(self, node: int | None, deadline: Deadline) -> Connection:
+        if node is None:
+            return self._any_connection(deadline)
+        address = self._brokers.get(node)
+        if address is None:
+            self._refresh_brokers(deadline)
+            address = self._brokers.get(node)
+        if address is None:
+            raise ConnectionLost(BrokerAddress(f"node {node}", 0), "the cluster has no such broker at the moment")
+        return self._open(address, deadline)
+
+    def _any_connection(self, deadline: Deadline) -> Connection:
+        for connection in self._connections.values():
+            if not connection.closed:
+                return connection
+        failures: list[ConnectionLost] = []
+        for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
+            try:
+                return self._open(address, deadline)
+            except ConnectionLost as error:
+                failures.append(error)
+        # An address that merely does not answer yet is worth another try; one that is no broker is not.
+        raise next((error for error in failures if not isinstance(error, NotKafka)), failures[0])
+
+    def _open(self, address: BrokerAddress, deadline: Deadline) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            self.reconnects += connection is not None and connection.broke_off
+            connection = Connection(address, client_id=self.client_id, deadline=deadline, security=self._security)
+            self._connections[address] = connection
+            self._ever_connected = True
+        return connection
+
+    def _refresh_brokers(self, deadline: Deadline) -> None:
+        request = m.metadata_request.MetadataRequest(
+            topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        self._remember(read_metadata(self._any_connection(deadline).send(request, deadline).result()), [])
+
+    def _learn(self, response: Any) -> None:
+        if isinstance(response, m.find_coordinator_response.FindCoordinatorResponse):
+            for found in response.coordinators:
+                if found.error_code == ErrorCode.none:
+                    self._brokers[int(found.node_id)] = BrokerAddress(found.host, int(found.port))
+
+    def _remember(self, read: ClusterMetadata, asked: list[str] | None) -> None:
+        self._brokers = dict(read.brokers)
+        self._controller = read.controller
+        self._cluster_id = read.cluster_id
+        for name in self._topics.copy() if asked is None else asked:
+            self._topics.pop(name, None)
+        now = time.monotonic()
+        self._topics.update({name: (topic, now) for name, topic in read.topics.items()})
+
+    def _snapshot(self, topics: Mapping[str, TopicMetadata], refused: Mapping[str, ErrorCode]) -> ClusterMetadata:
+        return ClusterMetadata(
+            brokers=dict(self._brokers),
+            topics=topics,
+            controller=self._controller,
+            cluster_id=self._cluster_id,
+            refused=refused,
+        )
+
+    def _own_process(self) -> None:
+        if self._process != os.getpid():
+            inherited = self._connections.values()
+            self._begin()
+            for connection in inherited:
+                connection.abandon()
+
+    def unreachable(self, error: ConnectionLost) -> CannotConnect:
+        """What is told of a broker that did not answer until the API timeout."""
+        return self._cannot_connect(error, self.api_timeout_ms)
+
+    def _cannot_connect(self, error: ConnectionLost, tried_ms: float | None) -> CannotConnect:
+        return unreachable(error, self._bootstrap, tried_ms)
+
+
+def _rebuild(settings: dict[str, Any]) -> NetworkClient:
+    return NetworkClient(**settings)

@@ -1,0 +1,241 @@
+"""`ParallelConsumer`: one thread polls for ever, handlers take their time elsewhere, what is finished is committed.
+
+The thread in `run` polls, pauses and resumes partitions, and commits; it never waits for a handler, except within the
+drain limit of a rebalance. The rules are `WorkPlan`'s, the workers one of three kinds.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from headrace.client.consumer.consumer import Consumer
+from headrace.client.consumer.consumer_types import RebalanceListener
+from headrace.client.parallel.assignment_listener import AssignmentListener
+from headrace.client.parallel.dead_letters import DeadLetters
+from headrace.client.parallel.desk import Desk, now_ms
+from headrace.client.parallel.pipeline_commits import PipelineCommits
+from headrace.client.parallel.pipeline_metrics import pipeline_families
+from headrace.client.parallel.pipeline_settings import Executor, PipelineSettings
+from headrace.client.parallel.retry import FailurePolicy, Retry
+from headrace.client.parallel.work import Order, PipelineStats
+from headrace.client.parallel.work_plan import WorkPlan
+from headrace.errors import ConfigError, MaxPollExceeded
+from headrace.metrics.prometheus_text import Family, prometheus_text
+
+__all__ = ["ParallelConsumer"]
+
+log = logging.getLogger("headrace.client")
+
+LONGEST_POLL_S = 0.5
+RECORDS_PER_POLL = 500
+LAST_WORDS_S = 5.0
+
+
+class ParallelConsumer:
+    """Takes a consumer over: its polls, its commits, its rebalances; `run` closes it at the end.
+
+    At least once: after a crash what was with handlers, or finished and not yet committed, is processed again, and no
+    more (`repeat_limit` bounds both together). `handler` gets a `ConsumerRecord`, with `batch_size` > 1 a list of
+    records of one key (or partition); a coroutine function runs on a loop of its own.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        handler: Callable[[Any], object],
+        *,
+        workers: int = 8,
+        executor: Executor = "auto",
+        order: Order = "key",
+        batch_size: int = 1,
+        buffer_records: int = 10_000,
+        buffer_bytes: int = 64 << 20,
+        retry: Retry | None = None,
+        on_failure: FailurePolicy = "stop",
+        handler_timeout: float | None = None,
+        drain_timeout: float = 30.0,
+        commit_interval: float = 0.5,
+        repeat_limit: int | None = None,
+    ) -> None:
+        """Times in seconds. Raises ConfigError for values that cannot be, a consumer without a `group.id`."""
+        settings = PipelineSettings(
+            workers=workers,
+            executor=executor,
+            order=order,
+            batch_size=batch_size,
+            buffer_records=buffer_records,
+            buffer_bytes=buffer_bytes,
+            retry=retry or Retry(),
+            on_failure=on_failure,
+            handler_timeout=handler_timeout,
+            drain_timeout=drain_timeout,
+            commit_interval=commit_interval,
+            repeat_limit=repeat_limit,
+        )
+        self._consumer = consumer
+        self._letters: DeadLetters | None = None
+        policy: Literal["stop", "skip"] | DeadLetters
+        if on_failure == "stop" or on_failure == "skip":
+            policy = on_failure
+        else:
+            policy = self._letters = DeadLetters(on_failure.topic, lambda: self._driven.new_client())
+        plan = WorkPlan(
+            order=order,
+            batch_size=batch_size,
+            buffer_records=buffer_records,
+            buffer_bytes=buffer_bytes,
+            least_share=2 * workers * batch_size,
+            retry=settings.retry,
+            repeat_limit=repeat_limit,
+        )
+        self._desk = Desk(plan, on_failure=policy, wake_poller=consumer.wakeup)
+        self._workers = settings.workers_for(self._desk, handler)
+        self._commits = PipelineCommits(consumer, self._desk, interval_s=commit_interval)
+        self._driven = consumer.drive(self._listen)
+        # Revocations happen within a poll: one that took as long as max.poll.interval.ms would lose the partitions.
+        poll_interval_s = self._driven.configuration["max.poll.interval.ms"] / 1000
+        self._drain_timeout = self._listener.drain_timeout = min(drain_timeout, poll_interval_s / 2)
+        self._poll_s = min(LONGEST_POLL_S, poll_interval_s / 4)
+        self._stopping = threading.Event()
+        self._ran = False
+
+    @property
+    def stats(self) -> PipelineStats:
+        """As it is now; from any thread."""
+        return self._commits.stats()
+
+    def metric_families(self) -> list[Family]:
+        """The consumer's metrics and these stats; from any thread."""
+        own = pipeline_families(self.stats, self._driven.configuration["client.id"])
+        return [*self._consumer.metric_families(), *own]
+
+    def prometheus(self) -> str:
+        """The same as a page for Prometheus."""
+        return prometheus_text(self.metric_families())
+
+    def stop(self) -> None:
+        """From any thread, and from a signal handler: handlers end, what they finished is committed, `run` returns."""
+        self._stopping.set()
+        self._consumer.wakeup()
+
+    def run(self, until: Literal["stopped", "caught-up"] = "stopped") -> None:
+        """Until `stop`, SIGTERM or SIGINT (on the main thread), or until everything that is there is finished.
+
+        Raises UserCodeError when a handler failed for good and `on_failure` is "stop", and what ends a consumer.
+        However it ends, handlers have `drain_timeout` to end, what they finished is committed, and the group is left.
+        """
+        if self._ran:
+            raise ConfigError("wrong-usage", "a ParallelConsumer runs once", "make a new one, with a new consumer")
+        self._ran = True
+        drained = False
+        self._desk.wakes_when_idle = until == "caught-up"
+        try:
+            if self._letters is not None:
+                self._letters.check()
+            self._workers.start()
+            with self._signals():
+                self._take_over()
+                while not self._is_over(until):
+                    pass
+                self._drain()
+            drained = True
+        finally:
+            self._end(drained=drained)
+        if self._desk.error is not None:
+            raise self._desk.error
+
+    # The thread that polls.
+
+    def _listen(self, own: RebalanceListener) -> RebalanceListener:
+        self._listener = AssignmentListener(own, self._desk, self._commits)
+        return self._listener
+
+    def _take_over(self) -> None:
+        """Partitions that the consumer has already: assigned by hand, or by polls before this one."""
+        had = self._consumer.assignment()
+        if had:
+            self._listener.adopt(had)
+
+    def _is_over(self, until: str) -> bool:
+        """One turn; whether it was the last."""
+        self._poll(self._poll_s)
+        self._workers.check()
+        self._commits.commit_if_due()
+        if self._stopping.is_set() or self._desk.error is not None:
+            return True
+        return until == "caught-up" and self._is_caught_up()
+
+    def _poll(self, timeout_s: float) -> None:
+        plan = self._desk.plan
+        with self._desk.lock:
+            pause, resume = plan.flow()
+            room = plan.room()
+        self._consumer.pause(pause)
+        self._consumer.resume(resume)
+        try:
+            records = self._consumer.poll_records(timeout_s, max_records=min(room, RECORDS_PER_POLL))
+        except MaxPollExceeded as error:
+            log.warning("%s: the process stood still", error)
+            return
+        with self._desk.lock:
+            plan.polled(records, self._consumer.positions())
+            if records:
+                self._desk.notify()
+
+    def _is_caught_up(self) -> bool:
+        with self._desk.lock:
+            if self._desk.plan.held or not self._listener.has_had_partitions:
+                return False
+        return not any(self._consumer.lag().values())
+
+    def _drain(self) -> None:
+        """Polls go on, for rebalances are answered there; nothing new begins."""
+        with self._desk.lock:
+            self._desk.plan.halt()
+        deadline_ms = now_ms() + round(self._drain_timeout * 1000)
+        while not self._desk.wait_drained(None, 0.1) and now_ms() < deadline_ms:
+            self._poll(0.0)
+            self._workers.check()
+            self._commits.commit_if_due()
+
+    def _end(self, *, drained: bool) -> None:
+        if not drained:  # what went wrong, went wrong while it polled
+            with self._desk.lock:
+                self._desk.plan.halt()
+            self._desk.wait_drained(None, self._drain_timeout)
+        self._desk.close()
+        with self._desk.lock:
+            hanging = bool(self._desk.plan.in_flight())
+        self._workers.stop(0.0 if hanging else LAST_WORDS_S)
+        self._commits.commit_now(self._consumer.assignment())
+        self._listener.drain_timeout = 0.0
+        try:
+            self._consumer.close()
+        finally:
+            if self._letters is not None:
+                self._letters.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and the first SIGINT end it gracefully; the second SIGINT does what it did before."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def ends(number: int, _: object) -> None:
+            signal.signal(number, before[signal.Signals(number)])
+            self.stop()
+
+        for number in before:
+            signal.signal(number, ends)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,165 @@
+"""Handlers in processes of their own: one that hangs is killed, one that dies takes nothing with it.
+
+Each worker is a thread here that talks to one process over a pipe. Processes are spawned, not forked: a fork would copy
+sockets and locks of a program with threads. A process that ended is replaced for the next piece of work.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from headrace.client.parallel.desk import Desk, now_ms
+from headrace.client.parallel.retry import Retry
+from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.worker_process import serve
+from headrace.errors import ConfigError, UserCodeError
+
+__all__ = ["ProcessWorkers"]
+
+log = logging.getLogger("headrace.client")
+
+GLANCE_S = 0.5
+
+
+class ProcessWorkers:
+    """Mutable: the threads, and the process of each."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        handler: Callable[[Any], object],
+        *,
+        batches: bool,
+        workers: int,
+        retry: Retry,
+        handler_timeout: float | None,
+    ) -> None:
+        """Raises ConfigError for a handler that cannot be sent to another process."""
+        try:
+            pickle.dumps((handler, retry.on))
+        except Exception as error:
+            raise ConfigError(
+                "bad-value",
+                f"the handler cannot be sent to another process: {error}",
+                'make it a function of a module (no lambda, no inner function), or take executor="threads"',
+            ) from error
+        self._desk = desk
+        self._arguments = (handler, batches, retry.on)
+        self._handler_timeout = handler_timeout
+        self._spawning = multiprocessing.get_context("spawn")
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="headrace-worker", daemon=True) for _ in range(workers)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Each thread watches its own process."""
+
+    def stop(self, timeout_s: float) -> None:
+        """The desk is closed: whoever is still at work is killed when the time is up."""
+        deadline_ms = now_ms() + round(timeout_s * 1000)
+        for thread in self._threads:
+            thread.join(max(0.0, (deadline_ms - now_ms()) / 1000))
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(10 * GLANCE_S)
+
+    def _run(self) -> None:
+        worker: _Worker | None = None
+        try:
+            while (work := self._desk.take()) is not None:
+                if worker is None or not worker.process.is_alive():
+                    if worker is not None:
+                        worker.end()
+                    worker = self._spawn()
+                    if not self._is_ready(worker):
+                        return
+                self._desk.ended(work, self._exchange(worker, work))
+        finally:
+            if worker is not None:
+                worker.end()
+
+    def _spawn(self) -> _Worker:
+        ours, theirs = self._spawning.Pipe()
+        process = self._spawning.Process(target=serve, args=(theirs, *self._arguments), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _is_ready(self, worker: _Worker) -> bool:
+        """Its start takes as long as the imports of the program; the handler's time begins behind it."""
+        try:
+            while not worker.pipe.poll(GLANCE_S):
+                if self._ending.is_set():
+                    worker.kill()
+                    return False
+            worker.pipe.recv()
+        except (EOFError, OSError):
+            self._desk.stop(
+                UserCodeError(
+                    "user-code",
+                    f"a worker process did not start: {worker.obituary()}",
+                    "its stderr says why; a program that starts processes runs below `if __name__ == '__main__':`",
+                )
+            )
+            return False
+        return True
+
+    def _exchange(self, worker: _Worker, work: Work) -> Failure | None:
+        limit_ms = None if self._handler_timeout is None else now_ms() + round(self._handler_timeout * 1000)
+        try:
+            worker.pipe.send(work.records)
+            while not worker.pipe.poll(GLANCE_S if limit_ms is None else min(GLANCE_S, self._handler_timeout or 0)):
+                if self._ending.is_set():
+                    worker.kill()
+                    return Failure(why="the consumer was closed and did not wait any longer", worth_retrying=True)
+                if limit_ms is not None and now_ms() >= limit_ms:
+                    worker.kill()
+                    why = f"the handler did not return within {self._handler_timeout:g} s, and its process was killed"
+                    return Failure(why=why, worth_retrying=True)
+            answer = worker.pipe.recv()
+        except (EOFError, OSError):
+            return Failure(why=worker.obituary(), worth_retrying=True)
+        return None if answer is None else Failure(why=answer[0], worth_retrying=answer[1])
+
+
+class _Worker:
+    """Mutable: a process and our end of its pipe."""
+
+    def __init__(self, process: SpawnProcess, pipe: Connection) -> None:
+        self.process = process
+        self.pipe = pipe
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def obituary(self) -> str:
+        self.process.join(5)
+        if self.process.is_alive():
+            self.kill()
+            return "the handler closed the pipe of its process, which was killed"
+        code = self.process.exitcode
+        ended = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return f"the handler's process {ended}"
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self.pipe.send(None)
+        self.process.join(1)
+        if self.process.is_alive():
+            self.kill()
+        self.pipe.close()
+        self.process.close()

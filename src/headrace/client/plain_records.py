@@ -1,0 +1,80 @@
+"""Produce and consume plain Python records, without Arrow: for consoles, tools and tests, not for bulk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from headrace.client.admin import Admin
+from headrace.client.fetch_loop import FetchLoop, IsolationLevel
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue
+from headrace.protocol.partitioner import partition_for_key
+from headrace.protocol.record_batches import NO_TIMESTAMP, PlainRecord, decode_records, encode_batch
+
+__all__ = ["PlainRecord", "consume", "produce"]
+
+TopicPartition = tuple[str, int]
+_BATCH_BYTES = 256 * 1024
+_OVERHEAD_BYTES = 32
+
+
+def produce(
+    client: NetworkClient,
+    topic: str,
+    records: Iterable[PlainRecord],
+    *,
+    partition: int | None = None,
+    compression: str = "none",
+    enable_idempotence: bool | None = None,
+) -> dict[TopicPartition, int]:
+    """Writes and waits; the last offset of each partition. Without `partition`: by key, rows without a key in turn.
+
+    A record without a timestamp gets the present time. Raises BrokerError, CannotConnect.
+    """
+    count = len(client.known_topics([topic]).topics[topic].partitions)
+    queue = ProduceQueue(client, enable_idempotence=enable_idempotence)
+    open_batches: dict[int, list[PlainRecord]] = {}
+    sizes: dict[int, int] = {}
+    next_unkeyed = 0
+    for record in records:
+        if partition is not None:
+            target = partition
+        elif record.key is not None:
+            target = partition_for_key(record.key, count)
+        else:
+            target, next_unkeyed = next_unkeyed, (next_unkeyed + 1) % count
+        stamped = (
+            replace(record, timestamp_ms=int(time.time() * 1000)) if record.timestamp_ms == NO_TIMESTAMP else record
+        )
+        open_batches.setdefault(target, []).append(stamped)
+        sizes[target] = sizes.get(target, 0) + len(record.key or b"") + len(record.value or b"") + _OVERHEAD_BYTES
+        if sizes[target] >= _BATCH_BYTES:
+            queue.add(topic, target, encode_batch(open_batches.pop(target), compression=compression))
+            sizes[target] = 0
+    for target in sorted(open_batches):
+        queue.add(topic, target, encode_batch(open_batches[target], compression=compression))
+    return queue.flush()
+
+
+def consume(
+    client: NetworkClient,
+    positions: Mapping[TopicPartition, int],
+    until: Mapping[TopicPartition, int] | None = None,
+    *,
+    isolation_level: IsolationLevel = "read_committed",
+) -> Iterator[tuple[str, int, PlainRecord]]:
+    """(topic, partition, record) from these offsets up to `until` (exclusive; None: the ends as they are now)."""
+    if until is None:
+        ends = Admin(client).list_offsets(dict.fromkeys(positions, "latest"), isolation_level=isolation_level)
+        until = {key: end.offset for key, end in ends.items()}
+    ranges = {key: (position, until[key]) for key, position in positions.items()}
+    for fetched in FetchLoop(client, ranges, isolation_level=isolation_level):
+        records = decode_records(
+            fetched.data, start_offset=fetched.start_offset, aborted_transactions=fetched.aborted_transactions
+        )
+        for record in records:
+            if record.offset >= fetched.next_offset:
+                break
+            yield fetched.topic, fetched.partition, record

@@ -1,0 +1,331 @@
+"""Sends encoded record batches: per leader several requests on the way, one batch per partition in each.
+
+In which order a partition's batches go and what is believed of their answers: `produce_partitions`. Batches that were
+stored but whose answer was lost are recognised by the broker with an identity (it answers as the first time, or
+DUPLICATE_SEQUENCE_NUMBER), and written twice without.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import Records, i16, i32
+
+from headrace.client.broker_errors import STALE_METADATA, refusal
+from headrace.client.cluster_metadata import ClusterMetadata
+from headrace.client.connection import ConnectionLost, PendingReply
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_partitions import Batch, PartitionBatches
+from headrace.errors import BrokerError, CannotConnect, ConfigError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.record_batches import assign_producer, iter_batch_headers
+from headrace.protocol.units import from_ms
+
+__all__ = ["ProduceQueue", "ProducerIdentity", "TransactionalIdentity"]
+
+TopicPartition = tuple[str, int]
+
+MAX_REQUEST_BYTES: Final = 8 << 20
+BUFFER_BYTES: Final = 32 << 20
+SEND_FROM_BYTES: Final = 1 << 20
+REQUESTS_PER_NODE: Final = 5
+DELIVERY_TIMEOUT_MS: Final = 120_000
+PRODUCE_BEFORE_VERSION_2: Final = 11  # from 12 on the first Produce adds its partitions to the transaction (KIP-890)
+_STORED: Final = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """What InitProducerId gave: who writes, and which incarnation of him."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalIdentity(ProducerIdentity):
+    """The identity for one transaction of a transactional id: its first sequence number in each partition is 0."""
+
+    transactional_id: str
+
+
+@dataclass(slots=True)
+class _Exchange:
+    node: int
+    reply: PendingReply
+    batches: dict[TopicPartition, Batch]
+    cluster: ClusterMetadata
+
+
+class ProduceQueue:
+    """Mutable: what is to be sent, what is on the way. Uses the client alone between `add` and `flush`."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        *,
+        acks: int = -1,
+        enable_idempotence: bool | None = None,
+        identity: ProducerIdentity | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+        sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
+        register: Callable[[list[TopicPartition]], None] | None = None,
+    ) -> None:
+        """`sequences`: where another writer with the same identity left off. `register`: called with partitions before
+        their first batch (AddPartitionsToTxn of brokers below transaction.version 2).
+        """
+        if acks not in {-1, 1}:
+            raise ConfigError("bad-value", f"acks={acks} is not supported", "use acks=-1 (all) or acks=1")
+        if acks == 1 and (enable_idempotence or identity):
+            raise ConfigError("bad-value", "idempotence needs acks=-1", "leave acks alone, or switch idempotence off")
+        self._client = client
+        self._acks = acks
+        self._identity = identity
+        self._wants_identity = identity is None and acks == -1 and enable_idempotence is not False
+        self._identity_required = enable_idempotence is True
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._partitions: dict[TopicPartition, PartitionBatches] = {}
+        self._sequences = sequences
+        self._register = register
+        self._transactional_id = identity.transactional_id if isinstance(identity, TransactionalIdentity) else None
+        self._exchanges: deque[_Exchange] = deque()
+        self._waiting_bytes = 0
+        self._errors: dict[TopicPartition, BrokerError] = {}
+        self._stale = False
+        self._backoff = Backoff()
+        self._deadline = Deadline.after_ms(delivery_timeout_ms)
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Who writes; None without idempotence, or before the first batch."""
+        return self._identity
+
+    def add(self, topic: str, partition: int, batch: bytes) -> None:
+        """Takes one record batch. Sends when enough has come together, waits when too much has."""
+        self._raise_errors()
+        if self._wants_identity:
+            self._wants_identity = False
+            self._identity = self._init_producer_id()
+        header = next(iter_batch_headers(batch))
+        state = self._partitions.get((topic, partition))
+        if state is None:
+            state = PartitionBatches(topic, partition, self._sequences.get((topic, partition), 0))
+            self._partitions[topic, partition] = state
+        if self._identity is not None:
+            stamped = bytearray(batch)
+            identity, transactional = self._identity, self._transactional_id is not None
+            assign_producer(
+                stamped,
+                identity.producer_id,
+                identity.producer_epoch,
+                state.next_sequence,
+                transactional=transactional,
+            )
+            batch = bytes(stamped)
+        state.add(batch, header.records_count)
+        if not self._exchanges and not self._waiting_bytes:
+            self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
+        self._waiting_bytes += len(batch)
+        if self._waiting_bytes >= SEND_FROM_BYTES:
+            self._send_ready()
+        while self._waiting_bytes > self._buffer_bytes:
+            self._step()
+
+    def next_sequences(self) -> dict[TopicPartition, int]:
+        """Where a writer with the same identity goes on."""
+        return {key: state.next_sequence for key, state in self._partitions.items()}
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """Waits until everything is stored; the last offset of each partition written since the last flush.
+
+        Raises the first error of a partition; `facts["partitions"]` lists all that failed.
+        """
+        while self._exchanges or self._waiting_bytes:
+            self._step()
+        self._raise_errors()
+        for state in self._partitions.values():
+            state.check_all_stored()
+        written: dict[TopicPartition, int] = {}
+        for key in sorted(self._partitions):
+            state = self._partitions[key]
+            if state.last_offset is not None:
+                written[key] = state.last_offset
+                state.last_offset = None
+        return written
+
+    # One step: send what may be sent, then take the oldest answer.
+
+    def _step(self) -> None:
+        self._send_ready()
+        if self._exchanges:
+            self._receive(self._exchanges.popleft())
+
+    def _send_ready(self) -> None:
+        ready = [key for key, state in self._partitions.items() if self._may_send(state)]
+        if self._register is not None:
+            unregistered = [key for key in ready if not self._partitions[key].registered]
+            if unregistered:
+                self._register(unregistered)
+            for key in unregistered:
+                self._partitions[key].registered = True
+        while ready:
+            leaders = self._client.leaders(ready, refresh=self._stale)
+            self._stale = False
+            by_node: dict[int, list[TopicPartition]] = {}
+            for key in ready:
+                by_node.setdefault(leaders[key], []).append(key)
+            sent = [self._send_to(node, keys) for node, keys in by_node.items() if self._has_room(node)]
+            if not any(sent):
+                return
+            ready = [key for key, state in self._partitions.items() if self._may_send(state)]
+
+    def _may_send(self, state: PartitionBatches) -> bool:
+        return state.may_send(has_identity=self._identity is not None)
+
+    def _has_room(self, node: int) -> bool:
+        return sum(1 for exchange in self._exchanges if exchange.node == node) < REQUESTS_PER_NODE
+
+    def _send_to(self, node: int, keys: Iterable[TopicPartition]) -> bool:
+        taken: dict[TopicPartition, Batch] = {}
+        size = 0
+        for key in keys:
+            batch = self._partitions[key].waiting[0]
+            if taken and size + len(batch.data) > MAX_REQUEST_BYTES:
+                continue
+            taken[key] = self._partitions[key].take()
+            size += len(batch.data)
+        self._waiting_bytes -= size
+        cluster = self._client.metadata({topic for topic, _ in taken})
+        try:
+            at_most = PRODUCE_BEFORE_VERSION_2 if self._register is not None else None
+            reply = self._client.start(self._request(taken, cluster), node=node, at_most=at_most)
+        except ConnectionLost as error:
+            self._unanswered(taken, error)
+            return False
+        self._exchanges.append(_Exchange(node, reply, taken, cluster))
+        return True
+
+    def _receive(self, exchange: _Exchange) -> None:
+        try:
+            response = exchange.reply.result()
+        except ConnectionLost as error:
+            self._unanswered(exchange.batches, error)
+            return
+        failed, untold = False, dict(exchange.batches)
+        for topic in response.responses:
+            name = topic.name or exchange.cluster.topic_name(topic.topic_id) or ""
+            for entry in topic.partition_responses:
+                key = (name, int(entry.index))
+                failed |= not self._settle(key, untold.pop(key), entry)
+        if untold:  # nothing is known of them, as if there had been no answer
+            self._unanswered(untold, ConnectionLost(exchange.cluster.brokers[exchange.node], "it answers for a part"))
+        elif failed:
+            self._backoff.pause(self._deadline)
+        else:
+            self._backoff = Backoff()
+            self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
+
+    def _settle(self, key: TopicPartition, batch: Batch, entry: Any) -> bool:
+        """False when the batch has to be sent again."""
+        state = self._partitions[key]
+        state.on_the_way -= 1
+        code = entry.error_code
+        if code in _STORED:
+            is_repeat, has_identity = code != ErrorCode.none, self._identity is not None
+            wrong = state.note_stored(batch, int(entry.base_offset), is_repeat=is_repeat, has_identity=has_identity)
+            if wrong is not None:
+                self._errors.setdefault(key, wrong)
+            return True
+        if key in self._errors:
+            return True
+        behind_a_gap = code == ErrorCode.out_of_order_sequence_number and state.recovering
+        again = behind_a_gap or code in STALE_METADATA or is_retriable(code)
+        if again and not self._deadline.passed:
+            self._put_back(state, batch)
+            self._stale |= code in STALE_METADATA
+            return False
+        self._give_up(key, code, entry.error_message)
+        return True
+
+    def _put_back(self, state: PartitionBatches, batch: Batch) -> None:
+        self._waiting_bytes += len(batch.data)
+        state.put_back(batch)
+
+    def _give_up(self, key: TopicPartition, code: ErrorCode, message: str | None) -> None:
+        state = self._partitions[key]
+        self._waiting_bytes -= sum(len(batch.data) for batch in state.waiting)
+        state.waiting.clear()
+        self._errors[key] = state.refused(code, message)
+
+    def _unanswered(self, batches: dict[TopicPartition, Batch], error: ConnectionLost) -> None:
+        if self._deadline.passed:
+            raise CannotConnect(
+                "broker-unreachable",
+                f"the broker at {error.address} does not answer Produce requests ({error.why})",
+                "check that the broker runs; records that were not flushed are lost",
+                why=error.why,
+            ) from error
+        for key, batch in batches.items():
+            self._partitions[key].on_the_way -= 1
+            self._put_back(self._partitions[key], batch)
+        self._stale = True
+        self._backoff.pause(self._deadline)
+
+    def _raise_errors(self) -> None:
+        if self._errors:
+            first = next(iter(self._errors.values()))
+            first.facts["partitions"] = sorted(self._errors)
+            raise first
+
+    def _request(self, batches: dict[TopicPartition, Batch], cluster: ClusterMetadata) -> object:
+        request = m.produce_request
+        by_topic: dict[str, list[tuple[int, bytes]]] = {}
+        for (topic, partition), batch in batches.items():
+            by_topic.setdefault(topic, []).append((partition, batch.data))
+        return request.ProduceRequest(
+            transactional_id=None if self._transactional_id is None else TransactionalId(self._transactional_id),
+            acks=i16(self._acks),
+            timeout=from_ms(self._client.request_timeout_ms),
+            topic_data=tuple(
+                request.TopicProduceData(
+                    name=TopicName(topic),
+                    topic_id=cluster.topics[topic].topic_id,
+                    partition_data=tuple(
+                        request.PartitionProduceData(index=i32(partition), records=Records(data))
+                        for partition, data in entries
+                    ),
+                )
+                for topic, entries in by_topic.items()
+            ),
+        )
+
+    def _init_producer_id(self) -> ProducerIdentity | None:
+        if not self._identity_required and self._client.supported_range(ApiKey.INIT_PRODUCER_ID) is None:
+            return None
+        request = m.init_producer_id_request.InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout=from_ms(60_000),
+            producer_id=ProducerId(-1),
+            producer_epoch=i16(-1),
+        )
+        deadline = Deadline.after_ms(self._client.api_timeout_ms)
+        backoff = Backoff()
+        while True:
+            response = self._client.call(request)
+            if response.error_code == ErrorCode.none:
+                return ProducerIdentity(
+                    producer_id=int(response.producer_id), producer_epoch=int(response.producer_epoch)
+                )
+            if not is_retriable(response.error_code) or deadline.passed:
+                raise refusal(response.error_code, "to hand out a producer id", api="InitProducerId")
+            backoff.pause(deadline)

@@ -1,0 +1,220 @@
+"""How a client reaches its brokers: `security.protocol`, `ssl.*`, `sasl.*`, in Kafka's names. Prints no secret.
+
+TLS checks the certificate against `ssl.truststore.*`, else against the machine's own authorities, and the host's name
+unless `ssl.endpoint.identification.algorithm` is empty. SASL: PLAIN, SCRAM, and OAUTHBEARER with tokens of a callback;
+the login once for each connection, and again before a broker's session ends (KIP-368).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from headrace.client.tls_files import load_identity, load_trusted, set_versions
+from headrace.errors import CannotConnect, ConfigError, UserCodeError
+from headrace.protocol.sasl.oauthbearer import OAUTHBEARER, bearer_message
+from headrace.protocol.sasl.plain import plain_message
+from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
+
+__all__ = ["PLAINTEXT", "ClientSecurity", "TokenProvider", "authentication_failed", "tls_failed"]
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PLAIN: Final = "PLAIN"
+_FILES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
+_OPTION = re.compile(r'\b(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+))')
+
+Ask = Callable[[bytes], bytes]
+TokenProvider = Callable[[], str | tuple[str, Mapping[str, str]]]
+"""Gives a bearer token, with SASL extensions if there are any; asked at every login."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """`values`: the settings that were given, by Kafka's name. Checked when it is made: ConfigError `bad-value`."""
+
+    protocol: str = "PLAINTEXT"
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    token_provider: TokenProvider | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, object], *, token_provider: TokenProvider | None = None
+    ) -> ClientSecurity:
+        """Of whatever settings; those that are not about security, and empty ones, are passed over."""
+        protocol = str(settings.get("security.protocol") or "PLAINTEXT").strip().upper()
+        if protocol not in PROTOCOLS:
+            raise ConfigError(
+                "bad-value",
+                f"security.protocol is {protocol!r}, which cannot be",
+                "give one of " + ", ".join(PROTOCOLS),
+                key="security.protocol",
+            )
+        kept = {name: str(value) for name, value in settings.items() if name.startswith(("ssl.", "sasl.")) and value}
+        for name in _FILES & kept.keys():
+            kept[name] = str(Path(kept[name]).absolute())  # other processes may work in other directories
+        if settings.get("ssl.endpoint.identification.algorithm") == "":
+            kept["ssl.endpoint.identification.algorithm"] = ""
+        security = cls(protocol=protocol, values=kept, token_provider=token_provider)
+        if security.uses_tls:
+            security._context()
+        if security.uses_sasl:
+            security._check_mechanism()
+        return security
+
+    def to_settings(self) -> dict[str, str]:
+        """What `from_settings` makes the same of: for other processes, by a pipe that nobody else reads."""
+        return {"security.protocol": self.protocol, **self.values}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.to_settings(), self.token_provider))
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def mechanism(self) -> str:
+        return self.values.get("sasl.mechanism", "GSSAPI")
+
+    def secure(self, connected: socket.socket, host: str) -> ssl.SSLSocket:
+        """The TLS handshake, within the socket's time. Raises ssl.SSLError, OSError."""
+        return self._context().wrap_socket(connected, server_hostname=host)
+
+    def log_in(self, ask: Ask) -> None:
+        """One SASL exchange; `ask` sends a token and gives the broker's.
+
+        Raises SaslRefused, UserCodeError of a token provider, and what `ask` raises.
+        """
+        if self.mechanism == OAUTHBEARER:
+            self._log_in_with_token(ask)
+            return
+        username, password = self._credentials()
+        if self.mechanism == PLAIN:
+            ask(plain_message(username, password))
+            return
+        client = ScramClient(MECHANISMS[self.mechanism], username, password, secrets.token_urlsafe(24))
+        client.verify(ask(client.final(ask(client.first()))))
+
+    def _log_in_with_token(self, ask: Ask) -> None:
+        assert self.token_provider is not None
+        try:
+            given = self.token_provider()
+        except Exception as error:
+            # Only its kind: its text may hold what nobody is to read.
+            raise UserCodeError(
+                "user-code",
+                f"the token provider raised {type(error).__name__}",
+                "it is called at every login: let it try again by itself, and return a token",
+            ) from error
+        token, extensions = (given, None) if isinstance(given, str) else given
+        if ask(bearer_message(token, extensions)):
+            # The broker tells in JSON what is wrong, and refuses when that was acknowledged (RFC 7628, 3.2.3).
+            ask(b"\x01")
+            raise SaslRefused("the broker does not take the token")
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        set_versions(context, self.values.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"))
+        named = self.values.get("ssl.endpoint.identification.algorithm", "https").lower()
+        if named not in ("https", ""):
+            raise ConfigError(
+                "bad-value",
+                f"ssl.endpoint.identification.algorithm is {named!r}, which cannot be",
+                "give https, or nothing to believe a certificate for every host",
+            )
+        context.check_hostname = named == "https"
+        if not load_trusted(context, self.values.get):
+            context.load_default_certs()
+        load_identity(context, self.values.get)
+        return context
+
+    def _check_mechanism(self) -> None:
+        if self.mechanism == OAUTHBEARER:
+            if self.token_provider is None:
+                raise ConfigError(
+                    "bad-value",
+                    "sasl.mechanism=OAUTHBEARER needs a token provider",
+                    "give token_provider=, a function that returns a token, to the client; files cannot name one",
+                    key="sasl.mechanism",
+                )
+            return
+        if self.mechanism != PLAIN and self.mechanism not in MECHANISMS:
+            raise ConfigError(
+                "bad-value",
+                f"sasl.mechanism is {self.mechanism!r}, which is not spoken here",
+                f"give one of {', '.join((PLAIN, *MECHANISMS, OAUTHBEARER))}",
+                key="sasl.mechanism",
+            )
+        if not all(self._credentials()):
+            raise ConfigError(
+                "bad-value",
+                f"sasl.mechanism={self.mechanism} needs a user name and a password",
+                "set sasl.username and sasl.password, or sasl.jaas.config as Kafka's Java clients have it",
+                key="sasl.jaas.config",
+            )
+
+    def _credentials(self) -> tuple[str, str]:
+        """librdkafka's two settings, else those of Java's."""
+        options = {
+            name: bare or re.sub(r"\\(.)", r"\1", quoted)
+            for name, quoted, bare in _OPTION.findall(self.values.get("sasl.jaas.config", ""))
+        }
+        return (
+            self.values.get("sasl.username") or options.get("username", ""),
+            self.values.get("sasl.password") or options.get("password", ""),
+        )
+
+
+PLAINTEXT: Final = ClientSecurity()
+
+
+def _rebuild(settings: dict[str, str], token_provider: TokenProvider | None) -> ClientSecurity:
+    return ClientSecurity.from_settings(settings, token_provider=token_provider)
+
+
+def tls_failed(address: object, error: Exception) -> CannotConnect:
+    """The broker is not who it should be, or speaks no TLS."""
+    why, fix = _tls_reason(error)
+    return CannotConnect("tls-failed", f"no TLS connection to the broker at {address}: {why}", fix, why=why)
+
+
+def authentication_failed(address: object, security: ClientSecurity, why: str) -> CannotConnect:
+    """The broker does not believe who we are, or we do not believe the broker. `why` holds no secret."""
+    return CannotConnect(
+        "authentication-failed",
+        f"the broker at {address} and this client do not get on by {security.mechanism}: {why}",
+        "check sasl.mechanism, the user name and the password, and that the broker knows them",
+        mechanism=security.mechanism,
+        why=why,
+    )
+
+
+def _tls_reason(error: Exception) -> tuple[str, str]:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = error.verify_message or str(error)
+        if "mismatch" in text.lower() or "not valid for" in text.lower():
+            return text.rstrip("."), "connect by a name that stands in the certificate, or give it that name"
+        if "expired" in text or "not yet valid" in text:
+            return text, "the broker needs a new certificate, or a clock is wrong"
+        return text, "set ssl.truststore.location to the PEM of the authority that signed the broker's certificate"
+    reason = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
+    if "wrong version number" in reason or "record layer" in reason:
+        return (
+            "the broker does not speak TLS there",
+            "use a listener with TLS, or security.protocol=PLAINTEXT or SASL_PLAINTEXT",
+        )
+    if "certificate" in reason or "unknown ca" in reason or "handshake failure" in reason:
+        return reason, "the broker wants a certificate it trusts: set ssl.keystore.location to a PEM of yours"
+    return reason, "check that the broker's listener speaks TLS, and its log"

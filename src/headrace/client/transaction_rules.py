@@ -1,0 +1,115 @@
+"""What the answers of a transaction coordinator mean, and who is asked again. Pure: no socket, no clock.
+
+The rules of KIP-98 and KIP-890 as Apache Kafka 4.3.1's producer has them (TransactionManager's handlers), cut to what
+a runtime with many transactional ids needs. Three kinds of refusals: *fenced* (another holder of the id, or the
+coordinator ended an overdue transaction), *abortable* (this transaction must be aborted, the identity is good) and
+*fatal*. A `Round` carries many requests to their ends, each with an outcome of its own: one that is refused says
+nothing about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal, TypeVar
+
+from headrace.client.broker_errors import COORDINATOR_MOVED, refusal
+from headrace.errors import HeadraceError
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+
+__all__ = ["Round", "Ruling", "first_refusal", "refused", "ruling"]
+
+Ruling = Literal["done", "again", "moved", "fenced", "abortable", "fatal"]
+Answer = TypeVar("Answer")
+
+_FENCED: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
+_ABORTABLE: Final = frozenset(
+    {
+        ErrorCode.transaction_abortable,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.invalid_producer_id_mapping,
+        # what the group's coordinator says about the member in TxnOffsetCommit
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.stale_member_epoch,
+        ErrorCode.fenced_member_epoch,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.offset_metadata_too_large,
+        ErrorCode.invalid_commit_offset_size,
+    }
+)
+
+
+def ruling(code: ErrorCode) -> Ruling:
+    """What to do after this code."""
+    if code == ErrorCode.none:
+        return "done"
+    if code in COORDINATOR_MOVED:
+        return "moved"
+    if code in _FENCED:
+        return "fenced"
+    if code in _ABORTABLE:
+        return "abortable"
+    return "again" if is_retriable(code) else "fatal"
+
+
+def first_refusal(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """The code that decides about an answer with one per partition: what is final before what may be mended."""
+    first = ErrorCode.none
+    for code in codes:
+        if ruling(code) in {"fenced", "abortable", "fatal"}:
+            return code
+        if first == ErrorCode.none:
+            first = code
+    return first
+
+
+def refused(code: ErrorCode, what: str, *, api: str, transactional_id: str) -> HeadraceError:
+    """The error for a final code; `facts["transaction"]` is its ruling."""
+    return refusal(code, what, api=api, transactional_id=transactional_id, transaction=ruling(code))
+
+
+@dataclass(slots=True)
+class Round(Generic[Answer]):
+    """Requests to coordinators that go out together, by transactional id, until each has an outcome.
+
+    `outcomes` holds the answer, or the error that is final. Whoever drives it asks `due`, sends those, and tells
+    `answered`, `unheard` or, when the time is up, `give_up`.
+    """
+
+    what: str
+    api: str
+    ids: tuple[str, ...]
+    outcomes: dict[str, Answer | HeadraceError] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)  # whose coordinator is to be looked up again
+    reasons: dict[str, ErrorCode] = field(default_factory=dict)  # why the last try came to nothing
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        return tuple(tid for tid in self.ids if tid not in self.outcomes)
+
+    def answered(self, tid: str, code: ErrorCode, answer: Answer) -> None:
+        match ruling(code):
+            case "done":
+                self.outcomes[tid] = answer
+            case "again" | "moved" as rule:
+                self.reasons[tid] = code
+                if rule == "moved":
+                    self.moved.add(tid)
+            case _:
+                self.outcomes[tid] = refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
+
+    def unheard(self, tid: str) -> None:
+        """The connection broke. All these requests may be sent twice: the second time they get the same answer."""
+        self.moved.add(tid)
+        self.reasons.pop(tid, None)
+
+    def give_up(self, unheard: HeadraceError) -> None:
+        """The time is up: what was only put off gets its reason as an error, what was never heard `unheard`."""
+        for tid in self.due:
+            code = self.reasons.get(tid)
+            self.outcomes[tid] = (
+                unheard if code is None else refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
+            )

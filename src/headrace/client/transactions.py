@@ -1,0 +1,344 @@
+"""Transactions of many transactional ids at once: identities, offsets, ends. The records are other processes' business.
+
+A runtime keeps producer identities in one place and hands them to those who write (`ProduceQueue` with a
+`TransactionalIdentity`); here they begin and end. All ids of a call are asked at the same time, and each has an outcome
+of its own. Rules (`transaction_rules`): CONCURRENT_TRANSACTIONS and moved coordinators are asked again; EndTxn may be
+sent twice; an end that was never heard is *unknown*, and only the group's committed offsets tell how it went.
+
+With `transaction.version` 2 (KIP-890) partitions and the group enter a transaction by the first request that names
+them, and EndTxn answers with the identity of the next transaction. Below, AddPartitionsToTxn and AddOffsetsToTxn are
+sent, and the next transaction needs an InitProducerId, so that sequence numbers begin at 0 for a new writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i8, i16, i32, i64
+
+from headrace.client.admin_features import describe_features
+from headrace.client.broker_errors import refusal
+from headrace.client.connection import ConnectionLost, PendingReply
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.transaction_rules import Round, first_refusal
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.units import from_ms
+
+__all__ = ["Transactions", "transaction_version"]
+
+TopicPartition = tuple[str, int]
+Result = TypeVar("Result")
+
+TRANSACTION_KEY_TYPE: Final = 1
+GROUP_KEY_TYPE: Final = 0
+
+
+def transaction_version(client: NetworkClient) -> int:
+    """The finalised level of the feature `transaction.version`; from 2 on KIP-890's second part holds."""
+    found = describe_features(client).get("transaction.version")
+    return 0 if found is None else found.level
+
+
+class Transactions:
+    """Mutable: where coordinators are. Uses the client from the thread that calls."""
+
+    def __init__(self, client: NetworkClient, *, transaction_timeout_ms: int = 10_000, version: int = 2) -> None:
+        self._client = client
+        self._timeout_ms = transaction_timeout_ms
+        self.version = version
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    @property
+    def renews_identities(self) -> bool:
+        """Whether EndTxn's answer holds the identity of the next transaction."""
+        return self.version >= 2
+
+    def initialise(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, TransactionalIdentity | HeadraceError]:
+        """Fresh identities. What the ids had open is aborted first, and every older identity is shut out."""
+
+        def request(tid: str) -> Any:
+            return m.init_producer_id_request.InitProducerIdRequest(
+                transactional_id=TransactionalId(tid),
+                transaction_timeout=from_ms(self._timeout_ms),
+                producer_id=ProducerId(-1),
+                producer_epoch=i16(-1),
+            )
+
+        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionalIdentity]:
+            return response.error_code, self._identity(tid, response)
+
+        ids = {tid: tid for tid in transactional_ids}
+        return self._together("InitProducerId", "an identity for", ids, request, read, timeout_ms=timeout_ms)
+
+    def commit_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TransactionalIdentity, Mapping[TopicPartition, int]],
+        *,
+        member_id: str,
+        member_epoch: int,
+        metadata: str = "",
+        timeout_ms: float | None = None,
+    ) -> dict[str, HeadraceError | None]:
+        """Offsets into each transaction, by transactional id; they count when it commits, each with `metadata`.
+
+        `member_epoch` is the one captured with the assignment when the batch was planned. After a refusal of any kind
+        the only way on is to abort that transaction.
+        """
+        by_id = {identity.transactional_id: identity for identity in offsets}
+        refused: dict[str, HeadraceError] = {}
+        if not self.renews_identities:
+            added = self.add_offsets(group_id, by_id.values(), timeout_ms=timeout_ms)
+            refused = {tid: outcome for tid, outcome in added.items() if isinstance(outcome, HeadraceError)}
+
+        def request(tid: str) -> Any:
+            return _offsets_request(group_id, by_id[tid], offsets[by_id[tid]], member_id, member_epoch, metadata)
+
+        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+            return first_refusal(part.error_code for topic in response.topics for part in topic.partitions), None
+
+        rest = {tid: group_id for tid in by_id if tid not in refused}
+        committed = self._together(
+            "TxnOffsetCommit",
+            "offsets in the transaction of",
+            rest,
+            request,
+            read,
+            key_type=GROUP_KEY_TYPE,
+            at_most=None if self.renews_identities else 4,
+            timeout_ms=timeout_ms,
+        )
+        return {**committed, **refused}
+
+    def end(
+        self, identities: Iterable[TransactionalIdentity], *, commit: bool, timeout_ms: float | None = None
+    ) -> dict[str, TransactionalIdentity | HeadraceError]:
+        """Ends transactions; the identities for the next ones, by transactional id.
+
+        A CannotConnect or a fenced identity among the outcomes of a commit means: unknown. Below version 2 the old
+        identity comes back, and is to be initialised before somebody writes with it.
+        """
+        by_id = {identity.transactional_id: identity for identity in identities}
+
+        def request(tid: str) -> Any:
+            return m.end_txn_request.EndTxnRequest(
+                transactional_id=TransactionalId(tid),
+                producer_id=ProducerId(by_id[tid].producer_id),
+                producer_epoch=i16(by_id[tid].producer_epoch),
+                committed=commit,
+            )
+
+        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionalIdentity]:
+            renewed = self.renews_identities and int(response.producer_id) >= 0
+            return response.error_code, self._identity(tid, response) if renewed else by_id[tid]
+
+        return self._together(
+            "EndTxn",
+            f"to {'commit' if commit else 'abort'} the transaction of",
+            {tid: tid for tid in by_id},
+            request,
+            read,
+            at_most=None if self.renews_identities else 4,
+            timeout_ms=timeout_ms,
+        )
+
+    def describe(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, str | HeadraceError]:
+        """What coordinators say of ids: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort…"""
+
+        def request(tid: str) -> Any:
+            return m.describe_transactions_request.DescribeTransactionsRequest(
+                transactional_ids=(TransactionalId(tid),)
+            )
+
+        def read(_tid: str, response: Any) -> tuple[ErrorCode, str]:
+            (state,) = response.transaction_states
+            return state.error_code, state.transaction_state
+
+        ids = {tid: tid for tid in transactional_ids}
+        return self._together("DescribeTransactions", "to describe", ids, request, read, timeout_ms=timeout_ms)
+
+    def add_offsets(
+        self, group_id: str, identities: Iterable[TransactionalIdentity], *, timeout_ms: float | None = None
+    ) -> dict[str, HeadraceError | None]:
+        """AddOffsetsToTxn: the group's offsets belong to each transaction. Needless from version 2 on."""
+        by_id = {identity.transactional_id: identity for identity in identities}
+
+        def request(tid: str) -> Any:
+            return m.add_offsets_to_txn_request.AddOffsetsToTxnRequest(
+                transactional_id=TransactionalId(tid),
+                producer_id=ProducerId(by_id[tid].producer_id),
+                producer_epoch=i16(by_id[tid].producer_epoch),
+                group_id=GroupId(group_id),
+            )
+
+        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+            return response.error_code, None
+
+        ids = {tid: tid for tid in by_id}
+        return self._together(
+            "AddOffsetsToTxn", "the group's offsets in the transaction of", ids, request, read, timeout_ms=timeout_ms
+        )
+
+    def add_partitions(self, identity: TransactionalIdentity, partitions: Iterable[TopicPartition]) -> None:
+        """AddPartitionsToTxn, for brokers below `transaction.version` 2. Raises BrokerError, Fenced, CannotConnect."""
+        add = m.add_partitions_to_txn_request
+        by_topic: dict[str, list[i32]] = {}
+        for topic, partition in sorted(partitions):
+            by_topic.setdefault(topic, []).append(i32(partition))
+
+        def request(_tid: str) -> Any:
+            transaction = add.AddPartitionsToTxnTransaction(
+                transactional_id=TransactionalId(identity.transactional_id),
+                producer_id=ProducerId(identity.producer_id),
+                producer_epoch=i16(identity.producer_epoch),
+                verify_only=False,
+                topics=tuple(
+                    add.AddPartitionsToTxnTopic(name=TopicName(topic), partitions=tuple(listed))
+                    for topic, listed in by_topic.items()
+                ),
+            )
+            return add.AddPartitionsToTxnRequest(transactions=(transaction,))
+
+        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+            codes = [response.error_code]
+            for transaction in response.results_by_transaction:
+                for topic in transaction.topic_results:
+                    codes += [entry.partition_error_code for entry in topic.results_by_partition]
+            # what was not tried because of another partition says nothing by itself
+            telling = [code for code in codes if code != ErrorCode.operation_not_attempted]
+            return first_refusal(telling), None
+
+        tid = identity.transactional_id
+        outcome = self._together(
+            "AddPartitionsToTxn", "partitions in the transaction of", {tid: tid}, request, read, at_most=3
+        )[tid]
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+
+    # All at once.
+
+    def _together(
+        self,
+        api: str,
+        what: str,
+        keys: Mapping[str, str],  # transactional id → the coordinator's key
+        request: Callable[[str], Any],
+        read: Callable[[str, Any], tuple[ErrorCode, Result]],
+        *,
+        key_type: int = TRANSACTION_KEY_TYPE,
+        at_most: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> dict[str, Result | HeadraceError]:
+        round_: Round[Result] = Round(what=what, api=api, ids=tuple(keys))
+        deadline = Deadline.after_ms(self._client.api_timeout_ms if timeout_ms is None else timeout_ms)
+        backoff = Backoff(first_ms=5, highest_ms=500)
+        while round_.due:
+            try:
+                nodes = self._nodes({keys[tid] for tid in round_.due}, key_type, deadline)
+            except (CannotConnect, BrokerError) as error:
+                round_.reasons.clear()
+                round_.give_up(error)
+                break
+            sent = [(tid, self._sent(request(tid), nodes[keys[tid]], at_most, deadline)) for tid in round_.due]
+            for tid, reply in sent:
+                response = _heard(reply)
+                if response is None:
+                    round_.unheard(tid)
+                else:
+                    round_.answered(tid, *read(tid, response))
+            for tid in round_.moved:
+                self._coordinators.pop((key_type, keys[tid]), None)
+            round_.moved.clear()
+            if round_.due:
+                if deadline.passed:
+                    round_.give_up(_unheard(api))
+                    break
+                backoff.pause(deadline)
+        return round_.outcomes
+
+    def _sent(self, request: Any, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
+        try:
+            left_ms = min(deadline.remaining_s * 1000, self._client.request_timeout_ms)
+            return self._client.start(request, node=node, timeout_ms=max(left_ms, 100), at_most=at_most)
+        except ConnectionLost:
+            return None
+
+    def _nodes(self, keys: Iterable[str], key_type: int, deadline: Deadline) -> dict[str, int]:
+        """Each key's coordinator; those not known are asked for in one request."""
+        wanted = set(keys)
+        backoff = Backoff()
+        while unknown := sorted(key for key in wanted if (key_type, key) not in self._coordinators):
+            request = m.find_coordinator_request.FindCoordinatorRequest(
+                key_type=i8(key_type), coordinator_keys=tuple(unknown)
+            )
+            response = self._client.call(request, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
+            for found in response.coordinators:
+                if found.error_code == ErrorCode.none:
+                    self._coordinators[key_type, found.key] = int(found.node_id)
+                elif not is_retriable(found.error_code) or deadline.passed:
+                    raise refusal(found.error_code, f"to name the coordinator of {found.key}", api="FindCoordinator")
+            if any((key_type, key) not in self._coordinators for key in unknown):
+                backoff.pause(deadline)
+        return {key: self._coordinators[key_type, key] for key in wanted}
+
+    def _identity(self, tid: str, response: Any) -> TransactionalIdentity:
+        return TransactionalIdentity(
+            transactional_id=tid,
+            producer_id=int(response.producer_id),
+            producer_epoch=int(response.producer_epoch),
+        )
+
+
+def _heard(reply: PendingReply | None) -> Any:
+    try:
+        return None if reply is None else reply.result()
+    except ConnectionLost:
+        return None
+
+
+def _unheard(api: str) -> CannotConnect:
+    return CannotConnect("broker-unreachable", f"no answer to {api} in time", "check that the broker runs")
+
+
+def _offsets_request(
+    group_id: str,
+    identity: TransactionalIdentity,
+    offsets: Mapping[TopicPartition, int],
+    member_id: str,
+    member_epoch: int,
+    metadata: str,
+) -> Any:
+    request = m.txn_offset_commit_request
+    by_topic: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, []).append((partition, offset))
+    return request.TxnOffsetCommitRequest(
+        transactional_id=TransactionalId(identity.transactional_id),
+        group_id=GroupId(group_id),
+        producer_id=ProducerId(identity.producer_id),
+        producer_epoch=i16(identity.producer_epoch),
+        generation_id=i32(member_epoch),
+        member_id=member_id,
+        topics=tuple(
+            request.TxnOffsetCommitRequestTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.TxnOffsetCommitRequestPartition(
+                        partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=metadata
+                    )
+                    for partition, offset in listed
+                ),
+            )
+            for topic, listed in by_topic.items()
+        ),
+    )

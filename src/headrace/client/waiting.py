@@ -1,0 +1,67 @@
+"""Waiting for answers of several brokers and for another thread's word, at the same time."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+
+from headrace.client.connection import PendingReply
+
+__all__ = ["Wake", "is_readable", "wait_for"]
+
+
+class Wake:
+    """A word from one thread to another that waits in `wait_for`."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def set(self) -> None:
+        """From any thread; words that nobody took yet become one."""
+        with suppress(BlockingIOError, OSError):
+            self._writer.send(b"w")
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            self._reader.recv(4096)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+def wait_for(replies: Iterable[PendingReply], wake: Wake, timeout_s: float) -> list[PendingReply]:
+    """Those whose connection has something to read, or has ended; none when `wake` was set or the time is up."""
+    listed = list(replies)
+    ready = [reply for reply in listed if _is_here(reply)]
+    if ready:
+        return ready
+    poller = select.poll()
+    poller.register(wake.fileno(), select.POLLIN)
+    by_file = {reply.connection.fileno(): reply for reply in listed}
+    for file in by_file:
+        poller.register(file, select.POLLIN)
+    events = poller.poll(max(0.0, timeout_s) * 1000)
+    if any(file == wake.fileno() for file, _ in events):
+        wake.clear()
+    return [by_file[file] for file, _ in events if file in by_file]
+
+
+def is_readable(reply: PendingReply) -> bool:
+    """Whether the answer, or the end of its connection, is there to be read without waiting."""
+    if _is_here(reply):
+        return True
+    poller = select.poll()
+    poller.register(reply.connection.fileno(), select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _is_here(reply: PendingReply) -> bool:
+    return reply.done or reply.connection.closed or reply.connection.has_read_ahead

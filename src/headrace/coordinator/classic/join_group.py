@@ -1,0 +1,150 @@
+"""JoinGroup (API 11): somebody wants to be in the next generation. The reply is parked until that has its members.
+
+In this order: (1) the group is full; (2) its protocols; then of a sender without an id (3) a static one takes the
+place of its instance, (4) a dynamic one is given an id, and from version 4 on has to come again with it; of a sender
+with an id (5) one that was given out joins, (6) a member joins again, which begins a rebalance when its metadata
+changed or it is the leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.group_state import ClassicGroupState
+from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.classic.member_checks import member_refusal
+from headrace.coordinator.classic.rebalance import prepare_or_complete
+from headrace.coordinator.classic.static_members import replace_static_member
+from headrace.coordinator.classic.turn import ClassicTurn
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.request_context import RequestContext
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import join_group_request as req
+from headrace.protocol.units import to_ms
+
+__all__ = ["MEMBER_ID_REQUIRED_SINCE", "NEW_MEMBER_TIMEOUT_MS", "join_group", "rebalance_timeout_ms"]
+
+_S = ClassicGroupState
+MEMBER_ID_REQUIRED_SINCE = 4
+_NAMED_REBALANCE_TIMEOUT_SINCE = 1
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""A new member does not know its id, so it can neither send heartbeats nor be found again when its connection is lost:
+its JoinGroup waits so long at most."""
+
+
+def join_group(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, *, fresh_id: str) -> None:
+    """`fresh_id` makes new member ids unique. Raises CoordinatorError where Kafka has an unexpected error."""
+    group, member_id = turn.group, request.member_id
+    sender = _sender(request, context)
+    if not _has_room(turn, member_id):
+        group.remove(member_id)
+        _refuse(turn, context, ErrorCode.group_max_size_reached)
+    elif not group.supports(request.protocol_type, sender.protocol_names):
+        _refuse(turn, context, ErrorCode.inconsistent_group_protocol, member_id)
+    elif not member_id:
+        prefix = context.client_id if sender.instance_id is None else sender.instance_id
+        _join_as_new(turn, request, context, replace(sender, member_id=f"{prefix}-{fresh_id}"))
+    elif member_id in group.pending_joins:
+        if sender.instance_id is not None:
+            message = f"Member id {member_id} was given to a dynamic member; it came with an instance id."
+            raise CoordinatorError(ErrorCode.unknown_server_error, message)
+        _add(turn, request, context, sender)
+    elif (code := member_refusal(group, member_id, sender.instance_id)) is not ErrorCode.none:
+        _refuse(turn, context, code, member_id)
+    else:
+        _join_again(turn, request, context, sender)
+
+
+def _sender(request: req.JoinGroupRequest, context: RequestContext) -> ClassicMember:
+    return ClassicMember(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=rebalance_timeout_ms(request, context),
+        session_timeout_ms=to_ms(request.session_timeout),
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+    )
+
+
+def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext) -> int:
+    """Version 0 names none: it is the session's."""
+    is_named = context.api_version >= _NAMED_REBALANCE_TIMEOUT_SINCE
+    return to_ms(request.rebalance_timeout if is_named else request.session_timeout)
+
+
+def _has_room(turn: ClassicTurn, member_id: str) -> bool:
+    """While members join, those that did count: `group.max.size` may have become smaller, and the last ones are out."""
+    group, most = turn.group, turn.configuration.max_size
+    if group.is_empty:
+        return True
+    member = group.members.get(member_id)
+    if group.state is _S.PREPARING_REBALANCE:
+        return (member is not None and member.waits_for_join) or group.waiting < most
+    return member is not None or len(group.members) < most
+
+
+def _join_as_new(
+    turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
+) -> None:
+    group = turn.group
+    if sender.instance_id is not None and sender.instance_id in group.static_members:
+        replace_static_member(turn, sender, context, _reason(request))
+    elif sender.instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
+        group.pending_joins[sender.member_id] = None
+        turn.expect_heartbeat(sender)
+        _refuse(turn, context, ErrorCode.member_id_required, sender.member_id)
+    else:
+        _add(turn, request, context, sender)
+
+
+def _add(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember) -> None:
+    group = turn.group
+    if group.state is _S.PREPARING_REBALANCE and group.follows_empty:
+        group.member_added = True
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    group.pending_joins.pop(sender.member_id, None)
+    member = replace(sender, is_new=True, join_token=context.token)
+    group.put(member)
+    turn.expect_heartbeat(member, NEW_MEMBER_TIMEOUT_MS)
+    turn.tell("MemberJoined", member=member.member_id)
+    prepare_or_complete(turn, f"member {member.member_id} joins; {_reason(request)}")
+
+
+def _join_again(
+    turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
+) -> None:
+    group = turn.group
+    member = group.members[sender.member_id]
+    is_leader = group.leader == member.member_id
+    changed = member.protocols != sender.protocols
+    if group.is_empty:
+        _refuse(turn, context, ErrorCode.unknown_member_id, member.member_id)
+    elif group.state is _S.PREPARING_REBALANCE or changed or (is_leader and group.state is _S.STABLE):
+        # A leader may have seen a change that is not in its metadata, such as new partitions.
+        why = "its metadata changed" if changed else "it is the leader" if is_leader else "a rebalance runs"
+        # Whoever asked in its name before has lost its connection, or is a double.
+        member = turn.end_join(member, ErrorCode.rebalance_in_progress, member.member_id)
+        group.put(
+            replace(
+                member,
+                protocols=sender.protocols,
+                rebalance_timeout_ms=sender.rebalance_timeout_ms,
+                session_timeout_ms=sender.session_timeout_ms,
+                join_token=context.token,
+            )
+        )
+        prepare_or_complete(turn, f"member {member.member_id} joins again, {why}; {_reason(request)}")
+    else:
+        # It did not receive the answer, or is a follower that joins as it was.
+        turn.reply(context.token, replies.joined(group, member.member_id))
+
+
+def _refuse(turn: ClassicTurn, context: RequestContext, code: ErrorCode, member_id: str = "") -> None:
+    turn.reply(context.token, replies.join_refused(code, member_id))
+
+
+def _reason(request: req.JoinGroupRequest) -> str:
+    return f"client reason: {request.reason or 'not provided'}"

@@ -1,0 +1,237 @@
+"""ClassicMembership: who is in a classic group and how far its rebalance is. Soft state, but for what the last record
+of the group says.
+
+Kafka writes a record of a classic group when a generation has its assignment, when a static member is replaced, and
+when the group becomes empty; whatever happens between is in memory only, and gone with a restart: members then find
+the last generation, and those that waited ask again. So a rule works on a copy (`copied`), and the copy takes the
+place of the original when the rule's records are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from headrace.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.coordinator.classic.group_state import ENTERED_FROM, ClassicGroupState
+from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.classic.protocol_selection import candidates, selected_protocol
+from headrace.coordinator.records.schemas import GroupMember, GroupMetadataValue
+
+__all__ = ["ClassicMembership"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClassicMembership:
+    """Mutable. Members are in the order in which they joined.
+
+    `protocol_type` "" and `leader`, `protocol` None: none yet. `pending_joins`: ids given out and not joined with yet.
+    `pending_syncs`: members of the generation that have not asked for their assignment. `initial_delay`: (the delay
+    that runs, what may be added to it) in ms while an empty group waits for more members. `subscribed`: the topics of
+    all consumers, None = unknown. `reason`: why the last rebalance began, for display.
+    """
+
+    group_id: str
+    state: ClassicGroupState = ClassicGroupState.EMPTY
+    state_since_ms: int = -1
+    follows_empty: bool = False
+    protocol_type: str = ""
+    protocol: str | None = None
+    generation: int = 0
+    leader: str | None = None
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    support: dict[str, int] = field(default_factory=dict)
+    pending_joins: dict[str, None] = field(default_factory=dict)
+    pending_syncs: dict[str, None] = field(default_factory=dict)
+    waiting: int = 0
+    member_added: bool = False
+    initial_delay: tuple[int, int] | None = None
+    subscribed: frozenset[str] | None = None
+    reason: str = ""
+
+    @classmethod
+    def of_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
+        """What is known after a restart. Each member is known to speak the selected protocol, and no other."""
+        found = cls(
+            group_id=group_id,
+            state=ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY,
+            state_since_ms=value.current_state_timestamp,
+            protocol_type=value.protocol_type,
+            protocol=value.protocol if not value.members else value.protocol or "",
+            generation=value.generation,
+            leader=value.leader,
+        )
+        for member in value.members:
+            found.put(_loaded(member, value.protocol or ""))
+        found.know_topics()
+        return found
+
+    def copied(self) -> ClassicMembership:
+        return replace(
+            self,
+            members=dict(self.members),
+            static_members=dict(self.static_members),
+            support=dict(self.support),
+            pending_joins=dict(self.pending_joins),
+            pending_syncs=dict(self.pending_syncs),
+        )
+
+    # --- asked ---
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in ENTERED_FROM[ClassicGroupState.PREPARING_REBALANCE]
+
+    @property
+    def all_joined(self) -> bool:
+        return len(self.members) == self.waiting and not self.pending_joins
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of all members."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
+        """Whether somebody with these protocols may be a member."""
+        if self.is_empty:
+            return bool(protocol_type) and bool(names)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(self.support.get(name, 0) == count for name in names)
+
+    def selected_protocol(self) -> str:
+        """Of the members as they are now. There must be some."""
+        return selected_protocol(self.members.values(), candidates(self.support, len(self.members)))
+
+    def reads(self, topic: str) -> bool:
+        """Whether a member may be subscribed to it: consumers whose subscription is unknown may be to any."""
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed
+
+    def record_value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
+        """As the group's record; `assignments` by member id, None = those that the members have."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            current_state_timestamp=self.state_since_ms,
+            members=tuple(self._recorded(assignments)),
+        )
+
+    # --- changed ---
+
+    def enter(self, state: ClassicGroupState, now_ms: int) -> None:
+        """Raises AssertionError for a way that the table does not have: a bug in a rule."""
+        if self.state not in ENTERED_FROM[state]:
+            raise AssertionError(f"group {self.group_id}: {state} after {self.state}")
+        self.follows_empty = self.is_empty
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def put(self, member: ClassicMember) -> None:
+        """A new member, or a known one as it is now."""
+        known = self.members.get(member.member_id)
+        if known is not None:
+            self._count(known, -1)
+        self.members[member.member_id] = member
+        self._count(member, 1)
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """A member, or an id that was given out. The leader's place goes to the oldest member."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member, -1)
+            if member.instance_id is not None:
+                self.static_members.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+
+    def take_place(self, old: ClassicMember, new_id: str) -> ClassicMember:
+        """A static member under another id; the leader stays the leader. Nobody waits in its name any more."""
+        was_leader = self.leader == old.member_id
+        self.remove(old.member_id)
+        new = replace(old, member_id=new_id, join_token=None, sync_token=None, is_new=False)
+        self.put(new)
+        if was_leader:
+            self.leader = new_id
+        return new
+
+    def elect_joined_leader(self) -> bool:
+        """A leader that did not join again gives way to the oldest member that did. False: nobody did."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].waits_for_join:
+            return True
+        joined = next((member.member_id for member in self.members.values() if member.waits_for_join), None)
+        self.leader = self.leader if joined is None else joined
+        return joined is not None
+
+    def begin_generation(self, now_ms: int) -> None:
+        """The next one: Empty without members, else with a protocol, waiting for the leader's assignment."""
+        self.generation += 1
+        self.protocol = self.selected_protocol() if self.members else None
+        self.know_topics()
+        target = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
+        self.enter(target, now_ms)
+        self.pending_syncs.clear()
+
+    def know_topics(self) -> None:
+        """What all consumers together read, from their metadata for the selected protocol."""
+        self.subscribed = None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return
+        if not self.members:
+            self.subscribed = frozenset()
+        elif self.protocol is not None:
+            every = [subscribed_topics(member.metadata(self.protocol)) for member in self.members.values()]
+            if None not in every:
+                self.subscribed = frozenset().union(*(topics for topics in every if topics is not None))
+
+    def _count(self, member: ClassicMember, change: int) -> None:
+        self.waiting += change * member.waits_for_join
+        for name in dict.fromkeys(name for name, _ in member.protocols):
+            count = self.support.get(name, 0) + change
+            if count:
+                self.support[name] = count
+            else:
+                self.support.pop(name, None)
+
+    def _recorded(self, assignments: dict[str, bytes] | None) -> Iterator[GroupMember]:
+        for member in self.members.values():
+            yield GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.metadata(self.protocol),
+                assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+            )
+
+
+def _loaded(member: GroupMember, protocol: str) -> ClassicMember:
+    """Records of version 0 have no rebalance timeout: the session's, as in Kafka."""
+    timeout_ms = member.rebalance_timeout_ms if member.rebalance_timeout_ms >= 0 else member.session_timeout_ms
+    return ClassicMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        protocols=((protocol, member.subscription),),
+        assignment=member.assignment,
+    )

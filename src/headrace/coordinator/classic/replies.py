@@ -1,0 +1,124 @@
+"""The answers of the classic group APIs, as the newest version says them; what older ones cannot say is left out on
+the way to the wire."""
+
+from __future__ import annotations
+
+from kio.static.primitive import i32
+
+from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.classic.membership import ClassicMembership
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import (
+    heartbeat_response,
+    join_group_response,
+    leave_group_response,
+    sync_group_response,
+)
+from headrace.protocol.units import from_ms
+
+__all__ = [
+    "heartbeat",
+    "join_refused",
+    "joined",
+    "joined_as_follower",
+    "left",
+    "sync_refused",
+    "synced",
+    "synced_with",
+]
+
+_NO_THROTTLE = from_ms(0)
+_NO_GENERATION = i32(-1)
+
+
+def joined(
+    group: ClassicMembership, member_id: str, *, leader: str | None = None, skip_assignment: bool = False
+) -> join_group_response.JoinGroupResponse:
+    """The current generation. Only the leader is told who is in it. `leader`: another one than the group's is named."""
+    members: tuple[join_group_response.JoinGroupResponseMember, ...] = ()
+    named = leader if leader is not None else group.leader or ""
+    if named == member_id:
+        members = tuple(
+            join_group_response.JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(group.protocol),
+            )
+            for member in group.members.values()
+        )
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=i32(group.generation),
+        protocol_type=group.protocol_type or None,
+        protocol_name=group.protocol,
+        leader=named,
+        skip_assignment=skip_assignment,
+        member_id=member_id,
+        members=members,
+    )
+
+
+def joined_as_follower(
+    member_id: str, generation: int, *, protocol_type: str, protocol_name: str
+) -> join_group_response.JoinGroupResponse:
+    """To a member of a group in which nobody leads."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=i32(generation),
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
+    )
+
+
+def join_refused(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
+    """Also MEMBER_ID_REQUIRED, with the id to join with."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=code,
+        generation_id=_NO_GENERATION,
+        protocol_type=None,
+        protocol_name=None,
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
+    )
+
+
+def synced(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
+    """The member's assignment in the current generation."""
+    return synced_with(member.assignment, group.protocol_type or None, group.protocol)
+
+
+def synced_with(
+    assignment: bytes, protocol_type: str | None, protocol_name: str | None
+) -> sync_group_response.SyncGroupResponse:
+    return sync_group_response.SyncGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignment=assignment,
+    )
+
+
+def sync_refused(code: ErrorCode) -> sync_group_response.SyncGroupResponse:
+    return sync_group_response.SyncGroupResponse(
+        throttle_time=_NO_THROTTLE, error_code=code, protocol_type=None, protocol_name=None, assignment=b""
+    )
+
+
+def heartbeat(code: ErrorCode = ErrorCode.none) -> heartbeat_response.HeartbeatResponse:
+    return heartbeat_response.HeartbeatResponse(throttle_time=_NO_THROTTLE, error_code=code)
+
+
+def left(
+    members: tuple[leave_group_response.MemberResponse, ...], code: ErrorCode = ErrorCode.none
+) -> leave_group_response.LeaveGroupResponse:
+    return leave_group_response.LeaveGroupResponse(throttle_time=_NO_THROTTLE, error_code=code, members=members)

@@ -1,0 +1,137 @@
+"""How far a member may go towards its target now. KIP-848, "Reconciliation"; the rules of Kafka 4.3.
+
+A partition is revoked before it is given to somebody else: it stays in its holder's `pending_revocation` until that
+member says, by its list of owned partitions, that it let go. So no partition ever has two holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from uuid import UUID
+
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState
+from headrace.coordinator.consumer.partitions import (
+    NO_PARTITIONS,
+    PartitionEpochs,
+    Partitions,
+    contains_any,
+    merged,
+    with_epochs,
+)
+from headrace.coordinator.errors import CoordinatorError
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["reconcile"]
+
+
+def reconcile(
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    readable: Container[UUID],
+    subscription_changed: bool,
+    owned: Partitions | None,
+) -> ConsumerGroupMember:
+    """The member one step closer to its target; the same object when nothing may change.
+
+    `readable`: the topics that it subscribes to now. What it has of others goes at once, before there is a new target.
+    `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
+    member whose recorded state is unknown and that still owns something.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return _without_unreadable(member, readable, owned) if subscription_changed else member
+    if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, member.pending_revocation):
+        return _without_unreadable(member, readable, owned) if subscription_changed else member
+    epoch = member.member_epoch
+    if member.state is MemberState.UNKNOWN:
+        if owned is None or owned:
+            raise CoordinatorError(
+                ErrorCode.fenced_member_epoch,
+                "The consumer group member is in a unknown state. The member must abandon all its partitions and "
+                "rejoin.",
+            )
+        epoch = target_epoch
+    wanted = {topic_id: of_topic for topic_id, of_topic in target.items() if topic_id in readable}
+    return _next(group, member, wanted, target_epoch, owned, epoch=epoch)
+
+
+def _next(
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    target: Partitions,
+    target_epoch: int,
+    owned: Partitions | None,
+    *,
+    epoch: int,
+) -> ConsumerGroupMember:
+    """Drop what is not in the target; when that is confirmed, take what nobody holds."""
+    kept, revoked = _split(member.assigned, target)
+    if revoked and _owns_any(owned, revoked):
+        moved = member.moved_to(
+            epoch=epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=revoked
+        )
+        return member if moved == member else moved
+    granted, is_waiting = _grantable(group, member, kept, target)
+    state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
+    assigned = merged(kept, with_epochs(granted, target_epoch))
+    moved = member.moved_to(epoch=target_epoch, state=state, assigned=assigned)
+    return member if moved == member else moved
+
+
+def _split(assigned: PartitionEpochs, target: Partitions) -> tuple[PartitionEpochs, PartitionEpochs]:
+    """(kept, to revoke)."""
+    kept: dict[UUID, dict[int, int]] = {}
+    revoked: dict[UUID, dict[int, int]] = {}
+    for topic_id, of_topic in assigned.items():
+        wanted = set(target.get(topic_id, ()))
+        for partition, epoch in of_topic.items():
+            (kept if partition in wanted else revoked).setdefault(topic_id, {})[partition] = epoch
+    return kept, revoked
+
+
+def _grantable(
+    group: ConsumerGroup, member: ConsumerGroupMember, kept: PartitionEpochs, target: Partitions
+) -> tuple[Partitions, bool]:
+    """The missing partitions that are free, and whether some are not. Its own are: it gives them up to itself."""
+    granted: dict[UUID, tuple[int, ...]] = {}
+    is_waiting = False
+    for topic_id, of_topic in target.items():
+        had, holders = kept.get(topic_id, {}), group.holders.of_topic(topic_id)
+        missing = [partition for partition in of_topic if partition not in had]
+        free = [each for each in missing if holders.get(each, member.member_id) == member.member_id]
+        is_waiting = is_waiting or len(free) < len(missing)
+        if free:
+            granted[topic_id] = tuple(free)
+    return granted, is_waiting
+
+
+def _without_unreadable(
+    member: ConsumerGroupMember, readable: Container[UUID], owned: Partitions | None
+) -> ConsumerGroupMember:
+    """Topics that are no longer subscribed to go; all else stays as it is until there is a new target."""
+    kept = {topic_id: of_topic for topic_id, of_topic in member.assigned.items() if topic_id in readable}
+    if len(kept) == len(member.assigned):
+        return member
+    gone = {topic_id: of_topic for topic_id, of_topic in member.assigned.items() if topic_id not in kept}
+    revoked = merged(member.pending_revocation, gone)
+    if _owns_any(owned, revoked):
+        return member.moved_to(
+            epoch=member.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            pending_revocation=revoked,
+        )
+    return member.moved_to(
+        epoch=member.member_epoch,
+        state=member.state,
+        assigned=kept,
+        pending_revocation=member.pending_revocation,
+    )
+
+
+def _owns_any(owned: Partitions | None, revoked: PartitionEpochs) -> bool:
+    """A member that says nothing owns them still."""
+    return owned is None or contains_any(revoked, owned or NO_PARTITIONS)

@@ -1,0 +1,214 @@
+"""ConsumerGroup: hard state, changed by `replay_*` only.
+
+Compaction may leave any subset of a group's records, so every replay creates what it needs and tolerates what is gone.
+Epochs begin at 1, so that the first join by topic names is group epoch 2 (Kafka 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from headrace.coordinator.consumer import records
+from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, MemberState
+from headrace.coordinator.consumer.partition_holders import PartitionHolders
+from headrace.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, epochs_of, from_records
+from headrace.coordinator.consumer.subscriptions import Subscriptions
+from headrace.coordinator.records.consumer_schemas import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from headrace.coordinator.result import CoordinatorRecord
+
+__all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState"]
+
+FIRST_EPOCH = 1
+_UNWRITTEN = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)
+"""Of a group that has no record of its epoch, and only of that: an upgraded group's first epoch may be 1 as well."""
+
+
+class GroupState(Enum):
+    """Derived, never stored; in this order of precedence. Values are the names on the wire."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConsumerGroup:
+    """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
+    `static_members`: instance id → member id. `partition_metadata`: what a broker before 4.1 wrote, until it is taken
+    out with the next group epoch."""
+
+    group_id: str
+    metadata: ConsumerGroupMetadataValue = _UNWRITTEN
+    members: dict[str, ConsumerGroupMember] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)
+    target_metadata: ConsumerGroupTargetAssignmentMetadataValue = ConsumerGroupTargetAssignmentMetadataValue(  # noqa: RUF009
+        assignment_epoch=FIRST_EPOCH
+    )
+    holders: PartitionHolders = field(default_factory=PartitionHolders)
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    static_members: dict[str, str] = field(default_factory=dict)
+    partition_metadata: ConsumerGroupPartitionMetadataValue | None = None
+
+    @property
+    def group_epoch(self) -> int:
+        return self.metadata.epoch
+
+    @property
+    def assignment_epoch(self) -> int:
+        return self.target_metadata.assignment_epoch
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
+        nothing = not (self.members or self.target or self.subscriptions.resolved)
+        return nothing and self.metadata is _UNWRITTEN and self.assignment_epoch == FIRST_EPOCH
+
+    def target_of(self, member_id: str) -> Partitions:
+        return self.target.get(member_id, NO_PARTITIONS)
+
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.group_epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def preferred_assignor(self, order: Iterable[str], changed: ConsumerGroupMember | None = None) -> str | None:
+        """What most members name, `changed` in place of the stored one; of equals the first in `order`. None: nobody
+        names one that is in it."""
+        members = self.members if changed is None else {**self.members, changed.member_id: changed}
+        votes = dict.fromkeys(order, 0)
+        for member in members.values():
+            named = member.metadata.server_assignor
+            if named is not None and named in votes:
+                votes[named] += 1
+        most = max(votes, key=votes.__getitem__, default=None)
+        return most if most is not None and votes[most] else None
+
+    def replacing(self, known: ConsumerGroupMember, member: ConsumerGroupMember) -> ConsumerGroup:
+        """A copy in which `member` has the place of `known`, and its target."""
+        copy = ConsumerGroup(
+            group_id=self.group_id,
+            metadata=self.metadata,
+            members=dict(self.members),
+            target=dict(self.target),
+            target_metadata=self.target_metadata,
+            holders=self.holders.copy(),
+            subscriptions=self.subscriptions.copy(),
+            static_members=dict(self.static_members),
+            partition_metadata=self.partition_metadata,
+        )
+        for member_id in (known.member_id, member.member_id):
+            copy.replay_member(member_id, None)
+        copy.target.pop(known.member_id, None)
+        copy.target[member.member_id] = self.target_of(known.member_id)
+        copy.replay_member(member.member_id, member.metadata)
+        copy.members[member.member_id] = member
+        copy.holders.hold(member)
+        return copy
+
+    # --- replay ---
+
+    def replay_metadata(self, value: ConsumerGroupMetadataValue) -> None:
+        self.metadata = value
+
+    def replay_partition_metadata(self, value: ConsumerGroupPartitionMetadataValue | None) -> None:
+        self.partition_metadata = value
+
+    def replay_target_metadata(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
+        self.target_metadata = value or ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=FIRST_EPOCH)
+
+    def replay_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+        if value is None:
+            self.target.pop(member_id, None)
+        else:
+            self.target[member_id] = from_records(value.topic_partitions)
+
+    def replay_regular_expression(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        self.subscriptions.resolve(regex, value)
+
+    def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        member = self.members.get(member_id)
+        known = NO_METADATA if member is None else member.metadata
+        if known.instance_id is not None and self.static_members.get(known.instance_id) == member_id:
+            del self.static_members[known.instance_id]
+        self.subscriptions.change(known, value or NO_METADATA)
+        if value is not None:
+            self.members[member_id] = replace(member or ConsumerGroupMember(member_id=member_id), metadata=value)
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
+        elif member is not None:
+            self.holders.release(member)
+            del self.members[member_id]
+
+    def replay_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
+        member = self.members.get(member_id)
+        if value is None:
+            if member is None:
+                return
+            updated = ConsumerGroupMember(member_id=member_id, metadata=member.metadata)
+        else:
+            updated = _with_current(member or ConsumerGroupMember(member_id=member_id), value)
+        if member is not None:
+            self.holders.release(member)
+        self.holders.hold(updated)
+        self.members[member_id] = updated
+
+    def rebuild_holders(self) -> None:
+        """After a load: a log in the middle of compaction may have shown owners that never were together."""
+        self.holders = PartitionHolders()
+        for member_id in sorted(self.members):
+            self.holders.hold(self.members[member_id])
+
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
+        """What takes the whole group out, members included."""
+        return records.group_tombstones(self.group_id, sorted(self.members), sorted(self.subscriptions.resolved))
+
+    def hard_state(self) -> Iterator[CoordinatorRecord]:
+        """The records that rebuild this group; their order is not that of the log."""
+        if self.metadata is not _UNWRITTEN:
+            yield records.group_metadata_record(self.group_id, self.metadata)
+        if self.partition_metadata is not None:
+            key = ConsumerGroupPartitionMetadataKey(group_id=self.group_id)
+            yield CoordinatorRecord(key=key, value=self.partition_metadata)
+        yield records.target_assignment_metadata_record(
+            self.group_id, epoch=self.assignment_epoch, timestamp_ms=self.target_metadata.assignment_timestamp
+        )
+        for regex in sorted(self.subscriptions.resolved):
+            yield records.regular_expression_record(self.group_id, regex, self.subscriptions.resolved[regex])
+        for member_id in sorted(self.members):
+            member = self.members[member_id]
+            if member.metadata is not NO_METADATA:
+                yield records.member_record(self.group_id, member)
+            yield records.current_assignment_record(self.group_id, member)
+        for member_id in sorted(self.target):
+            yield records.target_assignment_record(self.group_id, member_id, self.target[member_id])
+
+
+def _with_current(member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerGroupMember:
+    return replace(
+        member,
+        member_epoch=value.member_epoch,
+        previous_member_epoch=value.previous_member_epoch,
+        state=MemberState.of(value.state),
+        assigned=epochs_of(value.assigned_partitions, member_epoch=value.member_epoch),
+        pending_revocation=epochs_of(value.partitions_pending_revocation, member_epoch=value.member_epoch),
+    )

@@ -1,0 +1,108 @@
+"""The records of a consumer group from its own terms. Lists are sorted, so that the same state has the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.coordinator.consumer.member import ConsumerGroupMember
+from headrace.coordinator.consumer.partitions import PartitionEpochs, Partitions, to_records
+from headrace.coordinator.records import consumer_schemas as s
+from headrace.coordinator.result import CoordinatorRecord
+
+__all__ = [
+    "current_assignment_record",
+    "group_metadata_record",
+    "group_tombstones",
+    "member_record",
+    "member_tombstones",
+    "partition_metadata_tombstone",
+    "regular_expression_record",
+    "regular_expression_tombstone",
+    "target_assignment_metadata_record",
+    "target_assignment_record",
+]
+
+
+def group_metadata_record(group_id: str, value: s.ConsumerGroupMetadataValue) -> CoordinatorRecord:
+    return CoordinatorRecord(key=s.ConsumerGroupMetadataKey(group_id=group_id), value=value)
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(key=s.ConsumerGroupPartitionMetadataKey(group_id=group_id), value=None)
+
+
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    key = s.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
+    return CoordinatorRecord(key=key, value=member.metadata)
+
+
+def target_assignment_metadata_record(group_id: str, *, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    value = s.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
+    return CoordinatorRecord(key=s.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value=value)
+
+
+def target_assignment_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
+    key = s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    value = s.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=to_records(target))
+    return CoordinatorRecord(key=key, value=value)
+
+
+def current_assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    key = s.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
+    value = s.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=member.member_epoch,
+        previous_member_epoch=member.previous_member_epoch,
+        state=int(member.state),
+        assigned_partitions=_current(member.assigned),
+        partitions_pending_revocation=_current(member.pending_revocation),
+    )
+    return CoordinatorRecord(key=key, value=value)
+
+
+def regular_expression_record(
+    group_id: str, regex: str, value: s.ConsumerGroupRegularExpressionValue
+) -> CoordinatorRecord:
+    key = s.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return CoordinatorRecord(key=key, value=value)
+
+
+def regular_expression_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    key = s.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return CoordinatorRecord(key=key, value=None)
+
+
+def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
+    """What takes a member out: current assignment, target, metadata, in this order."""
+    keys = (
+        s.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
+        s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        s.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id),
+    )
+    return tuple(CoordinatorRecord(key=key, value=None) for key in keys)
+
+
+def group_tombstones(
+    group_id: str, member_ids: Iterable[str] = (), regexes: Iterable[str] = ()
+) -> tuple[CoordinatorRecord, ...]:
+    """What takes a group out, its members first: the order is Kafka's."""
+    member_ids = tuple(member_ids)
+    current = s.ConsumerGroupCurrentMemberAssignmentKey
+    target = s.ConsumerGroupTargetAssignmentMemberKey
+    metadata = s.ConsumerGroupMemberMetadataKey
+    keys: list[object] = [current(group_id=group_id, member_id=each) for each in member_ids]
+    keys.extend(target(group_id=group_id, member_id=each) for each in member_ids)
+    keys.append(s.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
+    keys.extend(metadata(group_id=group_id, member_id=each) for each in member_ids)
+    keys.extend(s.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=each) for each in regexes)
+    keys.append(s.ConsumerGroupPartitionMetadataKey(group_id=group_id))
+    keys.append(s.ConsumerGroupMetadataKey(group_id=group_id))
+    return tuple(CoordinatorRecord(key=key, value=None) for key in keys)
+
+
+def _current(assigned: PartitionEpochs) -> tuple[s.CurrentTopicPartitions, ...]:
+    return tuple(
+        s.CurrentTopicPartitions(
+            topic_id=topic_id, partitions=tuple(of_topic), assignment_epochs=tuple(of_topic.values())
+        )
+        for topic_id, of_topic in assigned.items()
+    )

@@ -1,0 +1,85 @@
+"""Static members: an instance id outlives the process that has it. KIP-848.
+
+A static member that leaves with epoch -2 keeps its place, its partitions and its session: nobody else gets its
+partitions until it is back, or its session is over. Who joins with its instance id then takes its place, under a member
+id of its own.
+
+Where we differ from Kafka 4.3.1, on purpose: the member itself may join again before it left, like any other member.
+Its last join may have been answered into the void, or it was fenced; Kafka's UNRELEASED_INSTANCE_ID is fatal to a
+consumer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.coordinator.consumer import records
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroupMember
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["Replacement", "check_released", "member_away", "replace_member", "static_member"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """A static member under its new member id. `group`: a copy of the group in which that happened already, for the
+    rest of the heartbeat; the records make it true."""
+
+    group: ConsumerGroup
+    member: ConsumerGroupMember
+    replaced_id: str
+    records: tuple[CoordinatorRecord, ...]
+
+
+def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerGroupMember:
+    """The member of that instance. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when it has another member id."""
+    known_id = group.static_members.get(instance_id)
+    if known_id is None:
+        raise CoordinatorError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+    if known_id != member_id:
+        raise CoordinatorError(
+            ErrorCode.fenced_instance_id,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
+        )
+    return group.members[known_id]
+
+
+def check_released(known: ConsumerGroupMember, instance_id: str, member_id: str) -> None:
+    """Raises UNRELEASED_INSTANCE_ID while the instance's member is there. One that speaks the classic protocol gives
+    way at once."""
+    if not known.is_away and not known.uses_classic_protocol:
+        raise CoordinatorError(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+            f"is owned by {known.member_id} member.",
+        )
+
+
+def replace_member(group: ConsumerGroup, known: ConsumerGroupMember, member_id: str) -> Replacement:
+    """The place of a member that is away goes to `member_id`, partitions and target included; it begins at epoch 0."""
+    member = replace(known, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
+    group_id = group.group_id
+    return Replacement(
+        group=group.replacing(known, member),
+        member=member,
+        replaced_id=known.member_id,
+        records=(
+            *records.member_tombstones(group_id, known.member_id),
+            records.member_record(group_id, member),
+            records.target_assignment_record(group_id, member_id, group.target_of(known.member_id)),
+            records.current_assignment_record(group_id, member),
+        ),
+    )
+
+
+def member_away(member: ConsumerGroupMember) -> ConsumerGroupMember:
+    """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
+    return replace(
+        member,
+        member_epoch=STATIC_LEAVE_EPOCH,
+        assigned={topic_id: dict.fromkeys(of_topic, 0) for topic_id, of_topic in member.assigned.items()},
+        pending_revocation={},
+    )

@@ -1,0 +1,98 @@
+"""What the assignor wants: the target of every member, when it is computed, and its records.
+
+The assignor runs in a heartbeat, at most once per assignment interval. Nobody waits for a timer: whoever beats first
+after the interval computes it, and a member can act on a target only in a heartbeat of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from headrace.coordinator.assignors.partition_assignor import ConsumerGroupSpec, MemberSubscription
+from headrace.coordinator.consumer import records
+from headrace.coordinator.consumer.circumstances import Circumstances
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.member import ConsumerGroupMember
+from headrace.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
+from headrace.coordinator.consumer.subscriptions import Subscriptions
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.result import CoordinatorRecord
+
+__all__ = ["TargetAssignment", "stored_target", "target_assignment"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAssignment:
+    """The target of one member, and the records that make a computed one the group's."""
+
+    epoch: int
+    partitions: Partitions
+    records: tuple[CoordinatorRecord, ...] = ()
+
+
+def target_assignment(
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    subscriptions: Subscriptions,
+    group_epoch: int,
+    circumstances: Circumstances,
+) -> TargetAssignment:
+    """The stored one, a new one, or the stored one while the assignment interval lasts. `member` as its heartbeat makes
+    it, `subscriptions` with it."""
+    if group.assignment_epoch >= group_epoch or not _may_compute(group, circumstances):
+        return stored_target(group, member)
+    members: Mapping[str, ConsumerGroupMember] = {**group.members, member.member_id: member}
+    assignor = circumstances.assignor(group.preferred_assignor(circumstances.assignors, member))
+    assigned = assignor.assign(_group_spec(group, members, subscriptions, circumstances.image))
+    found = [
+        records.target_assignment_record(group.group_id, member_id, assigned.get(member_id, NO_PARTITIONS))
+        for member_id in sorted(members)
+        if group.target.get(member_id) != assigned.get(member_id, NO_PARTITIONS)
+    ]
+    found.append(
+        records.target_assignment_metadata_record(group.group_id, epoch=group_epoch, timestamp_ms=circumstances.now_ms)
+    )
+    partitions = assigned.get(member.member_id, NO_PARTITIONS)
+    return TargetAssignment(epoch=group_epoch, partitions=partitions, records=tuple(found))
+
+
+def stored_target(group: ConsumerGroup, member: ConsumerGroupMember) -> TargetAssignment:
+    return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
+
+
+def _may_compute(group: ConsumerGroup, circumstances: Circumstances) -> bool:
+    """A clock that went back does not lock the group."""
+    last_ms = group.target_metadata.assignment_timestamp
+    interval_ms = circumstances.configuration.assignment_interval_ms
+    return last_ms == 0 or interval_ms == 0 or not last_ms <= circumstances.now_ms < last_ms + interval_ms
+
+
+def _group_spec(
+    group: ConsumerGroup,
+    members: Mapping[str, ConsumerGroupMember],
+    subscriptions: Subscriptions,
+    image: MetadataImage,
+) -> ConsumerGroupSpec:
+    known: dict[tuple[tuple[str, ...], str | None], tuple[UUID, ...]] = {}  # members alike have the same topics
+    specs: dict[str, MemberSubscription] = {}
+    counts: dict[UUID, int] = {}
+    for member_id in sorted(members):
+        member = members[member_id]
+        key = (member.metadata.subscribed_topic_names, member.regex)
+        if key not in known:
+            topics = subscriptions.topics_of(member, image)
+            known[key] = tuple(topic.topic_id for topic in topics.values())
+            counts.update((topic.topic_id, topic.partitions) for topic in topics.values())
+        specs[member_id] = MemberSubscription(
+            topic_ids=known[key],
+            instance_id=member.metadata.instance_id,
+            rack_id=member.metadata.rack_id,
+            previous=group.target_of(member_id),
+        )
+    return ConsumerGroupSpec(
+        members=specs,
+        partition_counts=counts,
+        is_homogeneous=subscriptions.is_homogeneous(len(members)),
+    )

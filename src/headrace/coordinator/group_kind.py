@@ -1,0 +1,58 @@
+"""What a shard and the rules of one kind of group say to each other.
+
+`shard.py` is the door; each kind (`streams/streams_groups.py`, `classic/classic_groups.py`, …) has one class that
+holds its requests and its soft state, and answers the shard's questions below. A kind is asked about every group id,
+also about groups of another kind, and then does nothing. Kinds meet in `ShardState` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.group_registry import Group, GroupRegistry
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
+from headrace.coordinator.timers import TimerQueue
+
+__all__ = ["GroupKind", "ShardState"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ShardState:
+    """What all kinds of group in a shard see. Mutable: the shard takes new settings and images into it."""
+
+    configuration: GroupCoordinatorConfiguration
+    image: MetadataImage
+    registry: GroupRegistry
+    timers: TimerQueue
+
+
+class GroupKind(Protocol):
+    """One kind of group in one shard: its soft state, and what happens to its groups by itself."""
+
+    def owns(self, group: Group) -> bool:
+        """Whether a group of the registry is of this kind."""
+
+    def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
+        """After a replay: the timers that the groups of this kind need."""
+
+    def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
+        """A timer of a group that this kind owns. None = nothing to do."""
+
+    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """The image or the settings of `ShardState` are new; lazily, one group after the other."""
+
+    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+        """Timers to cancel with a group that is deleted."""
+
+    def changed(self, group_id: str) -> None:
+        """Something that an answer may depend on: a record was replayed, a timer set or cancelled or fired."""
+
+    def all_changed(self) -> None:
+        """The same for all groups: settings, image, load."""
+
+    def replayed(self, record: CoordinatorRecord) -> None:
+        """A record of any group was replayed: soft state of a group that went with it goes too."""

@@ -1,0 +1,191 @@
+"""Records of `__transaction_state` ↔ Kafka's own bytes: TransactionLogKey version 0, TransactionLogValue 0 and 1.
+
+Facts: `common/message/TransactionLog*.json` in kafka-transaction-coordinator 4.3.1. Kafka writes value version 0 while
+the feature `transaction.version` is at 0, else version 1, which is flexible. What version 0 has no field for (previous
+and next producer id, the client's transaction version) comes back with its default. Partitions are written sorted;
+Kafka's order is that of a hash table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from headrace.coordinator.errors import CorruptRecord
+from headrace.coordinator.records.fields import (
+    Cursor,
+    write_compact_array,
+    write_compact_string,
+    write_int8,
+    write_int16,
+    write_int32,
+    write_int64,
+    write_string,
+    write_tags,
+)
+from headrace.coordinator.result import CoordinatorRecord
+
+__all__ = [
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "TransactionLogKey",
+    "TransactionLogValue",
+    "by_topic",
+    "decode",
+    "encode_key",
+    "encode_value",
+    "value_version",
+]
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+EMPTY_STATUS = 0
+_KEY_TYPE = 0
+_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_TRANSACTION_VERSION = 0, 1, 2
+
+TopicPartitions = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogKey:
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogValue:
+    """`transaction_status` is a number of `transactions.transaction_state.TransactionState`; times in ms, -1 = none.
+
+    `transaction_partitions`: (topic, partition) pairs that the transaction has written to. Kafka's null is empty here.
+    """
+
+    producer_id: int
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int
+    transaction_timeout_ms: int
+    transaction_status: int
+    transaction_partitions: frozenset[tuple[str, int]] = frozenset()
+    transaction_last_update_timestamp_ms: int
+    transaction_start_timestamp_ms: int = -1
+    client_transaction_version: int = 0
+
+
+def value_version(transaction_version: int) -> int:
+    """The version of values that are written while the feature is at this level."""
+    return 1 if transaction_version >= 1 else 0
+
+
+def encode_key(key: TransactionLogKey) -> bytes:
+    out = bytearray()
+    write_int16(out, _KEY_TYPE)
+    write_string(out, key.transactional_id)
+    return bytes(out)
+
+
+def encode_value(value: TransactionLogValue, version: int) -> bytes:
+    """With its version in front."""
+    out = bytearray()
+    write_int16(out, version)
+    write_int64(out, value.producer_id)
+    write_int16(out, value.producer_epoch)
+    write_int32(out, value.transaction_timeout_ms)
+    write_int8(out, value.transaction_status)
+    _write_partitions(out, value, flexible=version >= 1)
+    write_int64(out, value.transaction_last_update_timestamp_ms)
+    write_int64(out, value.transaction_start_timestamp_ms)
+    if version >= 1:
+        write_tags(out, *_tags(value))
+    return bytes(out)
+
+
+def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | None:
+    """The record behind the bytes, None when its type is unknown. Raises CorruptRecord."""
+    cursor = Cursor(key_bytes)
+    if cursor.int16() != _KEY_TYPE:
+        return None
+    key = TransactionLogKey(transactional_id=cursor.string())
+    if value_bytes is None:
+        return CoordinatorRecord(key=key, value=None)
+    body = Cursor(value_bytes)
+    version = body.int16()
+    if version not in (0, 1):
+        raise CorruptRecord(f"version {version} of TransactionLogValue is unknown, at most 1 is")
+    return CoordinatorRecord(key=key, value=_read_value(body, flexible=version >= 1))
+
+
+def _write_partitions(out: bytearray, value: TransactionLogValue, *, flexible: bool) -> None:
+    topics = by_topic(value.transaction_partitions)
+    if value.transaction_status == EMPTY_STATUS:
+        write_int8(out, 0) if flexible else write_int32(out, -1)
+    elif flexible:
+        write_compact_array(out, topics, _write_topic)
+    else:
+        write_int32(out, len(topics))
+        for topic, partitions in topics:
+            write_string(out, topic)
+            write_int32(out, len(partitions))
+            for partition in partitions:
+                write_int32(out, partition)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> tuple[TopicPartitions, ...]:
+    """Sorted, each topic once."""
+    grouped = groupby(sorted(partitions), key=lambda each: each[0])
+    return tuple((topic, tuple(partition for _, partition in pairs)) for topic, pairs in grouped)
+
+
+def _write_topic(out: bytearray, topic: TopicPartitions) -> None:
+    write_compact_string(out, topic[0])
+    write_compact_array(out, topic[1], write_int32)
+    write_tags(out)
+
+
+def _tags(value: TransactionLogValue) -> list[tuple[int, bytes]]:
+    """Those that are not at their defaults."""
+    tags: list[tuple[int, bytes]] = []
+    for tag, producer_id in (
+        (_PREVIOUS_PRODUCER_ID, value.previous_producer_id),
+        (_NEXT_PRODUCER_ID, value.next_producer_id),
+    ):
+        if producer_id != NO_PRODUCER_ID:
+            tags.append((tag, producer_id.to_bytes(8, "big", signed=True)))
+    if value.client_transaction_version != 0:
+        tags.append((_CLIENT_TRANSACTION_VERSION, value.client_transaction_version.to_bytes(2, "big", signed=True)))
+    return tags
+
+
+def _read_value(body: Cursor, *, flexible: bool) -> TransactionLogValue:
+    producer_id, producer_epoch = body.int64(), body.int16()
+    timeout_ms, status = body.int32(), body.int8()
+    topics = (body.nullable_compact_array(_read_flexible_topic) or ()) if flexible else _read_topics(body)
+    last_update_ms, start_ms = body.int64(), body.int64()
+    tags = body.tags() if flexible else {}
+    previous, following = tags.get(_PREVIOUS_PRODUCER_ID), tags.get(_NEXT_PRODUCER_ID)
+    client = tags.get(_CLIENT_TRANSACTION_VERSION)
+    return TransactionLogValue(
+        producer_id=producer_id,
+        previous_producer_id=NO_PRODUCER_ID if previous is None else previous.int64(),
+        next_producer_id=NO_PRODUCER_ID if following is None else following.int64(),
+        producer_epoch=producer_epoch,
+        transaction_timeout_ms=timeout_ms,
+        transaction_status=status,
+        transaction_partitions=frozenset((topic, each) for topic, partitions in topics for each in partitions),
+        transaction_last_update_timestamp_ms=last_update_ms,
+        transaction_start_timestamp_ms=start_ms,
+        client_transaction_version=0 if client is None else client.int16(),
+    )
+
+
+def _read_topics(body: Cursor) -> tuple[TopicPartitions, ...]:
+    """The older form, in which -1 is null."""
+    count = body.int32()
+    if count > body.remaining:  # bounds the work of a corrupt count
+        raise CorruptRecord(f"an array of {count} topics in {body.remaining} bytes")
+    return tuple((body.string(), body.array(Cursor.int32)) for _ in range(max(count, 0)))
+
+
+def _read_flexible_topic(cursor: Cursor) -> TopicPartitions:
+    topic = cursor.compact_string(), cursor.compact_array(Cursor.int32)
+    cursor.tags()
+    return topic

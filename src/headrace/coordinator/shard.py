@@ -1,0 +1,346 @@
+"""GroupCoordinatorShard, the door of the rules: one method per request, timers and metadata in, results out.
+
+A write returns a `CoordinatorResult` and changes no hard state: the runner appends the records, calls `replay` for
+each, then `apply_timers`, and sends the replies. A refused request raises `CoordinatorError`; nothing was changed then.
+Reads return parts of wire messages. `on_timers`, `on_metadata_image` and `on_configuration` are lazy: the runner takes
+each result before it asks for the next, which is computed on the state that the last one left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from typing import cast
+
+from kio.schema.types import GroupId
+
+from headrace.coordinator.admin.delete_groups import delete_group
+from headrace.coordinator.admin.describe_groups import describe_group
+from headrace.coordinator.admin.list_groups import list_groups
+from headrace.coordinator.assignors.assignor import TaskAssignor
+from headrace.coordinator.assignors.sticky_tasks import StickyTaskAssignor
+from headrace.coordinator.classic.classic_groups import ClassicGroups
+from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.consumer.consumer_groups import ConsumerGroups
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.group_kind import GroupKind, ShardState
+from headrace.coordinator.group_registry import Group, GroupRegistry
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.migration.downgrade import Downgrades
+from headrace.coordinator.migration.live_migration import LiveMigration
+from headrace.coordinator.offsets.offset_commit import offset_commit
+from headrace.coordinator.offsets.offset_delete import offset_delete
+from headrace.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
+from headrace.coordinator.offsets.offset_fetch import offset_fetch
+from headrace.coordinator.offsets.topic_deletion import deleted_topic_tombstones
+from headrace.coordinator.offsets.txn_offset_commit import txn_offset_commit
+from headrace.coordinator.records.serde import encode_key, encode_value
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    SetTimer,
+    TimerKey,
+)
+from headrace.coordinator.streams.streams_groups import StreamsGroups
+from headrace.coordinator.timers import TimerQueue
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import (
+    delete_groups_response,
+    describe_groups_response,
+    list_groups_response,
+    offset_commit_request,
+    offset_delete_request,
+    offset_fetch_request,
+    offset_fetch_response,
+    txn_offset_commit_request,
+)
+from headrace.protocol.units import from_ms
+
+__all__ = ["GroupCoordinatorShard"]
+
+
+class GroupCoordinatorShard:
+    """The groups of one partition of `__consumer_offsets`. Mutable: `replay` writes hard state, and only it does."""
+
+    def __init__(
+        self,
+        partition: int,
+        configuration: GroupCoordinatorConfiguration,
+        image: MetadataImage,
+        *,
+        assignor: TaskAssignor | None = None,
+    ) -> None:
+        self.partition = partition
+        self._followed_image = image
+        self._registry = GroupRegistry()
+        self._timers = TimerQueue()
+        self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
+        self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
+        self.classic = ClassicGroups(self._state)
+        downgrades = Downgrades(self._state, self.classic)
+        self.consumer = ConsumerGroups(self._state, downgrades)
+        migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
+        self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic, self.consumer)
+        # Requests of one kind of group are that kind's own methods; classic and consumer groups have mixed members.
+        self.streams_group_heartbeat = self.streams.streams_group_heartbeat
+        self.streams_group_describe = self.streams.streams_group_describe
+        self.consumer_group_heartbeat = migration.consumer_group_heartbeat
+        self.consumer_group_describe = self.consumer.consumer_group_describe
+        self.join_group = migration.join_group
+        self.sync_group = migration.sync_group
+        self.heartbeat = migration.heartbeat
+        self.leave_group = migration.leave_group
+
+    # --- writes ---
+
+    def offset_commit(
+        self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 8. Raises CoordinatorError when the whole request is refused."""
+        group = self._registry.get(request.group_id)
+        result = offset_commit(
+            group,
+            request,
+            context,
+            image=self._state.image,
+            metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+        if isinstance(group, ClassicGroup):
+            return self.classic.committed(group, request.member_id, result, now_ms=now_ms)
+        return result
+
+    def txn_offset_commit(
+        self, request: txn_offset_commit_request.TxnOffsetCommitRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 28; whoever calls has verified the transaction. Raises CoordinatorError when the request is refused."""
+        return txn_offset_commit(
+            self._registry.get(request.group_id),
+            request,
+            context,
+            image=self._state.image,
+            metadata_max_bytes=self._state.configuration.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+
+    def offset_delete(
+        self,
+        request: offset_delete_request.OffsetDeleteRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,  # noqa: ARG002 - every write has it
+    ) -> CoordinatorResult:
+        """API 47. Raises CoordinatorError when the whole request is refused."""
+        return offset_delete(
+            self._registry.offsets,
+            self._registry.pending_offsets,
+            self._registry.get(request.group_id),
+            request,
+            context,
+        )
+
+    def delete_groups(
+        self,
+        group_ids: Iterable[str],
+        context: RequestContext,
+        *,
+        now_ms: int,  # noqa: ARG002 - every write has it
+    ) -> CoordinatorResult:
+        """API 42 for those groups that live here; an error code per group. The reply is a DeleteGroupsResponse."""
+        records: list[CoordinatorRecord] = []
+        timers: list[CancelTimer] = []
+        results = []
+        for group_id in dict.fromkeys(group_ids):
+            code = ErrorCode.none
+            try:
+                registry = self._registry
+                group = registry.get(group_id)
+                records.extend(delete_group(group, group_id, registry.offsets, registry.pending_offsets))
+                for kind in self._kinds:
+                    timers.extend(kind.timers_of_removed(group_id))
+            except CoordinatorError as error:
+                code = error.code
+            results.append(delete_groups_response.DeletableGroupResult(group_id=_group_id(group_id), error_code=code))
+        response = delete_groups_response.DeleteGroupsResponse(throttle_time=from_ms(0), results=tuple(results))
+        return CoordinatorResult(
+            records=tuple(records),
+            timers=tuple(timers),
+            replies=(Reply(token=context.token, response=response),),
+        )
+
+    # --- reads ---
+
+    def describe_groups(
+        self, group_ids: Iterable[str], context: RequestContext
+    ) -> tuple[describe_groups_response.DescribedGroup, ...]:
+        """API 15."""
+        return tuple(describe_group(self._registry.get(each), each, context.api_version) for each in group_ids)
+
+    def has_group(self, group_id: str) -> bool:
+        return self._registry.get(group_id) is not None
+
+    @property
+    def group_count(self) -> int:
+        return len(self._registry)
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> tuple[list_groups_response.ListedGroup, ...]:
+        """API 16."""
+        return list_groups(self._registry.all(), states, types)
+
+    def offset_fetch(
+        self,
+        group: offset_fetch_request.OffsetFetchRequestGroup,
+        context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
+        *,
+        require_stable: bool = False,
+    ) -> offset_fetch_response.OffsetFetchResponseGroup:
+        """API 9, one group. Raises CoordinatorError when the whole group is refused."""
+        return offset_fetch(
+            self._registry.offsets,
+            self._registry.get(group.group_id),
+            group,
+            image=self._state.image,
+            unstable=self._registry.pending_offsets if require_stable else None,
+        )
+
+    def group(self, group_id: str) -> Group | None:
+        """For watchers and checkers: to be looked at, not to be changed."""
+        return self._registry.get(group_id)
+
+    def deadline_ms(self, key: TimerKey) -> int | None:
+        """For watchers and checkers: when this timer fires, None when it is not set."""
+        return self._timers.deadline_ms(key)
+
+    # --- what happens by itself ---
+
+    def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Fires due timers, each once; results without anything to do are left out."""
+        while (key := self._timers.pop_due(now_ms)) is not None:
+            if key == OFFSET_EXPIRY:
+                yield from self._expire_offsets(now_ms)
+                continue
+            result = self._fire(key, now_ms)
+            if result is not None:
+                yield result
+
+    def on_metadata_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Takes the new image, then moves every group on that it concerns; offsets of deleted topics go.
+
+        The image counts from the call on, also when the iterator is not drained.
+        """
+        self._state.image = image
+        self._all_changed()
+        return self._follow_image(now_ms)
+
+    def on_configuration(
+        self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
+    ) -> Iterator[CoordinatorResult]:
+        """Takes new settings, then moves every group on whose assignment they concern; Kafka waits for a heartbeat of
+        one of the group's members. Timeouts count from the next heartbeat on, as in Kafka.
+
+        The settings count from the call on, also when the iterator is not drained.
+        """
+        self._state.configuration = configuration
+        self._all_changed()
+        return self._follow_circumstances(now_ms)
+
+    def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
+        """After the log was replayed: the timers that a fresh shard needs."""
+        self._all_changed()
+        timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
+        for kind in self._kinds:
+            timers.extend(kind.on_loaded(now_ms=now_ms))
+        return CoordinatorResult(timers=tuple(timers))
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_timers` has something to do, None = nothing is set."""
+        return self._timers.next_deadline_ms()
+
+    def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None:
+        self._timers.apply(timers)
+        for timer in timers:
+            if timer.key.kind != "session" or isinstance(timer, CancelTimer):
+                self._changed(timer.key.group_id)
+
+    # --- hard state ---
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        self._registry.replay(record)
+        for kind in self._kinds:
+            kind.replayed(record)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Writes hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
+        self._registry.end_transaction(producer_id, committed=committed)
+
+    def digest(self) -> str:
+        """A hash of the hard state; equal states have equal digests, however they came about."""
+        settled = [each for each in self._registry.hard_state() if each.producer_id < 0]
+        encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in settled)
+        for counts in (False, True):  # of pending offsets the order matters
+            for each in self._registry.pending_offsets.hard_state(counts=counts):
+                encoded.append((encode_key(each.key), encode_value(each.value)))
+                encoded.append((b"%d" % each.producer_id, b"counts" if counts else b"overtaken"))
+        content = hashlib.sha256()
+        for part in (part for pair in encoded for part in pair):
+            content.update(len(part).to_bytes(4, "big") + part)
+        return content.hexdigest()
+
+    def hard_state(self) -> Iterator[CoordinatorRecord]:
+        """The records that rebuild this shard: what a compacted log holds."""
+        return self._registry.hard_state()
+
+    # --- parts ---
+
+    def _changed(self, group_id: str) -> None:
+        for kind in self._kinds:
+            kind.changed(group_id)
+
+    def _all_changed(self) -> None:
+        for kind in self._kinds:
+            kind.all_changed()
+
+    def _fire(self, key: TimerKey, now_ms: int) -> CoordinatorResult | None:
+        self._changed(key.group_id)
+        group = self._registry.get(key.group_id)
+        if group is None:
+            return None
+        owner = next((kind for kind in self._kinds if kind.owns(group)), None)
+        return None if owner is None else owner.fire(key, now_ms=now_ms)
+
+    def _expire_offsets(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        retention_ms = self._state.configuration.offsets_retention_minutes * 60_000
+        registry = self._registry
+        yield from expiry_results(
+            registry.all(), registry.offsets, registry.pending_offsets, retention_ms=retention_ms, now_ms=now_ms
+        )
+        yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
+
+    def _next_expiry(self, now_ms: int) -> SetTimer:
+        interval_ms = self._state.configuration.offsets_retention_check_interval_ms
+        return SetTimer(key=OFFSET_EXPIRY, deadline_ms=now_ms + interval_ms)
+
+    def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Who does not come back after the tombstones could not write them: they are due with the next image."""
+        image = self._state.image
+        offsets, pending = self._registry.offsets, self._registry.pending_offsets
+        tombstones = deleted_topic_tombstones(offsets, pending, self._followed_image, image)
+        if tombstones:
+            yield CoordinatorResult(records=tombstones)
+        self._followed_image = image
+        yield from self._follow_circumstances(now_ms)
+
+    def _follow_circumstances(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        for kind in self._kinds:
+            yield from kind.follow_circumstances(now_ms=now_ms)
+
+
+def _group_id(group_id: str) -> GroupId:
+    return cast("GroupId", group_id)

@@ -1,0 +1,160 @@
+"""How far a member may go towards its target now. KIP-1071, "Reconciliation"; the rules of Kafka 4.4.
+
+A task is revoked before it is given to somebody else: it stays in its holder's `pending_revocation` until that member
+says, by its list of owned tasks, that it let go. So no active task ever has two holders.
+
+A task that changes its role at one member keeps its state there (Kafka 4.3 revokes it first, state and all):
+- an active task becomes a standby at once, while the active one is still pending revocation;
+- a standby becomes a warm-up, or the other way round, at once;
+- a standby or warm-up that is to be active stays what it is until it can be active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
+from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple, sorted_tasks
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["reconcile"]
+
+
+def reconcile(
+    group: StreamsGroup,
+    member: StreamsGroupMember,
+    *,
+    target: TasksTuple,
+    target_epoch: int,
+    owned: TasksTuple | None,
+) -> StreamsGroupMember:
+    """The member one step closer to its target; the same object when nothing may change.
+
+    `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
+    member whose recorded state is unknown and that still owns something.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return member
+    if member.state is MemberState.UNREVOKED_TASKS:
+        if owned is None or owned.contains_any(member.pending_revocation):
+            return member
+        return _next(group, member, target, target_epoch, owned, epoch=member.member_epoch + 1)
+    if member.state is MemberState.UNKNOWN:
+        if owned is None or owned:
+            raise CoordinatorError(
+                ErrorCode.fenced_member_epoch,
+                "The coordinator does not know the state of this member. The member must abandon all its tasks and "
+                "rejoin.",
+            )
+        return _next(group, member, target, target_epoch, owned, epoch=target_epoch)
+    return _next(group, member, target, target_epoch, owned, epoch=member.member_epoch)
+
+
+def _next(
+    group: StreamsGroup,
+    member: StreamsGroupMember,
+    target: TasksTuple,
+    target_epoch: int,
+    owned: TasksTuple | None,
+    *,
+    epoch: int,
+) -> StreamsGroupMember:
+    """Drop what is not in the target; when that is confirmed, take what nobody holds."""
+    kept, revoked = _split(member.assigned, target)
+    if revoked and (owned is None or owned.contains_any(revoked)):
+        return _unless_same(
+            member,
+            member.moved_to(epoch=epoch, state=MemberState.UNREVOKED_TASKS, assigned=kept, pending_revocation=revoked),
+        )
+    granted, is_waiting = _grantable(group, member, kept, target, target_epoch)
+    state = MemberState.UNRELEASED_TASKS if is_waiting else MemberState.STABLE
+    assigned = _promoted(kept, granted).merged(granted) if granted else kept
+    return _unless_same(member, member.moved_to(epoch=target_epoch, state=state, assigned=assigned))
+
+
+def _unless_same(member: StreamsGroupMember, moved: StreamsGroupMember) -> StreamsGroupMember:
+    """A member that only waits on is the same; Kafka writes a record for its previous epoch becoming its epoch."""
+    return member if replace(moved, previous_member_epoch=member.previous_member_epoch) == member else moved
+
+
+def _split(assigned: AssignedTasks, target: TasksTuple) -> tuple[AssignedTasks, AssignedTasks]:
+    """(kept, to revoke), role by role. What changes its role here is kept: see the module's text."""
+    active, standby, warmup = set(target.active), set(target.standby), set(target.warmup)
+    own_replicas = {*assigned.standby, *assigned.warmup}
+    kept = AssignedTasks(
+        active={task: epoch for task, epoch in assigned.active.items() if task in active},
+        standby=sorted_tasks(
+            task
+            for task in (*assigned.standby, *assigned.warmup, *assigned.active)
+            if task in standby or (task in active and task in assigned.standby)
+        ),
+        warmup=sorted_tasks(
+            task
+            for task in (*assigned.standby, *assigned.warmup)
+            if task in warmup or (task in active and task in assigned.warmup)
+        ),
+    )
+    wanted_replicas = {*active, *standby, *warmup} & own_replicas
+    revoked = AssignedTasks(
+        active={task: epoch for task, epoch in assigned.active.items() if task not in active},
+        standby=tuple(task for task in assigned.standby if task not in wanted_replicas),
+        warmup=tuple(task for task in assigned.warmup if task not in wanted_replicas),
+    )
+    return kept, revoked
+
+
+def _promoted(kept: AssignedTasks, granted: AssignedTasks) -> AssignedTasks:
+    """Without the replicas of tasks that are active now."""
+    return replace(
+        kept,
+        standby=tuple(task for task in kept.standby if task not in granted.active),
+        warmup=tuple(task for task in kept.warmup if task not in granted.active),
+    )
+
+
+def _grantable(
+    group: StreamsGroup, member: StreamsGroupMember, kept: AssignedTasks, target: TasksTuple, target_epoch: int
+) -> tuple[AssignedTasks, bool]:
+    """The missing tasks that are free, and whether some are not."""
+    holders, members, process = group.holders, group.members, member.process_id
+
+    def here(member_ids: Iterable[str]) -> bool:
+        return any(members[each].process_id == process for each in member_ids)
+
+    def others_here(member_ids: Iterable[str]) -> bool:
+        return here(each for each in member_ids if each != member.member_id)
+
+    def active_at(task: Task) -> tuple[str, ...]:
+        holder = holders.active(task)
+        return () if holder is None else (holder,)
+
+    def is_active_free(task: Task) -> bool:
+        is_replica_here = others_here(holders.standby(task)) or others_here(holders.warmup(task))
+        return not active_at(task) and not is_replica_here
+
+    def is_standby_free(task: Task) -> bool:
+        is_taken = others_here(active_at(task)) or here(holders.standby(task)) or others_here(holders.warmup(task))
+        return not is_taken
+
+    def is_warmup_free(task: Task) -> bool:
+        is_taken = here(active_at(task)) or others_here(holders.standby(task)) or here(holders.warmup(task))
+        return not is_taken
+
+    active, active_waits = _free(target.active, kept.active, is_active_free)
+    standby, standby_waits = _free(target.standby, dict.fromkeys(kept.standby), is_standby_free)
+    warmup, warmup_waits = _free(target.warmup, dict.fromkeys(kept.warmup), is_warmup_free)
+    granted = AssignedTasks(
+        active=dict.fromkeys(active, target_epoch), standby=sorted_tasks(standby), warmup=sorted_tasks(warmup)
+    )
+    return granted, active_waits or standby_waits or warmup_waits
+
+
+def _free(
+    wanted: tuple[Task, ...], kept: Mapping[Task, object], is_free: Callable[[Task], bool]
+) -> tuple[list[Task], bool]:
+    missing = [task for task in wanted if task not in kept]
+    free = [task for task in missing if is_free(task)]
+    return free, len(free) < len(missing)

@@ -1,0 +1,209 @@
+"""StreamsGroup: hard state, changed by `replay_*` only; and its soft companion.
+
+Compaction may leave any subset of a group's records, so every replay creates what it needs and tolerates what is gone.
+Epochs begin at 1, so that the first join is group epoch 2 (Kafka 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from headrace.coordinator.records import builders
+from headrace.coordinator.records.schemas import (
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyValue,
+)
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
+from headrace.coordinator.streams.task_holders import TaskHolders
+from headrace.coordinator.streams.tasks import AssignedTasks, TasksTuple
+
+__all__ = ["GroupState", "StreamsGroup"]
+
+FIRST_EPOCH = 1
+NO_TASKS = TasksTuple()
+
+
+class GroupState(Enum):
+    """Derived, never stored; in this order of precedence. Values are the names on the wire."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StreamsGroup:
+    """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
+    `static_members`: instance id → member id. `with_endpoint`: the ids of members that have one, so that a heartbeat
+    in a large group without endpoints need not look at everybody."""
+
+    group_id: str
+    metadata: StreamsGroupMetadataValue
+    topology: StreamsGroupTopologyValue | None
+    members: dict[str, StreamsGroupMember]
+    target: dict[str, TasksTuple]
+    target_metadata: StreamsGroupTargetAssignmentMetadataValue
+    holders: TaskHolders
+    static_members: dict[str, str]
+    with_endpoint: dict[str, None]
+
+    @classmethod
+    def new(cls, group_id: str) -> StreamsGroup:
+        return cls(
+            group_id=group_id,
+            metadata=StreamsGroupMetadataValue(epoch=FIRST_EPOCH, metadata_hash=0),
+            topology=None,
+            members={},
+            target={},
+            target_metadata=StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=FIRST_EPOCH),
+            holders=TaskHolders(),
+            static_members={},
+            with_endpoint={},
+        )
+
+    @property
+    def group_epoch(self) -> int:
+        return self.metadata.epoch
+
+    @property
+    def assignment_epoch(self) -> int:
+        return self.target_metadata.assignment_epoch
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
+        nothing = not (self.members or self.target or self.topology)
+        return nothing and self.group_epoch == self.assignment_epoch == FIRST_EPOCH
+
+    def target_of(self, member_id: str) -> TasksTuple:
+        return self.target.get(member_id, NO_TASKS)
+
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.topology is None or self.metadata.validated_topology_epoch != self.topology.epoch:
+            return GroupState.NOT_READY
+        if self.group_epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def replacing(self, known: StreamsGroupMember, member: StreamsGroupMember) -> StreamsGroup:
+        """A copy in which `member` has the place of `known`, and its target."""
+        copy = StreamsGroup(
+            group_id=self.group_id,
+            metadata=self.metadata,
+            topology=self.topology,
+            members=dict(self.members),
+            target=dict(self.target),
+            target_metadata=self.target_metadata,
+            holders=self.holders.copy(),
+            static_members=dict(self.static_members),
+            with_endpoint=dict(self.with_endpoint),
+        )
+        for member_id in (known.member_id, member.member_id):
+            copy.replay_member(member_id, None)
+        copy.target.pop(known.member_id, None)
+        copy.target[member.member_id] = self.target_of(known.member_id)
+        copy.replay_member(member.member_id, member.metadata)
+        copy.members[member.member_id] = member
+        copy.holders.hold(member)
+        return copy
+
+    def replay_metadata(self, value: StreamsGroupMetadataValue) -> None:
+        self.metadata = value
+
+    def replay_topology(self, value: StreamsGroupTopologyValue | None) -> None:
+        self.topology = value
+
+    def replay_target_metadata(self, value: StreamsGroupTargetAssignmentMetadataValue | None) -> None:
+        self.target_metadata = value or StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=FIRST_EPOCH)
+
+    def replay_target(self, member_id: str, value: StreamsGroupTargetAssignmentMemberValue | None) -> None:
+        if value is None:
+            self.target.pop(member_id, None)
+        else:
+            self.target[member_id] = builders.target_tasks(value)
+
+    def replay_member(self, member_id: str, value: StreamsGroupMemberMetadataValue | None) -> None:
+        member = self.members.get(member_id)
+        known_instance = None if member is None else member.metadata.instance_id
+        if known_instance is not None and self.static_members.get(known_instance) == member_id:
+            del self.static_members[known_instance]
+        if value is not None and value.user_endpoint is not None:
+            self.with_endpoint[member_id] = None
+        else:
+            self.with_endpoint.pop(member_id, None)
+        if value is not None:
+            self.members[member_id] = replace(member or StreamsGroupMember(member_id=member_id), metadata=value)
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
+        elif member is not None:
+            self.holders.release(member)
+            del self.members[member_id]
+
+    def replay_current(self, member_id: str, value: StreamsGroupCurrentMemberAssignmentValue | None) -> None:
+        member = self.members.get(member_id)
+        if value is None:
+            if member is None:
+                return
+            updated = StreamsGroupMember(member_id=member_id, metadata=member.metadata)
+        else:
+            updated = _with_current(member or StreamsGroupMember(member_id=member_id), value)
+        if member is not None:
+            self.holders.release(member)
+        self.holders.hold(updated)
+        self.members[member_id] = updated
+
+    def rebuild_holders(self) -> None:
+        """After a load: a log in the middle of compaction may have shown owners that never were together."""
+        self.holders = TaskHolders()
+        for member_id in sorted(self.members):
+            self.holders.hold(self.members[member_id])
+
+    def hard_state(self) -> Iterator[CoordinatorRecord]:
+        """The records that rebuild this group; their order is not that of the log."""
+        yield builders.streams_group_metadata_record(self.group_id, self.metadata)
+        if self.topology is not None:
+            yield builders.streams_group_topology_record(self.group_id, self.topology)
+        yield builders.streams_group_target_assignment_metadata_record(
+            self.group_id,
+            epoch=self.target_metadata.assignment_epoch,
+            timestamp_ms=self.target_metadata.assignment_timestamp,
+        )
+        for member_id in sorted(self.members):
+            member = self.members[member_id]
+            if member.metadata is not NO_METADATA:
+                yield builders.streams_group_member_record(self.group_id, member)
+            yield builders.streams_group_current_assignment_record(self.group_id, member)
+        for member_id in sorted(self.target):
+            yield builders.streams_group_target_assignment_record(self.group_id, member_id, self.target[member_id])
+
+
+def _with_current(member: StreamsGroupMember, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
+    return replace(
+        member,
+        member_epoch=value.member_epoch,
+        previous_member_epoch=value.previous_member_epoch,
+        state=MemberState.of(value.state),
+        assigned=builders.assigned_tasks(
+            value.active_tasks, value.standby_tasks, value.warmup_tasks, member_epoch=value.member_epoch
+        ),
+        pending_revocation=builders.assigned_tasks(
+            value.active_tasks_pending_revocation,
+            value.standby_tasks_pending_revocation,
+            value.warmup_tasks_pending_revocation,
+            member_epoch=value.member_epoch,
+        )
+        or AssignedTasks(),
+    )

@@ -1,0 +1,162 @@
+"""What happens to a streams group without a request: timers fire, topics or settings change, it has been loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.coordinator.member_timer_keys import rebalance_timer, session_timer
+from headrace.coordinator.records import builders
+from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorEvent,
+    CoordinatorResult,
+    SetTimer,
+)
+from headrace.coordinator.streams.circumstances import Circumstances
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import MemberState
+from headrace.coordinator.streams.membership_end import member_removed
+from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
+from headrace.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
+from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from headrace.coordinator.streams.topology_events import topology_events
+
+__all__ = [
+    "assignment_due",
+    "circumstances_changed",
+    "loaded_group_timers",
+    "rebalance_timed_out",
+    "session_timed_out",
+]
+
+
+def session_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """No heartbeat within the session: the member is fenced."""
+    if member_id not in group.members:
+        return None
+    return member_removed(
+        group, soft, member_id, circumstances, event="MemberFenced", reason="the member session expired"
+    )
+
+
+def rebalance_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """The member was told to revoke tasks and has not within its rebalance timeout: it is fenced."""
+    member = group.members.get(member_id)
+    if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
+        return None
+    return member_removed(
+        group, soft, member_id, circumstances, event="MemberFenced", reason="the rebalance timeout expired"
+    )
+
+
+def assignment_due(
+    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """The initial delay or the assignment interval is over: the target is computed now.
+
+    Never inside the initial delay: heartbeats answer "no tasks" then, which must not be this target's epoch.
+    """
+    is_due = group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs
+    if group.topology is None or not is_due:
+        return None
+    configured = soft.configured_topology(group, group.topology, circumstances.image)
+    return _computed(group, soft, group.metadata, configured, circumstances)
+
+
+def circumstances_changed(
+    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+) -> CoordinatorResult | None:
+    """A new image or new settings: when they change what the assignor sees, the group moves on by itself, no heartbeat
+    needed: a new epoch, and the target as soon as the initial delay and the assignment interval allow.
+
+    Topics to create are left to heartbeats, which carry somebody's right to create them.
+    """
+    if group.topology is None or not group.members:
+        return None
+    configured = soft.configured_topology(group, group.topology, circumstances.image)
+    metadata = group.metadata
+    wanted = StreamsGroupMetadataValue(
+        epoch=metadata.epoch,
+        metadata_hash=configured.metadata_hash,
+        validated_topology_epoch=configured.validated_epoch,
+        last_assignment_configs=circumstances.configuration.assignment_configs,
+    )
+    if wanted == metadata:
+        return _interval_timer_anew(group, circumstances)
+    if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
+        soft.endpoint_epoch += 1  # tasks may stay and have other partitions
+        soft.changed()
+    bumped = replace(wanted, epoch=metadata.epoch + 1)
+    record = builders.streams_group_metadata_record(group.group_id, bumped)
+    events = (_epoch_event(group, bumped.epoch), *topology_events(group, configured))
+    if circumstances.initial_delay_runs:
+        return CoordinatorResult(records=(record,), events=events)
+    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+    if end_ms is not None:
+        timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
+        return CoordinatorResult(records=(record,), timers=(timer,), events=events)
+    computed = _computed(group, soft, bumped, configured, circumstances)
+    return replace(computed, records=(record, *computed.records), events=(*events, *computed.events))
+
+
+def _has_endpoints(group: StreamsGroup) -> bool:
+    return any(member.metadata.user_endpoint is not None for member in group.members.values())
+
+
+def _interval_timer_anew(group: StreamsGroup, circumstances: Circumstances) -> CoordinatorResult | None:
+    """The interval's length may be another one now; whoever waits for its end waits for the new one."""
+    if not circumstances.interval_timer_runs:
+        return None
+    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+    due_ms = circumstances.now_ms if end_ms is None else end_ms
+    return CoordinatorResult(timers=(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms),))
+
+
+def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> list[SetTimer | CancelTimer]:
+    """After a replay: sessions start anew, open revocations and due assignments are taken up."""
+    now_ms = circumstances.now_ms
+    timers: list[SetTimer | CancelTimer] = []
+    for member_id in sorted(group.members):
+        member = group.members[member_id]
+        session_ms = circumstances.configuration.session_timeout_ms
+        timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
+        if member.state is MemberState.UNREVOKED_TASKS and not member.is_away:
+            due_ms = now_ms + member.metadata.rebalance_timeout_ms
+            timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
+    if group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs:
+        end_ms = interval_end_ms(group, circumstances.configuration, now_ms)
+        due_ms = now_ms if end_ms is None else end_ms
+        timers.append(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms))
+    return timers
+
+
+def _computed(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    metadata: StreamsGroupMetadataValue,
+    configured: ConfiguredTopology,
+    circumstances: Circumstances,
+) -> CoordinatorResult:
+    computed = compute_target(
+        group,
+        epoch=metadata.epoch,
+        configured=configured,
+        assignment_configs=metadata.last_assignment_configs,
+        assignor=circumstances.assignor,
+        now_ms=circumstances.now_ms,
+        task_offsets=soft.task_offsets,
+    )
+    event = CoordinatorEvent(
+        name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
+    )
+    timers = (CancelTimer(key=interval_timer(group.group_id)),) if circumstances.interval_timer_runs else ()
+    return CoordinatorResult(records=computed.records, timers=timers, events=(event,))
+
+
+def _epoch_event(group: StreamsGroup, epoch: int) -> CoordinatorEvent:
+    return CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=(("epoch", str(epoch)),))

@@ -1,0 +1,75 @@
+"""The answers to a streams heartbeat, as wire messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import cast
+
+from kio.static.primitive import i8, i32, i64
+
+from headrace.coordinator.configuration import StreamsGroupConfiguration
+from headrace.coordinator.streams.tasks import Task, TasksTuple, by_subtopology
+from headrace.coordinator.streams.topics.topic_status import TopicStatus
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_heartbeat_response as m
+from headrace.protocol.units import from_ms
+
+__all__ = ["heartbeat_reply", "leave_reply"]
+
+_NO_TIME = from_ms(0)
+
+
+def heartbeat_reply(
+    *,
+    member_id: str,
+    member_epoch: int,
+    configuration: StreamsGroupConfiguration,
+    statuses: Iterable[TopicStatus],
+    tasks: TasksTuple | None,
+    endpoint_epoch: int,
+    endpoints: tuple[m.EndpointToPartitions, ...] | None,
+) -> m.StreamsGroupHeartbeatResponse:
+    """`tasks` None: unchanged. How often task offsets are wanted, and which lag is none, is told in every answer."""
+    return m.StreamsGroupHeartbeatResponse(
+        throttle_time=_NO_TIME,
+        error_code=ErrorCode.none,
+        error_message=None,
+        member_id=member_id,
+        member_epoch=cast("i32", member_epoch),
+        heartbeat_interval=from_ms(configuration.heartbeat_interval_ms),
+        task_offset_interval=from_ms(configuration.task_offset_interval_ms),
+        acceptable_recovery_lag=cast("i64", configuration.acceptable_recovery_lag),
+        status=tuple(
+            m.Status(status_code=cast("i8", int(status.code)), status_detail=status.detail) for status in statuses
+        ),
+        active_tasks=None if tasks is None else _task_ids(tasks.active),
+        standby_tasks=None if tasks is None else _task_ids(tasks.standby),
+        warmup_tasks=None if tasks is None else _task_ids(tasks.warmup),
+        endpoint_information_epoch=cast("i32", endpoint_epoch),
+        partitions_by_user_endpoint=endpoints,
+    )
+
+
+def leave_reply(member_id: str, member_epoch: int) -> m.StreamsGroupHeartbeatResponse:
+    """The epoch comes back as it was sent; nothing else is said."""
+    return m.StreamsGroupHeartbeatResponse(
+        throttle_time=_NO_TIME,
+        error_code=ErrorCode.none,
+        member_id=member_id,
+        member_epoch=cast("i32", member_epoch),
+        heartbeat_interval=_NO_TIME,
+        task_offset_interval=_NO_TIME,
+        status=(),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        endpoint_information_epoch=cast("i32", 0),
+        partitions_by_user_endpoint=None,
+    )
+
+
+def _task_ids(tasks: Collection[Task]) -> tuple[m.TaskIds, ...]:
+    return tuple(
+        m.TaskIds(subtopology_id=subtopology_id, partitions=cast("tuple[i32, ...]", partitions))
+        for subtopology_id, partitions in by_subtopology(tasks)
+    )

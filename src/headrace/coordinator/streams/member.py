@@ -1,0 +1,77 @@
+"""StreamsGroupMember and its states.
+
+STABLE            has what its target says, or does not know of a newer target yet
+UNREVOKED_TASKS   was told to give tasks up and has not confirmed
+UNRELEASED_TASKS  waits for tasks that somebody else has not given up
+UNKNOWN           a newer broker wrote a state that we do not know
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
+from headrace.coordinator.streams.tasks import AssignedTasks
+
+__all__ = ["JOIN_EPOCH", "NO_METADATA", "STATIC_LEAVE_EPOCH", "MemberState", "StreamsGroupMember"]
+
+JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
+NO_METADATA = StreamsGroupMemberMetadataValue(client_id="", client_host="", topology_epoch=-1, process_id="")
+
+
+class MemberState(IntEnum):
+    """Numbers of the current assignment record."""
+
+    STABLE = 1
+    UNREVOKED_TASKS = 2
+    UNRELEASED_TASKS = 3
+    UNKNOWN = 127
+
+    @classmethod
+    def of(cls, number: int) -> MemberState:
+        return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMember:
+    """Hard state of a member: its metadata record and its current assignment record. A static member that left for a
+    while has STATIC_LEAVE_EPOCH."""
+
+    member_id: str
+    metadata: StreamsGroupMemberMetadataValue = NO_METADATA
+    member_epoch: int = JOIN_EPOCH
+    previous_member_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: AssignedTasks = AssignedTasks()  # noqa: RUF009 - frozen
+    pending_revocation: AssignedTasks = AssignedTasks()  # noqa: RUF009 - frozen
+
+    @property
+    def process_id(self) -> str:
+        return self.metadata.process_id
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left for a while: epoch -2."""
+        return self.member_epoch == STATIC_LEAVE_EPOCH
+
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
+
+    def moved_to(
+        self,
+        *,
+        epoch: int,
+        state: MemberState,
+        assigned: AssignedTasks,
+        pending_revocation: AssignedTasks | None = None,
+    ) -> StreamsGroupMember:
+        """The member one step on. The previous epoch becomes the present one even when that stays (as in Kafka)."""
+        return replace(
+            self,
+            member_epoch=epoch,
+            previous_member_epoch=self.member_epoch,
+            state=state,
+            assigned=assigned,
+            pending_revocation=pending_revocation or AssignedTasks(),
+        )

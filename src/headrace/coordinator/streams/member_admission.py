@@ -1,0 +1,170 @@
+"""Steps 2 and 3 of a streams heartbeat: which member is it, may it speak with this epoch, and what does it say anew?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
+from headrace.coordinator.streams.request_validation import UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.streams.static_membership import (
+    Replacement,
+    check_released,
+    matters_to_assignor,
+    replace_member,
+    static_member,
+)
+from headrace.coordinator.streams.tasks import Task, TasksTuple
+from headrace.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.units import to_ms
+
+__all__ = ["Admission", "admit_member", "check_owned_tasks", "update_member"]
+
+_ABANDON = "The member must abandon all its partitions and rejoin."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The member as it was before this heartbeat, in its group. After a static member's replacement both are as the
+    replacement leaves them."""
+
+    group: StreamsGroup
+    member: StreamsGroupMember
+    replacement: Replacement | None = None
+
+    def needs_new_target(self, updated: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest) -> bool:
+        """Whether what the member says anew is a new group epoch."""
+        if self.replacement is not None and self.replacement.abandons_tasks:
+            return True
+        if request.instance_id is None:
+            return updated.metadata != self.member.metadata
+        return matters_to_assignor(self.member.metadata, updated.metadata)
+
+
+def admit_member(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
+) -> Admission:
+    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+    GROUP_MAX_SIZE_REACHED; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
+    if request.member_epoch == JOIN_EPOCH:
+        return _joining(group, request, max_size)
+    if request.instance_id is not None:
+        member = static_member(group, request.instance_id, request.member_id)
+    elif request.member_id in group.members:
+        member = group.members[request.member_id]
+    else:
+        raise CoordinatorError(
+            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
+        )
+    _check_epoch(member, request.member_epoch, owned)
+    return Admission(group=group, member=member)
+
+
+def _joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int) -> Admission:
+    member_id, instance_id = request.member_id, request.instance_id
+    known_id = None if instance_id is None else group.static_members.get(instance_id)
+    if known_id is None and member_id not in group.members and len(group.members) >= max_size:
+        raise CoordinatorError(
+            ErrorCode.group_max_size_reached,
+            f"The streams group has reached its maximum capacity of {max_size} members.",
+        )
+    if known_id is None or instance_id is None:
+        member = group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
+        return Admission(group=group, member=member)
+    known = group.members[known_id]
+    if known_id == member_id and not known.is_away:
+        return Admission(group=group, member=known)
+    check_released(known, instance_id, member_id)
+    replacement = replace_member(group, known, member_id)
+    return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
+
+
+def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
+    """The current epoch passes; the previous one does when the member owns nothing that is not its own: it has not
+    heard the last reply."""
+    if received == member.member_epoch:
+        return
+    if received > member.member_epoch:
+        relation = "greater"
+    elif received == member.previous_member_epoch and owned is not None and member.assigned.contains_all(owned):
+        return
+    else:
+        relation = "smaller"
+    raise CoordinatorError(
+        ErrorCode.fenced_member_epoch,
+        f"The streams group member has a {relation} member epoch ({received}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). {_ABANDON}",
+    )
+
+
+def update_member(
+    member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
+) -> StreamsGroupMember:
+    """Step 3: null means unchanged, but for a joining member's endpoint; client id and host are always those of the
+    request. The same object if nothing differs."""
+    known = member.metadata
+    timeout_ms = to_ms(request.rebalance_timeout)
+    tags = request.client_tags
+    endpoint = known.user_endpoint if request.member_epoch != JOIN_EPOCH else None
+    if request.user_endpoint is not None:
+        endpoint = Endpoint(host=request.user_endpoint.host, port=request.user_endpoint.port)
+    metadata = StreamsGroupMemberMetadataValue(
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == UNCHANGED_TIMEOUT_MS else timeout_ms,
+        topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=known.process_id if request.process_id is None else request.process_id,
+        user_endpoint=endpoint,
+        client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
+
+
+def check_owned_tasks(
+    member: StreamsGroupMember,
+    request: m.StreamsGroupHeartbeatRequest,
+    owned: TasksTuple | None,
+    configured: ConfiguredTopology,
+) -> None:
+    """An owned task must exist, or be one that the member still has to give up; a subtopology that is named without any
+    task must exist as well. Raises INVALID_REQUEST."""
+    if owned is None or not configured.is_ready:
+        return
+    for listed in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        for each in listed or ():
+            if not each.partitions:
+                _check_subtopology(each.subtopology_id, configured)
+    for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
+        subtopology = _check_subtopology(subtopology_id, configured)
+        if not 0 <= partition < subtopology.tasks:
+            raise CoordinatorError(
+                ErrorCode.invalid_request,
+                f"Task {partition} for subtopology {subtopology_id} is invalid. "
+                f"Number of tasks for this subtopology: {subtopology.tasks}",
+            )
+
+
+def _check_subtopology(subtopology_id: str, configured: ConfiguredTopology) -> ConfiguredSubtopology:
+    subtopology = configured.subtopologies.get(subtopology_id)
+    if subtopology is None:
+        raise CoordinatorError(
+            ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist in the topology."
+        )
+    return subtopology
+
+
+def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:
+    known = {
+        task
+        for tasks in (member.assigned, member.pending_revocation)
+        for task in (*tasks.active, *tasks.standby, *tasks.warmup)
+    }
+    return [task for task in owned if task not in known]

@@ -1,0 +1,122 @@
+"""What the assignor wants: the target of every member, when it is computed, and its records.
+
+The assignor runs at most once per assignment interval. When it may not run yet, or the group is young and waits for
+more members, a named timer does it later: the target exists when the timer fires, not at somebody's next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.coordinator.assignors.assignor import (
+    AssignableSubtopology,
+    GroupSpec,
+    MemberSpec,
+    TaskAssignor,
+)
+from headrace.coordinator.configuration import StreamsGroupConfiguration
+from headrace.coordinator.records import builders
+from headrace.coordinator.result import CoordinatorRecord, TimerKey
+from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
+from headrace.coordinator.streams.member import StreamsGroupMember
+from headrace.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
+from headrace.coordinator.streams.tasks import TasksTuple
+from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
+
+__all__ = ["TargetAssignment", "compute_target", "initial_delay_timer", "interval_end_ms", "interval_timer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAssignment:
+    """A computed target and the records that make it the group's."""
+
+    epoch: int
+    targets: Mapping[str, TasksTuple]
+    records: tuple[CoordinatorRecord, ...]
+
+    def target_of(self, member_id: str) -> TasksTuple:
+        return self.targets.get(member_id, NO_TASKS)
+
+
+def initial_delay_timer(group_id: str) -> TimerKey:
+    return TimerKey(kind="initial-delay", group_id=group_id)
+
+
+def interval_timer(group_id: str) -> TimerKey:
+    return TimerKey(kind="assignment-interval", group_id=group_id)
+
+
+def interval_end_ms(group: StreamsGroup, configuration: StreamsGroupConfiguration, now_ms: int) -> int | None:
+    """When the assignor may run again; None = now. A clock that went back does not lock the group."""
+    last_ms = group.target_metadata.assignment_timestamp
+    end_ms = last_ms + configuration.assignment_interval_ms
+    if last_ms == 0 or configuration.assignment_interval_ms == 0 or not last_ms <= now_ms < end_ms:
+        return None
+    return end_ms
+
+
+def compute_target(
+    group: StreamsGroup,
+    *,
+    epoch: int,
+    configured: ConfiguredTopology,
+    assignment_configs: tuple[tuple[str, str], ...],
+    assignor: TaskAssignor,
+    now_ms: int,
+    task_offsets: Mapping[str, MemberTaskOffsets],
+    joining: StreamsGroupMember | None = None,
+) -> TargetAssignment:
+    """The target for `epoch`. A topology that is not ready leaves everybody without tasks, one that is newer than a
+    member's own leaves this member without: it does not know what the tasks are (Kafka 4.3.1 and 4.4 give it some).
+
+    `assignment_configs` as in the metadata record of this epoch. `joining`: the member as its heartbeat makes it, in
+    place of the stored one. One record for each member whose target changed (a new member's always), then the metadata
+    record.
+    """
+    members: Mapping[str, StreamsGroupMember] = group.members
+    if joining is not None:
+        members = {**group.members, joining.member_id: joining}
+    assigned: Mapping[str, TasksTuple] = {}
+    current = {each: members[each] for each in members if members[each].metadata.topology_epoch >= configured.epoch}
+    if configured.is_ready and current:
+        assigned = assignor.assign(_group_spec(group, current, configured, dict(assignment_configs), task_offsets))
+    targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
+    records = [
+        builders.streams_group_target_assignment_record(group.group_id, member_id, target)
+        for member_id, target in targets.items()
+        if group.target.get(member_id) != target
+    ]
+    records.append(
+        builders.streams_group_target_assignment_metadata_record(group.group_id, epoch=epoch, timestamp_ms=now_ms)
+    )
+    return TargetAssignment(epoch=epoch, targets=targets, records=tuple(records))
+
+
+def _group_spec(
+    group: StreamsGroup,
+    members: Mapping[str, StreamsGroupMember],
+    configured: ConfiguredTopology,
+    configs: Mapping[str, str],
+    task_offsets: Mapping[str, MemberTaskOffsets],
+) -> GroupSpec:
+    return GroupSpec(
+        members={
+            member_id: MemberSpec(
+                process_id=members[member_id].process_id,
+                instance_id=members[member_id].metadata.instance_id,
+                rack_id=members[member_id].metadata.rack_id,
+                client_tags=members[member_id].metadata.client_tags,
+                previous=group.target_of(member_id),
+                task_offsets=task_offsets.get(member_id, NO_OFFSETS).offsets,
+                task_end_offsets=task_offsets.get(member_id, NO_OFFSETS).end_offsets,
+            )
+            for member_id in sorted(members)
+        },
+        subtopologies=tuple(
+            AssignableSubtopology(subtopology_id=each.subtopology_id, tasks=each.tasks, stateful=each.is_stateful)
+            for each in configured.subtopologies.values()
+        ),
+        num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
+        rack_aware_assignment_tags=tuple(filter(None, configs.get("rack.aware.assignment.tags", "").split(","))),
+    )

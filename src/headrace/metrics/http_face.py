@@ -1,0 +1,61 @@
+"""One page of metrics over HTTP for Prometheus, from a thread of its own: for clients, which have no event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from headrace.errors import ConfigError
+
+__all__ = ["MetricsPage"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE_SECONDS = 5
+
+
+class MetricsPage:
+    """A context manager: `GET /metrics` answers what `text` gives at that moment; nothing else is answered."""
+
+    def __init__(self, text: Callable[[], str], *, port: int = 0, host: str = "127.0.0.1") -> None:
+        """`port` 0: a free one. Raises ConfigError `port-taken`."""
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = PATIENCE_SECONDS
+
+            def do_GET(self) -> None:
+                found = self.path.partition("?")[0] == "/metrics"
+                body = (text() if found else "Here is /metrics.\n").encode()
+                self.send_response(200 if found else 404)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise ConfigError(
+                "port-taken",
+                f"metrics cannot be served on {host}:{port}: {error}",
+                "give another port, or 0 for a free one",
+            ) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-metrics", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,68 @@
+"""Families of metrics as observable instruments of an OpenTelemetry meter, under the names of the Prometheus page.
+
+Needs the extra `otel` (the API alone; which SDK and exporter stand behind the meter is the program's affair).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.errors import ConfigError
+from headrace.metrics.prometheus_text import Family, Sample
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+__all__ = ["observe"]
+
+
+def observe(meter: Meter, families: Callable[[], Iterable[Family]]) -> None:
+    """From now on `meter` tells what `families` gives, asked once for each collection; one instrument per name.
+
+    Raises ConfigError `extra-missing` without the OpenTelemetry API.
+    """
+    try:
+        import opentelemetry.metrics  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise ConfigError(
+            "extra-missing",
+            "Instruments of OpenTelemetry need its API, which is not installed.",
+            "pip install 'headrace[otel]', or opentelemetry-api alone.",
+        ) from error
+    collection = _Collection(families)
+    for name, family in collection.by_name.items():
+        create = meter.create_observable_counter if family[0].kind == "counter" else meter.create_observable_gauge
+        create(name, callbacks=[partial(_observations, collection, name)], description=family[0].help)
+
+
+class _Collection:
+    """Mutable: what was told last. Instruments are asked one by one; who is asked again, belongs to the next one."""
+
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
+        self._families = families
+        self._asked: set[str] = set()
+        self.by_name: dict[str, list[Family]] = {}
+        self._refresh()
+        self._asked = set(self.by_name)  # these values are too old for the first collection
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        if name in self._asked:
+            self._refresh()
+        self._asked.add(name)
+        for family in self.by_name.get(name, ()):
+            yield from family.samples
+
+    def _refresh(self) -> None:
+        self._asked.clear()
+        self.by_name = {}
+        for family in self._families():
+            self.by_name.setdefault(family.name, []).append(family)
+
+
+def _observations(collection: _Collection, name: str, _options: CallbackOptions) -> Iterator[Observation]:
+    from opentelemetry.metrics import Observation
+
+    for sample in collection.samples(name):
+        yield Observation(sample.value, dict(sample.labels))

@@ -1,0 +1,202 @@
+"""Arrow columns → record batches, and keys → partitions. See `arrow_batches`, which passes both on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.protocol import arrow_encoding_kernels as kernels
+from headrace.protocol.batch_headers import HEADER_BYTES, NO_PRODUCER, build_batch
+
+__all__ = ["encode_from_arrow", "murmur2_partitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Binary:
+    """The buffers of a binary column, as the kernels take them: read-only, offsets already shifted to the slice."""
+
+    offsets: Any
+    bitmap: Any
+    bit: int
+    data: Any
+
+
+def encode_from_arrow(
+    keys: pa.Array | None,
+    values: pa.Array,
+    *,
+    timestamps_ms: Any,
+    headers: pa.Array | None = None,
+    compression: str = "none",
+    max_batch_bytes: int = 1_000_000,
+    indices: Any = None,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> list[bytes]:
+    """Record batches of the rows, in order; each starts at offset 0 for the broker to number.
+
+    `keys` and `values` are binary or string columns (keys None: all null; null values are tombstones). `timestamps_ms`
+    is one number for all or an int64 column. `headers` is a list<struct<key, value>> column. `indices` picks rows, for
+    example those of one partition. A batch has at most `max_batch_bytes` before compression, but always a record.
+    With a producer, `base_sequence` counts on from batch to batch. Raises ValueError for columns of different lengths.
+    """
+    rows = _rows(len(values), indices)
+    if not len(rows):
+        return []
+    timestamps = _timestamps(timestamps_ms, len(values))
+    key = _NO_COLUMN if keys is None else _binary(keys, len(values))
+    value = _binary(values, len(values))
+    header_lists, header_key, header_value = _header_columns(headers, len(values))
+    body_bytes = np.empty(len(rows), np.int64)
+    measured = np.empty((len(rows), 5), np.int64)
+    count = kernels.measure_batches(
+        rows,
+        timestamps,
+        key.offsets,
+        key.bitmap,
+        key.bit,
+        value.offsets,
+        value.bitmap,
+        value.bit,
+        header_lists,
+        header_key.offsets,
+        header_value.offsets,
+        header_value.bitmap,
+        header_value.bit,
+        max(max_batch_bytes - HEADER_BYTES, 1),
+        body_bytes,
+        measured,
+    )
+    batches = measured[:count]
+    target = np.empty(int(batches[:, 2].sum()), np.uint8)
+    kernels.write_batches(
+        rows,
+        timestamps,
+        key.offsets,
+        key.bitmap,
+        key.bit,
+        key.data,
+        value.offsets,
+        value.bitmap,
+        value.bit,
+        value.data,
+        header_lists,
+        header_key.offsets,
+        header_key.data,
+        header_value.offsets,
+        header_value.bitmap,
+        header_value.bit,
+        header_value.data,
+        body_bytes,
+        batches,
+        0,
+        target,
+    )
+    sections = target.data
+    encoded = []
+    position = 0
+    for first, records, size, base_timestamp, max_timestamp in batches.tolist():
+        encoded.append(
+            build_batch(
+                sections[position : position + size],
+                records_count=records,
+                base_timestamp=base_timestamp,
+                max_timestamp=max_timestamp,
+                compression_type=compression,
+                transactional=transactional,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence if base_sequence < 0 else (base_sequence + first) & 0x7FFF_FFFF,
+            )
+        )
+        position += size
+    return encoded
+
+
+def murmur2_partitions(keys: pa.Array, partitions: int) -> Any:
+    """The partition of each key (binary or string) as Kafka's default partitioner chooses it: int32, -1 for null."""
+    key = _binary(keys, len(keys))
+    target = np.empty(len(keys), np.int32)
+    kernels.murmur2_of_slices(key.data, key.offsets, key.bitmap, key.bit, partitions, target)
+    return target
+
+
+def _read_only(array: Any) -> Any:
+    array.setflags(write=False)
+    return array
+
+
+_NO_BYTES = _read_only(np.empty(0, np.uint8))
+_NO_OFFSETS = _read_only(np.empty(0, np.int32))
+_ONE_OFFSET = _read_only(np.zeros(1, np.int32))
+_NO_COLUMN = _Binary(_NO_OFFSETS, _NO_BYTES, 0, _NO_BYTES)
+
+
+def _rows(length: int, indices: Any) -> Any:
+    rows = np.arange(length, dtype=np.int64) if indices is None else np.array(indices, np.int64)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < length:
+        raise ValueError(f"row indices outside of {length} rows")
+    return _read_only(rows)
+
+
+def _timestamps(timestamps_ms: Any, length: int) -> Any:
+    if isinstance(timestamps_ms, int):
+        return _read_only(np.array([timestamps_ms], np.int64))
+    if isinstance(timestamps_ms, pa.ChunkedArray):
+        timestamps_ms = timestamps_ms.combine_chunks()
+    if isinstance(timestamps_ms, pa.Array):
+        timestamps_ms = timestamps_ms.fill_null(-1).to_numpy(zero_copy_only=False)
+    timestamps = np.array(timestamps_ms, np.int64)
+    if len(timestamps) != length:
+        raise ValueError(f"{len(timestamps)} timestamps for {length} values")
+    return _read_only(timestamps)
+
+
+def _binary(column: pa.Array, length: int) -> _Binary:
+    """The buffers of a binary or string column; large and view types are cast first."""
+    if len(column) != length:
+        raise ValueError(f"a column of {len(column)} rows beside {length} values")
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        column = column.cast(pa.binary())
+    bitmap, offsets, data = column.buffers()
+    first = column.offset
+    return _Binary(
+        offsets=_view(offsets, np.int32)[first : first + length + 1] if length else _ONE_OFFSET,
+        bitmap=_NO_BYTES if bitmap is None or not column.null_count else _view(bitmap, np.uint8),
+        bit=first,
+        data=_view(data, np.uint8),
+    )
+
+
+def _view(buffer: pa.Buffer | None, kind: Any) -> Any:
+    if buffer is None or not buffer.size:
+        return _read_only(np.empty(0, kind))
+    return _read_only(np.frombuffer(buffer, kind))
+
+
+def _header_columns(headers: pa.Array | None, length: int) -> tuple[Any, _Binary, _Binary]:
+    """List offsets, header keys, header values; empty list offsets say that no record has headers."""
+    if headers is None:
+        return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+    if len(headers) != length:
+        raise ValueError(f"headers of {len(headers)} rows beside {length} values")
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks() if headers.num_chunks != 1 else headers.chunk(0)
+    # A null list may still span items: take the lists apart so that it spans none.
+    lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    pairs = headers.flatten()
+    if not len(pairs):
+        return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+    list_offsets = np.zeros(length + 1, np.int32)
+    np.cumsum(lengths, out=list_offsets[1:])
+    keys, values = pairs.flatten()
+    if keys.null_count:
+        raise ValueError("a record header without a key")
+    return _read_only(list_offsets), _binary(keys, len(pairs)), _binary(values, len(pairs))

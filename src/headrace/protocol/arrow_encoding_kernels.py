@@ -1,0 +1,223 @@
+"""The loops that write records, compiled by numba: measure first, then write into bytes of that size. And the hash that
+picks partitions. Rules as in `arrow_decoding_kernels`; `arrow_encoding` calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from headrace.protocol.arrow_decoding_kernels import copy_bytes
+
+__all__ = ["measure_batches", "murmur2_of_slices", "write_batches"]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _varint_bytes(value: Any) -> Any:
+    zigzag = (np.uint64(value) << np.uint64(1)) ^ np.uint64(np.int64(value) >> np.int64(63))
+    size = 1
+    while zigzag > np.uint64(0x7F):
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _write_varint(target: Any, position: Any, value: Any) -> Any:
+    zigzag = (np.uint64(value) << np.uint64(1)) ^ np.uint64(np.int64(value) >> np.int64(63))
+    while zigzag > np.uint64(0x7F):
+        target[position] = np.uint8((zigzag & np.uint64(0x7F)) | np.uint64(0x80))
+        position += 1
+        zigzag >>= np.uint64(7)
+    target[position] = np.uint8(zigzag)
+    return position + 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _length(offsets: Any, bitmap: Any, bit: Any, row: Any) -> Any:
+    """The length of a binary value, -1 for null. An empty bitmap says that nothing is null."""
+    if bitmap.shape[0] > 0:
+        place = row + bit
+        if not (bitmap[place >> 3] >> np.uint8(place & 7)) & 1:
+            return -1
+    return np.int64(offsets[row + 1]) - np.int64(offsets[row])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _header_bytes(
+    row: Any, list_offsets: Any, key_offsets: Any, value_offsets: Any, value_bitmap: Any, value_bit: Any
+) -> Any:
+    """The encoded size of a record's header count and headers."""
+    if list_offsets.shape[0] == 0:
+        return 1
+    first = list_offsets[row]
+    last = list_offsets[row + 1]
+    size = _varint_bytes(last - first)
+    for item in range(first, last):
+        key_length = np.int64(key_offsets[item + 1]) - np.int64(key_offsets[item])
+        value_length = _length(value_offsets, value_bitmap, value_bit, item)
+        size += _varint_bytes(key_length) + key_length + _varint_bytes(value_length) + max(value_length, 0)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def measure_batches(
+    rows: Any,
+    timestamps: Any,
+    key_offsets: Any,
+    key_bitmap: Any,
+    key_bit: int,
+    value_offsets: Any,
+    value_bitmap: Any,
+    value_bit: int,
+    header_list_offsets: Any,
+    header_key_offsets: Any,
+    header_value_offsets: Any,
+    header_value_bitmap: Any,
+    header_value_bit: int,
+    max_section_bytes: int,
+    body_bytes: Any,
+    batches: Any,
+) -> int:
+    """Cuts `rows` into batches and measures them.
+
+    `body_bytes` receives each record's size without its length. `batches` gets per batch: first row (index into
+    `rows`), count, section bytes, base timestamp, max timestamp. A batch holds at least one record. Empty `key_offsets`
+    mean that all keys are null; `timestamps` has one entry for all rows or one for each. Returns the batch count.
+    """
+    count = 0
+    section = 0
+    for index in range(rows.shape[0]):
+        row = rows[index]
+        timestamp = timestamps[row] if timestamps.shape[0] > 1 else timestamps[0]
+        key_length = _length(key_offsets, key_bitmap, key_bit, row) if key_offsets.shape[0] > 0 else -1
+        value_length = _length(value_offsets, value_bitmap, value_bit, row)
+        size = 1 + _varint_bytes(key_length) + max(key_length, 0) + _varint_bytes(value_length) + max(value_length, 0)
+        size += _header_bytes(
+            row, header_list_offsets, header_key_offsets, header_value_offsets, header_value_bitmap, header_value_bit
+        )
+        if count > 0:
+            delta = index - batches[count - 1, 0]
+            body = size + _varint_bytes(timestamp - batches[count - 1, 3]) + _varint_bytes(delta)
+            whole = _varint_bytes(body) + body
+            if section + whole <= max_section_bytes:
+                body_bytes[index] = body
+                section += whole
+                batches[count - 1, 1] += 1
+                batches[count - 1, 2] = section
+                batches[count - 1, 4] = max(batches[count - 1, 4], timestamp)
+                continue
+        body = size + 2
+        body_bytes[index] = body
+        section = _varint_bytes(body) + body
+        batches[count, 0] = index
+        batches[count, 1] = 1
+        batches[count, 2] = section
+        batches[count, 3] = timestamp
+        batches[count, 4] = timestamp
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _write_slice(target: Any, position: Any, data: Any, start: Any, length: Any) -> Any:
+    """A length and its bytes; a negative length (null) writes none."""
+    position = _write_varint(target, position, length)
+    if length <= 0:
+        return position
+    copy_bytes(target, np.int64(position), data, np.int64(start), np.int64(length))
+    return position + length
+
+
+@njit(cache=True, nogil=True)
+def write_batches(
+    rows: Any,
+    timestamps: Any,
+    key_offsets: Any,
+    key_bitmap: Any,
+    key_bit: int,
+    key_data: Any,
+    value_offsets: Any,
+    value_bitmap: Any,
+    value_bit: int,
+    value_data: Any,
+    header_list_offsets: Any,
+    header_key_offsets: Any,
+    header_key_data: Any,
+    header_value_offsets: Any,
+    header_value_bitmap: Any,
+    header_value_bit: int,
+    header_value_data: Any,
+    body_bytes: Any,
+    batches: Any,
+    gap: int,
+    target: Any,
+) -> int:
+    """Writes the records of all batches that `measure_batches` cut, `gap` bytes before each. Returns the bytes used."""
+    position = 0
+    for batch in range(batches.shape[0]):
+        position += gap
+        first = batches[batch, 0]
+        base_timestamp = batches[batch, 3]
+        for delta in range(batches[batch, 1]):
+            index = first + delta
+            row = rows[index]
+            timestamp = timestamps[row] if timestamps.shape[0] > 1 else timestamps[0]
+            position = _write_varint(target, position, body_bytes[index])
+            target[position] = 0
+            position = _write_varint(target, position + 1, timestamp - base_timestamp)
+            position = _write_varint(target, position, delta)
+            if key_offsets.shape[0] > 0:
+                length = _length(key_offsets, key_bitmap, key_bit, row)
+                position = _write_slice(target, position, key_data, key_offsets[row], length)
+            else:
+                target[position] = 1
+                position += 1
+            length = _length(value_offsets, value_bitmap, value_bit, row)
+            position = _write_slice(target, position, value_data, value_offsets[row], length)
+            if header_list_offsets.shape[0] == 0:
+                target[position] = 0
+                position += 1
+            else:
+                position = _write_varint(target, position, header_list_offsets[row + 1] - header_list_offsets[row])
+                for item in range(header_list_offsets[row], header_list_offsets[row + 1]):
+                    start = header_key_offsets[item]
+                    length = np.int64(header_key_offsets[item + 1]) - np.int64(start)
+                    position = _write_slice(target, position, header_key_data, start, length)
+                    length = _length(header_value_offsets, header_value_bitmap, header_value_bit, item)
+                    position = _write_slice(target, position, header_value_data, header_value_offsets[item], length)
+    return position
+
+
+@njit(cache=True, nogil=True)
+def murmur2_of_slices(data: Any, offsets: Any, bitmap: Any, bit: int, partitions: int, target: Any) -> None:
+    """Kafka's partition of each key (`partitioner.partition_for_key`); -1 for a null key."""
+    multiplier = np.uint32(0x5BD1E995)
+    for row in range(target.shape[0]):
+        length = _length(offsets, bitmap, bit, row)
+        if length < 0:
+            target[row] = -1
+            continue
+        start = offsets[row]
+        digest = np.uint32(np.uint32(0x9747B28C) ^ np.uint32(length))
+        whole = length & ~3
+        for at in range(start, start + whole, 4):
+            word = np.uint32(
+                np.uint32(data[at])
+                | np.uint32(data[at + 1]) << np.uint32(8)
+                | np.uint32(data[at + 2]) << np.uint32(16)
+                | np.uint32(data[at + 3]) << np.uint32(24)
+            )
+            word = np.uint32(word * multiplier)
+            word = np.uint32(np.uint32(word ^ (word >> np.uint32(24))) * multiplier)
+            digest = np.uint32(np.uint32(digest * multiplier) ^ word)
+        rest = length - whole
+        if rest > 0:
+            for index in range(rest):
+                digest = np.uint32(digest ^ (np.uint32(data[start + whole + index]) << np.uint32(8 * index)))
+            digest = np.uint32(digest * multiplier)
+        digest = np.uint32(np.uint32(digest ^ (digest >> np.uint32(13))) * multiplier)
+        digest = np.uint32(digest ^ (digest >> np.uint32(15)))
+        target[row] = np.int64(digest & np.uint32(0x7FFFFFFF)) % partitions

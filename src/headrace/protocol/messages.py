@@ -1,0 +1,306 @@
+"""The messages that all rooms speak: the newest class of each API, under one plain name per module.
+
+    from headrace.protocol import messages as m
+
+    m.list_offsets_request.ListOffsetsRequest(...)        # nested classes come from the same module
+    m.list_offsets_request.ListOffsetsTopic(...)
+
+This is the one file that names versions; older ones are lifted and lowered at the door (`version_bridge`). Classes are
+kio's, and for versions that kio does not have, ours (`kafka_4_4`), as are those that kio reads wrongly (`mended`).
+
+*Topics by name or by id.* Produce, Fetch, OffsetCommit and OffsetFetch named topics until their last versions and carry
+topic ids since (Produce 13, Fetch 13, OffsetCommit 10, OffsetFetch 10). Their messages here are kio's newest classes
+with the name added (`canonical/`), both fields optional:
+- who writes a message (the client a request, the broker a response) fills in both, name and id; the version of the
+  connection decides which of them travels;
+- who reads one finds the name ("" when absent) or the id (None when absent), never both.
+
+A module is imported when its name is first used: all of them together would cost half a second of every start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import SUPPORTED
+
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4 import request as add_offsets_to_txn_request
+    from kio.schema.add_offsets_to_txn.v4 import response as add_offsets_to_txn_response
+    from kio.schema.add_partitions_to_txn.v5 import request as add_partitions_to_txn_request
+    from kio.schema.add_partitions_to_txn.v5 import response as add_partitions_to_txn_response
+    from kio.schema.alter_client_quotas.v1 import request as alter_client_quotas_request
+    from kio.schema.alter_client_quotas.v1 import response as alter_client_quotas_response
+    from kio.schema.alter_configs.v2 import request as alter_configs_request
+    from kio.schema.alter_configs.v2 import response as alter_configs_response
+    from kio.schema.alter_partition_reassignments.v1 import request as alter_partition_reassignments_request
+    from kio.schema.alter_partition_reassignments.v1 import response as alter_partition_reassignments_response
+    from kio.schema.alter_replica_log_dirs.v2 import request as alter_replica_log_dirs_request
+    from kio.schema.alter_replica_log_dirs.v2 import response as alter_replica_log_dirs_response
+    from kio.schema.alter_user_scram_credentials.v0 import request as alter_user_scram_credentials_request
+    from kio.schema.alter_user_scram_credentials.v0 import response as alter_user_scram_credentials_response
+    from kio.schema.api_versions.v4 import request as api_versions_request
+    from kio.schema.api_versions.v4 import response as api_versions_response
+    from kio.schema.consumer_group_describe.v1 import request as consumer_group_describe_request
+    from kio.schema.consumer_group_describe.v1 import response as consumer_group_describe_response
+    from kio.schema.consumer_group_heartbeat.v1 import request as consumer_group_heartbeat_request
+    from kio.schema.consumer_group_heartbeat.v1 import response as consumer_group_heartbeat_response
+    from kio.schema.create_acls.v3 import request as create_acls_request
+    from kio.schema.create_acls.v3 import response as create_acls_response
+    from kio.schema.create_partitions.v3 import request as create_partitions_request
+    from kio.schema.create_partitions.v3 import response as create_partitions_response
+    from kio.schema.create_topics.v7 import request as create_topics_request
+    from kio.schema.create_topics.v7 import response as create_topics_response
+    from kio.schema.delete_acls.v3 import request as delete_acls_request
+    from kio.schema.delete_acls.v3 import response as delete_acls_response
+    from kio.schema.delete_groups.v2 import request as delete_groups_request
+    from kio.schema.delete_groups.v2 import response as delete_groups_response
+    from kio.schema.delete_records.v2 import request as delete_records_request
+    from kio.schema.delete_records.v2 import response as delete_records_response
+    from kio.schema.delete_topics.v6 import request as delete_topics_request
+    from kio.schema.delete_topics.v6 import response as delete_topics_response
+    from kio.schema.describe_acls.v3 import request as describe_acls_request
+    from kio.schema.describe_acls.v3 import response as describe_acls_response
+    from kio.schema.describe_client_quotas.v1 import request as describe_client_quotas_request
+    from kio.schema.describe_client_quotas.v1 import response as describe_client_quotas_response
+    from kio.schema.describe_cluster.v2 import request as describe_cluster_request
+    from kio.schema.describe_cluster.v2 import response as describe_cluster_response
+    from kio.schema.describe_configs.v4 import request as describe_configs_request
+    from kio.schema.describe_configs.v4 import response as describe_configs_response
+    from kio.schema.describe_groups.v6 import request as describe_groups_request
+    from kio.schema.describe_groups.v6 import response as describe_groups_response
+    from kio.schema.describe_log_dirs.v5 import request as describe_log_dirs_request
+    from kio.schema.describe_log_dirs.v5 import response as describe_log_dirs_response
+    from kio.schema.describe_producers.v0 import request as describe_producers_request
+    from kio.schema.describe_producers.v0 import response as describe_producers_response
+    from kio.schema.describe_quorum.v2 import request as describe_quorum_request
+    from kio.schema.describe_quorum.v2 import response as describe_quorum_response
+    from kio.schema.describe_topic_partitions.v0 import request as describe_topic_partitions_request
+    from kio.schema.describe_topic_partitions.v0 import response as describe_topic_partitions_response
+    from kio.schema.describe_transactions.v0 import request as describe_transactions_request
+    from kio.schema.describe_user_scram_credentials.v0 import request as describe_user_scram_credentials_request
+    from kio.schema.describe_user_scram_credentials.v0 import response as describe_user_scram_credentials_response
+    from kio.schema.elect_leaders.v2 import request as elect_leaders_request
+    from kio.schema.elect_leaders.v2 import response as elect_leaders_response
+    from kio.schema.end_txn.v5 import request as end_txn_request
+    from kio.schema.end_txn.v5 import response as end_txn_response
+    from kio.schema.find_coordinator.v6 import request as find_coordinator_request
+    from kio.schema.find_coordinator.v6 import response as find_coordinator_response
+    from kio.schema.heartbeat.v4 import request as heartbeat_request
+    from kio.schema.heartbeat.v4 import response as heartbeat_response
+    from kio.schema.incremental_alter_configs.v1 import request as incremental_alter_configs_request
+    from kio.schema.incremental_alter_configs.v1 import response as incremental_alter_configs_response
+    from kio.schema.init_producer_id.v5 import request as init_producer_id_request
+    from kio.schema.init_producer_id.v5 import response as init_producer_id_response
+    from kio.schema.join_group.v9 import request as join_group_request
+    from kio.schema.join_group.v9 import response as join_group_response
+    from kio.schema.leave_group.v5 import request as leave_group_request
+    from kio.schema.leave_group.v5 import response as leave_group_response
+    from kio.schema.list_config_resources.v1 import request as list_config_resources_request
+    from kio.schema.list_config_resources.v1 import response as list_config_resources_response
+    from kio.schema.list_groups.v5 import request as list_groups_request
+    from kio.schema.list_groups.v5 import response as list_groups_response
+    from kio.schema.list_offsets.v11 import request as list_offsets_request
+    from kio.schema.list_offsets.v11 import response as list_offsets_response
+    from kio.schema.list_partition_reassignments.v0 import request as list_partition_reassignments_request
+    from kio.schema.list_partition_reassignments.v0 import response as list_partition_reassignments_response
+    from kio.schema.list_transactions.v2 import request as list_transactions_request
+    from kio.schema.list_transactions.v2 import response as list_transactions_response
+    from kio.schema.metadata.v13 import request as metadata_request
+    from kio.schema.metadata.v13 import response as metadata_response
+    from kio.schema.offset_delete.v0 import request as offset_delete_request
+    from kio.schema.offset_delete.v0 import response as offset_delete_response
+    from kio.schema.offset_for_leader_epoch.v4 import request as offset_for_leader_epoch_request
+    from kio.schema.offset_for_leader_epoch.v4 import response as offset_for_leader_epoch_response
+    from kio.schema.sasl_authenticate.v2 import request as sasl_authenticate_request
+    from kio.schema.sasl_authenticate.v2 import response as sasl_authenticate_response
+    from kio.schema.sasl_handshake.v1 import request as sasl_handshake_request
+    from kio.schema.sasl_handshake.v1 import response as sasl_handshake_response
+    from kio.schema.sync_group.v5 import request as sync_group_request
+    from kio.schema.sync_group.v5 import response as sync_group_response
+    from kio.schema.txn_offset_commit.v5 import request as txn_offset_commit_request
+    from kio.schema.txn_offset_commit.v5 import response as txn_offset_commit_response
+    from kio.schema.update_features.v2 import request as update_features_request
+    from kio.schema.update_features.v2 import response as update_features_response
+    from kio.schema.write_txn_markers.v2 import request as write_txn_markers_request
+    from kio.schema.write_txn_markers.v2 import response as write_txn_markers_response
+
+    from headrace.protocol.canonical import (
+        fetch_request,
+        fetch_response,
+        offset_commit_request,
+        offset_commit_response,
+        offset_fetch_request,
+        offset_fetch_response,
+        produce_request,
+        produce_response,
+    )
+    from headrace.protocol.kafka_4_4 import (
+        streams_group_describe_request,
+        streams_group_describe_response,
+        streams_group_heartbeat_request,
+        streams_group_heartbeat_response,
+    )
+    from headrace.protocol.mended import describe_transactions_response
+
+__all__ = [
+    "BY_NAME_OR_ID",
+    "MENDED",
+    "VERSIONS_OF_OUR_OWN",
+    "add_offsets_to_txn_request",
+    "add_offsets_to_txn_response",
+    "add_partitions_to_txn_request",
+    "add_partitions_to_txn_response",
+    "alter_client_quotas_request",
+    "alter_client_quotas_response",
+    "alter_configs_request",
+    "alter_configs_response",
+    "alter_partition_reassignments_request",
+    "alter_partition_reassignments_response",
+    "alter_replica_log_dirs_request",
+    "alter_replica_log_dirs_response",
+    "alter_user_scram_credentials_request",
+    "alter_user_scram_credentials_response",
+    "api_versions_request",
+    "api_versions_response",
+    "consumer_group_describe_request",
+    "consumer_group_describe_response",
+    "consumer_group_heartbeat_request",
+    "consumer_group_heartbeat_response",
+    "create_acls_request",
+    "create_acls_response",
+    "create_partitions_request",
+    "create_partitions_response",
+    "create_topics_request",
+    "create_topics_response",
+    "delete_acls_request",
+    "delete_acls_response",
+    "delete_groups_request",
+    "delete_groups_response",
+    "delete_records_request",
+    "delete_records_response",
+    "delete_topics_request",
+    "delete_topics_response",
+    "describe_acls_request",
+    "describe_acls_response",
+    "describe_client_quotas_request",
+    "describe_client_quotas_response",
+    "describe_cluster_request",
+    "describe_cluster_response",
+    "describe_configs_request",
+    "describe_configs_response",
+    "describe_groups_request",
+    "describe_groups_response",
+    "describe_log_dirs_request",
+    "describe_log_dirs_response",
+    "describe_producers_request",
+    "describe_producers_response",
+    "describe_quorum_request",
+    "describe_quorum_response",
+    "describe_topic_partitions_request",
+    "describe_topic_partitions_response",
+    "describe_transactions_request",
+    "describe_transactions_response",
+    "describe_user_scram_credentials_request",
+    "describe_user_scram_credentials_response",
+    "elect_leaders_request",
+    "elect_leaders_response",
+    "end_txn_request",
+    "end_txn_response",
+    "fetch_request",
+    "fetch_response",
+    "find_coordinator_request",
+    "find_coordinator_response",
+    "heartbeat_request",
+    "heartbeat_response",
+    "incremental_alter_configs_request",
+    "incremental_alter_configs_response",
+    "init_producer_id_request",
+    "init_producer_id_response",
+    "join_group_request",
+    "join_group_response",
+    "leave_group_request",
+    "leave_group_response",
+    "list_config_resources_request",
+    "list_config_resources_response",
+    "list_groups_request",
+    "list_groups_response",
+    "list_offsets_request",
+    "list_offsets_response",
+    "list_partition_reassignments_request",
+    "list_partition_reassignments_response",
+    "list_transactions_request",
+    "list_transactions_response",
+    "message_module",
+    "metadata_request",
+    "metadata_response",
+    "offset_commit_request",
+    "offset_commit_response",
+    "offset_delete_request",
+    "offset_delete_response",
+    "offset_fetch_request",
+    "offset_fetch_response",
+    "offset_for_leader_epoch_request",
+    "offset_for_leader_epoch_response",
+    "produce_request",
+    "produce_response",
+    "sasl_authenticate_request",
+    "sasl_authenticate_response",
+    "sasl_handshake_request",
+    "sasl_handshake_response",
+    "streams_group_describe_request",
+    "streams_group_describe_response",
+    "streams_group_heartbeat_request",
+    "streams_group_heartbeat_response",
+    "sync_group_request",
+    "sync_group_response",
+    "txn_offset_commit_request",
+    "txn_offset_commit_response",
+    "update_features_request",
+    "update_features_response",
+    "version_module",
+    "write_txn_markers_request",
+    "write_txn_markers_response",
+]
+
+
+# The APIs whose newest classes are ours: see above.
+BY_NAME_OR_ID = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH})
+
+# The versions that kio does not have: their classes stand in `kafka_4_4`.
+VERSIONS_OF_OUR_OWN = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
+
+# The messages of kio's that cannot carry all that Kafka sends: their classes stand in `mended`.
+MENDED = frozenset({(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")})
+
+_STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
+
+
+def message_module(api_key: ApiKey, kind: str) -> ModuleType:
+    """The module of the newest `kind` ("request" or "response") of an API."""
+    if api_key in BY_NAME_OR_ID:
+        return import_module(f"headrace.protocol.canonical.{api_key.stem}_{kind}")
+    return version_module(api_key, SUPPORTED[api_key].highest, kind)
+
+
+def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
+    """The module whose classes are what travels in one version."""
+    if (api_key, api_version) in VERSIONS_OF_OUR_OWN:
+        return import_module(f"headrace.protocol.kafka_4_4.{api_key.stem}_{kind}")
+    if (api_key, api_version, kind) in MENDED:
+        return import_module(f"headrace.protocol.mended.{api_key.stem}_{kind}")
+    return import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
+
+
+if not TYPE_CHECKING:  # hidden from mypy, which would take every name for a module
+
+    def __getattr__(name: str) -> ModuleType:
+        stem, _, kind = name.rpartition("_")
+        if kind not in {"request", "response"} or stem not in _STEMS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = message_module(_STEMS[stem], kind)
+        globals()[name] = module
+        return module

@@ -1,0 +1,249 @@
+"""Requests and responses: a frame becomes a header and a message of the newest class, and the other way round.
+
+Both sides use it: the broker decodes requests and encodes responses, the client the reverse. Versions end here: what
+comes out of `decode_*` and goes into `encode_*` is the class that `messages` names. No bytes whatever make decoding
+raise anything but WireErrors.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from kio.serial import entity_reader, entity_writer
+
+from headrace.protocol import array_bounds, hot_responses, version_bridge
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.unknown_tags import without_unknown_tags
+from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+
+__all__ = [
+    "MalformedRequest",
+    "MalformedResponse",
+    "RequestHeader",
+    "UnsupportedVersion",
+    "decode_request",
+    "decode_response",
+    "encode_pieces",
+    "encode_request",
+    "encode_response",
+]
+
+_FIXED_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_CORRELATION_ID = struct.Struct(">i")
+_NO_CLIENT_ID = -1
+_NO_TAGGED_FIELDS = b"\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """What stands before every request. `api_key` may be a number that we do not know (see UnsupportedVersion)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Codec:
+    """How one message class of one version is read and written."""
+
+    schema: Any
+    read: Callable[[bytes, int], tuple[Any, int]]
+    write: Callable[[Any, Any], None]
+    walk_arrays: array_bounds.Walk | None
+    tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
+
+
+@cache
+def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
+    schema = version_bridge.message_class(api_key, api_version, kind)
+    header = schema.__header_schema__
+    return _Codec(
+        schema=schema,
+        read=entity_reader(schema),
+        write=entity_writer(schema),
+        walk_arrays=array_bounds.array_walk(schema),
+        tagged_header=bool(header.__flexible__),
+    )
+
+
+def decode_request(frame: bytes) -> tuple[RequestHeader, object]:
+    """The header and the request, lifted to its newest class. `frame` comes without its length.
+
+    Raises UnsupportedVersion for an API or version outside SUPPORTED, MalformedRequest for everything else that is
+    wrong. Bytes behind the request are ignored, as Kafka does.
+    """
+    header, position = _decode_header(frame)
+    try:
+        api_key = ApiKey(header.api_key)
+    except ValueError:
+        raise UnsupportedVersion(header) from None
+    if header.api_version not in SUPPORTED[api_key]:
+        raise UnsupportedVersion(header)
+    codec = _codec(api_key, header.api_version, "request")
+    try:
+        if codec.tagged_header:
+            position = _skip_tagged_fields(frame, position)
+        if codec.walk_arrays is not None:
+            codec.walk_arrays(frame, position)
+        message = _read(codec, frame, position)
+        return header, version_bridge.lift_request(api_key, header.api_version, message)
+    except Exception as error:
+        raise MalformedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from error
+
+
+def encode_response(header: RequestHeader, response: object) -> bytes:
+    """The whole frame, length included, in the version that `header` asked for.
+
+    ApiVersions is special twice: its response never has tagged header fields, and an unknown version is answered in
+    the layout of version 0 (KIP-511).
+    """
+    api_key = ApiKey(header.api_key)
+    api_version = header.api_version
+    if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
+        api_version = 0
+    if api_key is ApiKey.PRODUCE:
+        by_hand = hot_responses.produce_response(api_version, header.correlation_id, cast("Any", response))
+        if by_hand is not None:
+            return by_hand
+    if api_key is ApiKey.FETCH:
+        pieces = hot_responses.fetch_response(api_version, header.correlation_id, cast("Any", response))
+        if pieces is not None:
+            return b"".join(cast("Any", pieces))
+    return b"".join(_by_codec(api_key, api_version, header, response))
+
+
+def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
+    """As `encode_response`, in pieces that lie one behind the other; of a Fetch response each span of a file, which
+    stands there in the place of records, is one."""
+    if header.api_key == ApiKey.FETCH:
+        by_hand = hot_responses.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
+        if by_hand is not None:
+            return list(by_hand)
+        return list(_by_codec(ApiKey.FETCH, header.api_version, header, response))
+    return [encode_response(header, response)]
+
+
+def _by_codec(api_key: ApiKey, api_version: int, header: RequestHeader, response: object) -> list[bytes]:
+    """The frame, its length before it."""
+    codec = _codec(api_key, api_version, "response")
+    buffer = _Parts()
+    buffer.write(_CORRELATION_ID.pack(header.correlation_id))
+    if codec.tagged_header:
+        buffer.write(_NO_TAGGED_FIELDS)
+    codec.write(buffer, version_bridge.lower_response(api_key, api_version, response))
+    return buffer.pieces()
+
+
+def encode_request(
+    api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, request: object
+) -> bytes:
+    """The whole frame, length included. Raises ValueError where `api_version` cannot say what the request says."""
+    codec = _codec(api_key, api_version, "request")
+    client_id_bytes = b"" if client_id is None else client_id.encode()
+    length = _NO_CLIENT_ID if client_id is None else len(client_id_bytes)
+    buffer = io.BytesIO()
+    buffer.write(b"\x00\x00\x00\x00")
+    buffer.write(_FIXED_HEADER.pack(api_key, api_version, correlation_id, length))
+    buffer.write(client_id_bytes)
+    if codec.tagged_header:
+        buffer.write(_NO_TAGGED_FIELDS)
+    codec.write(buffer, version_bridge.lower_request(api_key, api_version, request))
+    return _with_length(buffer)
+
+
+def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[int, object]:
+    """The correlation id and the response, lifted to its newest class. Raises MalformedResponse."""
+    codec = _codec(api_key, api_version, "response")
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        position = _CORRELATION_ID.size
+        if codec.tagged_header:
+            position = _skip_tagged_fields(frame, position)
+        if codec.walk_arrays is not None:
+            codec.walk_arrays(frame, position)
+        message = _read(codec, frame, position)
+        return correlation_id, version_bridge.lift_response(api_key, api_version, message)
+    except Exception as error:
+        raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
+
+
+def _read(codec: _Codec, frame: bytes, position: int) -> Any:
+    """kio's reading, which knows nothing of tagged fields that come later: they are left out then."""
+    try:
+        return codec.read(frame, position)[0]
+    except KeyError:
+        return codec.read(without_unknown_tags(codec.schema, frame, position), position)[0]
+
+
+def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
+    try:
+        api_key, api_version, correlation_id, length = _FIXED_HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequest(None, f"a frame of {len(frame)} bytes holds no request header") from None
+    position = _FIXED_HEADER.size
+    if length == _NO_CLIENT_ID:
+        client_id = None
+    else:
+        end = position + length
+        if length < 0 or end > len(frame):
+            raise MalformedRequest(None, f"a client id of {length} bytes in a frame of {len(frame)}")
+        try:
+            client_id = frame[position:end].decode()
+        except UnicodeDecodeError:
+            raise MalformedRequest(None, "the client id is not UTF-8") from None
+        position = end
+    header = RequestHeader(api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id)
+    return header, position
+
+
+def _skip_tagged_fields(frame: bytes, position: int) -> int:
+    """The position behind a header's tagged fields; we know none, so all are skipped."""
+    count, position = _read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = _read_unsigned_varint(frame, position)
+        size, position = _read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ValueError("a tagged field of the header ends behind the frame")
+    return position
+
+
+def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a varint of more than five bytes in the header")
+
+
+class _Parts:
+    """What a writer writes to: joined once at the end, so that megabytes of records are copied once."""
+
+    __slots__ = ("_parts", "write")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = [b""]
+        self.write = self._parts.append
+
+    def pieces(self) -> list[bytes]:
+        """Everything, its length before it."""
+        self._parts[0] = sum(map(len, self._parts)).to_bytes(4, "big")
+        return self._parts
+
+
+def _with_length(buffer: io.BytesIO) -> bytes:
+    frame = buffer.getbuffer()
+    frame[:4] = (len(frame) - 4).to_bytes(4, "big")
+    frame.release()
+    return buffer.getvalue()

@@ -1,0 +1,381 @@
+"""The messages that changed their shape between versions, each with its way up and down.
+
+Matching fields by name (`version_bridge`) serves all others. A function here either replaces that matching (`lifting`,
+`lowering`) or corrects what it made (`adjusting_*`). Sources: Kafka's message definitions and the notes in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId, TransactionalId
+from kio.static.primitive import i8, i32, i64
+
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.units import from_ms
+
+__all__ = ["adjusting_lift", "adjusting_lower", "lifting", "lowering"]
+
+Conversion = Callable[[Any], Any]
+Adjustment = Callable[[Any, Any], Any]
+_Table = Mapping[tuple[ApiKey, str], Sequence[tuple[int, Any]]]
+
+
+class _Parts:
+    """An object with just the attributes that a writer of an old version reads."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+def lifting(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
+    """The function that makes the newest message of an old one, where names do not match."""
+    function: Conversion | None = _up_to(_LIFTING, api_key, api_version, kind)
+    return function
+
+
+def lowering(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
+    """The function that makes an old message of the newest one, where names do not match."""
+    function: Conversion | None = _up_to(_LOWERING, api_key, api_version, kind)
+    return function
+
+
+def adjusting_lift(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
+    """The function (old message, lifted message) → corrected message, where names match but meanings differ."""
+    function: Adjustment | None = _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
+    return function
+
+
+def adjusting_lower(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
+    """The function (newest message, lowered message) → corrected message, where names match but meanings differ."""
+    function: Adjustment | None = _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
+    return function
+
+
+def _up_to(table: _Table, api_key: ApiKey, api_version: int, kind: str) -> Any:
+    for last_version, function in table.get((api_key, kind), ()):
+        if api_version <= last_version:
+            return function
+    return None
+
+
+# FindCoordinator asked for one key up to version 3.
+
+
+def _lift_find_coordinator_request(old: Any) -> object:
+    return m.find_coordinator_request.FindCoordinatorRequest(
+        key_type=getattr(old, "key_type", _GROUP), coordinator_keys=(old.key,)
+    )
+
+
+def _lower_find_coordinator_request(new: Any) -> object:
+    (key,) = _exactly_one(new.coordinator_keys, "FindCoordinator up to version 3 asks for one key")
+    return _Parts(key=key, key_type=new.key_type)
+
+
+def _lift_find_coordinator_response(old: Any) -> object:
+    response = m.find_coordinator_response
+    coordinator = response.Coordinator(
+        key="",  # the old response does not repeat it
+        node_id=old.node_id,
+        host=old.host,
+        port=old.port,
+        error_code=old.error_code,
+        error_message=getattr(old, "error_message", None),
+    )
+    return response.FindCoordinatorResponse(throttle_time=_throttle_time(old), coordinators=(coordinator,))
+
+
+def _lower_find_coordinator_response(new: Any) -> object:
+    (one,) = _exactly_one(new.coordinators, "FindCoordinator up to version 3 answers one key")
+    return _Parts(
+        throttle_time=new.throttle_time,
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+# LeaveGroup named one member up to version 2, and its error stood at the top.
+
+
+def _lift_leave_group_request(old: Any) -> object:
+    request = m.leave_group_request
+    return request.LeaveGroupRequest(group_id=old.group_id, members=(request.MemberIdentity(member_id=old.member_id),))
+
+
+def _lower_leave_group_request(new: Any) -> object:
+    (member,) = _exactly_one(new.members, "LeaveGroup up to version 2 names one member")
+    return _Parts(group_id=new.group_id, member_id=member.member_id)
+
+
+def _lift_leave_group_response(old: Any) -> object:
+    return m.leave_group_response.LeaveGroupResponse(
+        throttle_time=_throttle_time(old), error_code=old.error_code, members=()
+    )
+
+
+def _lower_leave_group_response(new: Any) -> object:
+    error_code = new.error_code
+    if error_code == ErrorCode.none and new.members:
+        error_code = new.members[0].error_code
+    return _Parts(throttle_time=new.throttle_time, error_code=error_code)
+
+
+# OffsetFetch asked for one group up to version 7.
+
+
+def _lift_offset_fetch_request(old: Any) -> object:
+    request = m.offset_fetch_request
+    topics = old.topics and tuple(
+        request.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        for topic in old.topics
+    )
+    group = request.OffsetFetchRequestGroup(group_id=old.group_id, topics=topics)
+    return request.OffsetFetchRequest(groups=(group,), require_stable=getattr(old, "require_stable", False))
+
+
+def _lower_offset_fetch_request(new: Any) -> object:
+    (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 asks for one group")
+    return _Parts(group_id=group.group_id, topics=group.topics, require_stable=new.require_stable)
+
+
+def _lift_offset_fetch_response(old: Any) -> object:
+    response = m.offset_fetch_response
+    topics = tuple(
+        response.OffsetFetchResponseTopics(
+            name=topic.name,
+            partitions=tuple(
+                response.OffsetFetchResponsePartitions(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=getattr(partition, "committed_leader_epoch", i32(-1)),
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
+                )
+                for partition in topic.partitions
+            ),
+        )
+        for topic in old.topics
+    )
+    group = response.OffsetFetchResponseGroup(
+        group_id=GroupId(""),  # the old response does not repeat it
+        topics=topics,
+        error_code=getattr(old, "error_code", ErrorCode.none),
+    )
+    return response.OffsetFetchResponse(throttle_time=_throttle_time(old), groups=(group,))
+
+
+def _lower_offset_fetch_response(new: Any) -> object:
+    (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 answers one group")
+    return _Parts(throttle_time=new.throttle_time, topics=group.topics, error_code=group.error_code)
+
+
+def _lower_offset_fetch_response_v1(new: Any) -> object:
+    """Version 1 has no error at the top: Kafka repeats it in each partition."""
+    (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 answers one group")
+    topics = group.topics
+    if group.error_code != ErrorCode.none:
+        topics = tuple(
+            dataclasses.replace(
+                topic,
+                partitions=tuple(dataclasses.replace(p, error_code=group.error_code) for p in topic.partitions),
+            )
+            for topic in topics
+        )
+    return _Parts(topics=topics)
+
+
+# AddPartitionsToTxn carried one transaction up to version 3 (and still does from clients).
+
+
+def _lift_add_partitions_to_txn_request(old: Any) -> object:
+    request = m.add_partitions_to_txn_request
+    transaction = request.AddPartitionsToTxnTransaction(
+        transactional_id=old.v3_and_below_transactional_id,
+        producer_id=old.v3_and_below_producer_id,
+        producer_epoch=old.v3_and_below_producer_epoch,
+        topics=tuple(
+            request.AddPartitionsToTxnTopic(name=topic.name, partitions=topic.partitions)
+            for topic in old.v3_and_below_topics
+        ),
+    )
+    return request.AddPartitionsToTxnRequest(transactions=(transaction,))
+
+
+def _lower_add_partitions_to_txn_request(new: Any) -> object:
+    (transaction,) = _exactly_one(new.transactions, "AddPartitionsToTxn up to version 3 carries one transaction")
+    return _Parts(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.producer_id,
+        v3_and_below_producer_epoch=transaction.producer_epoch,
+        v3_and_below_topics=transaction.topics,
+    )
+
+
+def _lift_add_partitions_to_txn_response(old: Any) -> object:
+    response = m.add_partitions_to_txn_response
+    topic_results = tuple(
+        response.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=tuple(
+                response.AddPartitionsToTxnPartitionResult(
+                    partition_index=partition.partition_index, partition_error_code=partition.partition_error_code
+                )
+                for partition in topic.results_by_partition
+            ),
+        )
+        for topic in old.results_by_topic_v3_and_below
+    )
+    result = response.AddPartitionsToTxnResult(
+        transactional_id=TransactionalId(""),  # the old response does not repeat it
+        topic_results=topic_results,
+    )
+    return response.AddPartitionsToTxnResponse(
+        throttle_time=old.throttle_time, error_code=ErrorCode.none, results_by_transaction=(result,)
+    )
+
+
+def _lower_add_partitions_to_txn_response(new: Any) -> object:
+    """There is no error at the top: one that stands there is repeated in each partition."""
+    (result,) = _exactly_one(new.results_by_transaction, "AddPartitionsToTxn up to version 3 answers one transaction")
+    topics = result.topic_results
+    if new.error_code != ErrorCode.none:
+        topics = tuple(
+            dataclasses.replace(
+                topic,
+                results_by_partition=tuple(
+                    dataclasses.replace(p, partition_error_code=new.error_code) for p in topic.results_by_partition
+                ),
+            )
+            for topic in topics
+        )
+    return _Parts(throttle_time=new.throttle_time, results_by_topic_v3_and_below=topics)
+
+
+# DeleteTopics listed bare names up to version 5.
+
+
+def _lift_delete_topics_request(old: Any) -> object:
+    request = m.delete_topics_request
+    topics = tuple(request.DeleteTopicState(name=name, topic_id=None) for name in old.topic_names)
+    return request.DeleteTopicsRequest(topics=topics, timeout=old.timeout)
+
+
+def _lower_delete_topics_request(new: Any) -> object:
+    if any(topic.name is None for topic in new.topics):
+        raise ValueError("DeleteTopics up to version 5 cannot name a topic by its id")
+    return _Parts(topic_names=tuple(topic.name for topic in new.topics), timeout=new.timeout)
+
+
+# Names match, meanings differ.
+
+
+def _adjust_fetch_request(old: Any, lifted: Any) -> object:
+    """Up to version 14 the replica's id stood at the top."""
+    return dataclasses.replace(lifted, replica_state=m.fetch_request.ReplicaState(replica_id=old.replica_id))
+
+
+def _adjust_lowered_fetch_request(new: Any, lowered: Any) -> object:
+    return dataclasses.replace(lowered, replica_id=new.replica_state.replica_id)
+
+
+def _adjust_join_group_request(old: Any, lifted: Any) -> object:
+    """Version 0 had one timeout for both."""
+    return dataclasses.replace(lifted, rebalance_timeout=old.session_timeout)
+
+
+def _adjust_metadata_request(old: Any, lifted: Any) -> object:
+    """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
+    return lifted if old.topics else dataclasses.replace(lifted, topics=None)
+
+
+def _adjust_update_features_request(old: Any, lifted: Any) -> object:
+    """Version 0 only said whether a downgrade is allowed; Kafka takes that for a safe one (KIP-778)."""
+    updates = tuple(
+        dataclasses.replace(new_update, upgrade_type=_SAFE_DOWNGRADE if old_update.allow_downgrade else _UPGRADE)
+        for old_update, new_update in zip(old.feature_updates, lifted.feature_updates, strict=True)
+    )
+    return dataclasses.replace(lifted, feature_updates=updates)
+
+
+def _adjust_lowered_update_features_request(new: Any, lowered: Any) -> object:
+    updates = tuple(
+        dataclasses.replace(old_update, allow_downgrade=new_update.upgrade_type != _UPGRADE)
+        for old_update, new_update in zip(lowered.feature_updates, new.feature_updates, strict=True)
+    )
+    return dataclasses.replace(lowered, feature_updates=updates)
+
+
+def _adjust_streams_heartbeat_response(_old: Any, lifted: Any) -> object:
+    """Version 0 has a recovery lag that no broker fills in."""
+    return dataclasses.replace(lifted, acceptable_recovery_lag=i64(-1))
+
+
+def _adjust_lowered_streams_heartbeat_response(_new: Any, lowered: Any) -> object:
+    return dataclasses.replace(lowered, acceptable_recovery_lag=i32(0))
+
+
+def _adjust_lowered_api_versions(response: Any) -> object:
+    """Java clients before 4.0 refuse a feature whose lowest version is 0 (KAFKA-17011): only version 4 has them."""
+    features = tuple(feature for feature in response.supported_features if feature.min_version > 0)
+    return dataclasses.replace(response, supported_features=features)
+
+
+def _exactly_one(items: tuple[Any, ...], rule: str) -> tuple[Any]:
+    if len(items) != 1:
+        raise ValueError(f"{rule}, not {len(items)}")
+    return (items[0],)
+
+
+def _throttle_time(old: Any) -> Any:
+    return getattr(old, "throttle_time", _NOT_THROTTLED)
+
+
+_GROUP = i8(0)  # the only key type before version 1
+_UPGRADE = i8(1)
+_SAFE_DOWNGRADE = i8(2)
+_NOT_THROTTLED = from_ms(0)
+
+# (API, kind) → (last old version concerned, function), ascending by version.
+_LIFTING: _Table = {
+    (ApiKey.FIND_COORDINATOR, "request"): [(3, _lift_find_coordinator_request)],
+    (ApiKey.FIND_COORDINATOR, "response"): [(3, _lift_find_coordinator_response)],
+    (ApiKey.LEAVE_GROUP, "request"): [(2, _lift_leave_group_request)],
+    (ApiKey.LEAVE_GROUP, "response"): [(2, _lift_leave_group_response)],
+    (ApiKey.OFFSET_FETCH, "request"): [(7, _lift_offset_fetch_request)],
+    (ApiKey.OFFSET_FETCH, "response"): [(7, _lift_offset_fetch_response)],
+    (ApiKey.ADD_PARTITIONS_TO_TXN, "request"): [(3, _lift_add_partitions_to_txn_request)],
+    (ApiKey.ADD_PARTITIONS_TO_TXN, "response"): [(3, _lift_add_partitions_to_txn_response)],
+    (ApiKey.DELETE_TOPICS, "request"): [(5, _lift_delete_topics_request)],
+}
+_LOWERING: _Table = {
+    (ApiKey.FIND_COORDINATOR, "request"): [(3, _lower_find_coordinator_request)],
+    (ApiKey.FIND_COORDINATOR, "response"): [(3, _lower_find_coordinator_response)],
+    (ApiKey.LEAVE_GROUP, "request"): [(2, _lower_leave_group_request)],
+    (ApiKey.LEAVE_GROUP, "response"): [(2, _lower_leave_group_response)],
+    (ApiKey.OFFSET_FETCH, "request"): [(7, _lower_offset_fetch_request)],
+    (ApiKey.OFFSET_FETCH, "response"): [(1, _lower_offset_fetch_response_v1), (7, _lower_offset_fetch_response)],
+    (ApiKey.ADD_PARTITIONS_TO_TXN, "request"): [(3, _lower_add_partitions_to_txn_request)],
+    (ApiKey.ADD_PARTITIONS_TO_TXN, "response"): [(3, _lower_add_partitions_to_txn_response)],
+    (ApiKey.DELETE_TOPICS, "request"): [(5, _lower_delete_topics_request)],
+    (ApiKey.API_VERSIONS, "response"): [(3, _adjust_lowered_api_versions)],
+}
+_ADJUSTING_LIFT: _Table = {
+    (ApiKey.FETCH, "request"): [(14, _adjust_fetch_request)],
+    (ApiKey.JOIN_GROUP, "request"): [(0, _adjust_join_group_request)],
+    (ApiKey.METADATA, "request"): [(0, _adjust_metadata_request)],
+    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_update_features_request)],
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_streams_heartbeat_response)],
+}
+_ADJUSTING_LOWER: _Table = {
+    (ApiKey.FETCH, "request"): [(14, _adjust_lowered_fetch_request)],
+    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_lowered_update_features_request)],
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_lowered_streams_heartbeat_response)],
+}

@@ -1,0 +1,238 @@
+"""SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677): credentials, and both sides of the exchange. No channel binding.
+
+```
+client-first   n,,n=alice,r=<client nonce>
+server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
+client-final   c=biws,r=<both nonces>,p=<proof>
+server-final   v=<server signature>     or e=<error>
+```
+The server keeps salt, iterations, StoredKey and ServerKey, of which nobody can log in. Whoever does not exist is asked
+for a proof like everybody else and refused behind it: a stranger does not learn who exists.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.sasl.scram_credential import ScramCredential
+
+__all__ = [
+    "MECHANISMS",
+    "MOST_ITERATIONS",
+    "ScramClient",
+    "ScramMechanism",
+    "ScramServer",
+    "credential_of",
+    "mechanism_by_code",
+    "salted_password",
+]
+
+MOST_ITERATIONS: Final = 16384  # Kafka's
+_NO_BINDING = "n,,"
+# Attributes that either side may add are passed over; a mandatory extension (m=) is refused.
+_CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>(?:,.*)?)\Z")
+_SERVER_FIRST = re.compile(
+    r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9/+=]+),i=(?P<iterations>[0-9]{1,9})(?:,.*)?\Z"
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<head>c=(?P<binding>[A-Za-z0-9/+=]+),r=(?P<nonce>[!-+\--~]+)(?:,.*)?),p=(?P<proof>[^,]+)\Z"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramMechanism:
+    """`code` stands in Kafka's requests; `fewest_iterations` is what RFC 7677 and Kafka ask for."""
+
+    name: str
+    code: int
+    hash_name: str
+    fewest_iterations: int = 4096
+
+    def hash(self, data: bytes) -> bytes:
+        return hashlib.new(self.hash_name, data).digest()
+
+    def hmac(self, key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, data, self.hash_name)
+
+
+MECHANISMS: Final[Mapping[str, ScramMechanism]] = MappingProxyType(
+    {
+        "SCRAM-SHA-256": ScramMechanism(name="SCRAM-SHA-256", code=1, hash_name="sha256"),
+        "SCRAM-SHA-512": ScramMechanism(name="SCRAM-SHA-512", code=2, hash_name="sha512"),
+    }
+)
+
+
+def mechanism_by_code(code: int) -> ScramMechanism | None:
+    return next((mechanism for mechanism in MECHANISMS.values() if mechanism.code == code), None)
+
+
+def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi() of RFC 5802: slow on purpose, some milliseconds."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    return ScramCredential(
+        salt=salt,
+        stored_key=mechanism.hash(mechanism.hmac(salted, b"Client Key")),
+        server_key=mechanism.hmac(salted, b"Server Key"),
+        iterations=iterations,
+    )
+
+
+class ScramServer:
+    """One login. `credential(user)` is None for a user without one; `secret` makes up what such a user is asked.
+
+    `evaluate` takes the client's messages in turn; `username` is set and `complete` true behind the second one.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        *,
+        nonce: str,
+        credential: Callable[[str], ScramCredential | None],
+        secret: bytes,
+    ) -> None:
+        self._mechanism = mechanism
+        self._nonce = nonce
+        self._credential_of = credential
+        self._secret = secret
+        self._known = False
+        self._credential: ScramCredential | None = None
+        self._first = ""
+        self._both_nonces = ""
+        self.username = ""
+        self.complete = False
+
+    def evaluate(self, message: bytes) -> bytes:
+        """The answer. Raises SaslRefused."""
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise SaslRefused("a SCRAM message is not UTF-8") from None
+        if self.complete:
+            raise SaslRefused("a SCRAM message behind the last one")
+        return self._answer_first(text) if self._credential is None else self._answer_final(text)
+
+    def _answer_first(self, text: str) -> bytes:
+        found = _CLIENT_FIRST.match(text)
+        if found is None:
+            raise SaslRefused("the first SCRAM message is not understood")
+        username = _unescaped(found["name"])
+        if any(part.startswith("m=") for part in found["more"].split(",")):
+            raise SaslRefused("a mandatory SCRAM extension is not understood")
+        if found["authzid"] and _unescaped(found["authzid"]) != username:
+            raise SaslRefused(
+                "Authentication failed: Client requested an authorization id that is different from username",
+                told=True,
+            )
+        self.username = username
+        credential = self._credential_of(username)
+        self._known = credential is not None
+        self._credential = credential or self._made_up(username)
+        self._both_nonces = found["nonce"] + self._nonce
+        salt = b64encode(self._credential.salt).decode()
+        answer = f"r={self._both_nonces},s={salt},i={self._credential.iterations}"
+        self._first = f"{text[found.start('name') - 2 :]},{answer}"
+        return answer.encode()
+
+    def _answer_final(self, text: str) -> bytes:
+        credential, mechanism = self._credential, self._mechanism
+        found = _CLIENT_FINAL.match(text)
+        if found is None or credential is None:
+            raise SaslRefused("the last SCRAM message is not understood")
+        if not hmac.compare_digest(found["nonce"], self._both_nonces):
+            raise SaslRefused("the last SCRAM message has another nonce")
+        if not _base64(found["binding"]).startswith(b"n,"):
+            raise SaslRefused("SCRAM channel binding is not supported")
+        proof = _base64(found["proof"])
+        signed = f"{self._first},{found['head']}".encode()
+        client_key = _xor(proof, mechanism.hmac(credential.stored_key, signed))
+        right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
+        if not (right and self._known):
+            raise SaslRefused("invalid credentials")
+        self.complete = True
+        return b"v=" + b64encode(mechanism.hmac(credential.server_key, signed))
+
+    def _made_up(self, username: str) -> ScramCredential:
+        """The same for the same name, so that asking twice tells nothing."""
+        seed = self._mechanism.hmac(self._secret, f"{self._mechanism.name}:{username}".encode())
+        return ScramCredential(
+            salt=seed[:_SALT_BYTES],
+            stored_key=self._mechanism.hash(seed),
+            server_key=seed,
+            iterations=self._mechanism.fewest_iterations,
+        )
+
+
+_SALT_BYTES = 20  # as many as Kafka's tools make
+
+
+class ScramClient:
+    """One login from the client's side: `first()`, `final(server_first)`, then `verify(server_final)`."""
+
+    def __init__(self, mechanism: ScramMechanism, username: str, password: str, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = nonce
+        self._bare = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        return (_NO_BINDING + self._bare).encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """Raises SaslRefused where the server asks for too little, or answers another client."""
+        found = _SERVER_FIRST.match(server_first.decode("utf-8", "replace"))
+        if found is None:
+            raise SaslRefused("the broker's first SCRAM message is not understood")
+        iterations, mechanism = int(found["iterations"]), self._mechanism
+        if not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise SaslRefused("the broker answers another login than this one")
+        if iterations < mechanism.fewest_iterations:
+            raise SaslRefused(
+                f"the broker asks for {iterations} iterations; {mechanism.fewest_iterations} are the least"
+            )
+        salted = salted_password(mechanism, self._password, _base64(found["salt"]), iterations)
+        head = f"c={b64encode(_NO_BINDING.encode()).decode()},r={found['nonce']}"
+        signed = f"{self._bare},{server_first.decode()},{head}".encode()
+        client_key = mechanism.hmac(salted, b"Client Key")
+        proof = _xor(client_key, mechanism.hmac(mechanism.hash(client_key), signed))
+        self._signature = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), signed)
+        return f"{head},p={b64encode(proof).decode()}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """The broker knows the password too. Raises SaslRefused."""
+        kind, _, value = server_final.decode("utf-8", "replace").split(",")[0].partition("=")
+        if kind != "v" or not self._signature or not hmac.compare_digest(_base64(value), self._signature):
+            raise SaslRefused("the broker could not show that it knows the password")
+
+
+def _unescaped(name: str) -> str:
+    if re.search(r"=(?!2C|3D)", name):
+        raise SaslRefused("a user name has '=' in it that is not escaped")
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslRefused("a SCRAM message holds bytes that are no base64") from None
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    if len(left) != len(right):
+        raise SaslRefused("a SCRAM proof has the wrong length")
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))

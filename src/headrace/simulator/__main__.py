@@ -1,0 +1,52 @@
+"""`python -m headrace.simulator SEED` tells the story of one seed; `--seeds N [--first M]` runs many and sums up."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from headrace.simulator.simulation import KINDS, simulate
+from headrace.simulator.story import Outcome
+
+PROGRESS = 500  # a long run says how far it is
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.simulator", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", help="one seed, its story on stdout")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their stories")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument(
+        "--groups", choices=(*KINDS, "all"), default="all", help="the kind of group; all: seeds take the kinds in turn"
+    )
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        outcome = simulate(arguments.seed, arguments.groups)
+        print("\n".join(outcome.story))
+        print(f"digest {outcome.digest}")
+        return _verdict([outcome])
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    return _verdict(simulate(seed, arguments.groups) for seed in seeds)
+
+
+def _verdict(outcomes: Iterable[Outcome]) -> int:
+    did: Counter[str] = Counter()
+    seeds = broken = checks = 0
+    for outcome in outcomes:
+        seeds += 1
+        checks += outcome.checks
+        did += outcome.did
+        if outcome.broken is not None:
+            broken += 1
+            print(f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}", file=sys.stderr, flush=True)
+        if seeds % PROGRESS == 0:
+            print(f"{seeds} seeds, up to {outcome.seed}: {broken} broken", file=sys.stderr, flush=True)
+    deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
+    print(f"{seeds} seeds, {broken} broken, {checks} checks; {deeds}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

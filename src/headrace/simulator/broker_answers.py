@@ -1,0 +1,166 @@
+"""What the simulated broker answers: which rule of the shard a request goes to, how its refusal is worded, and the few
+answers that need no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32
+
+from headrace.coordinator.classic import replies
+from headrace.coordinator.consumer.heartbeat_reply import heartbeat_reply as consumer_reply
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorResult
+from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.coordinator.streams.heartbeat_reply import leave_reply
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.units import from_ms
+
+__all__ = ["NODE", "CommitRefused", "follow_rule", "plain_answer", "refusal"]
+
+NODE = 1
+
+Commit = m.offset_commit_request.OffsetCommitRequest
+Find = m.find_coordinator_request.FindCoordinatorRequest
+Join = m.join_group_request.JoinGroupRequest
+Sync = m.sync_group_request.SyncGroupRequest
+Leave = m.leave_group_request.LeaveGroupRequest
+ClassicHeartbeat = m.heartbeat_request.HeartbeatRequest
+ConsumerHeartbeat = m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
+StreamsHeartbeat = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
+Metadata = m.metadata_request.MetadataRequest
+Versions = m.api_versions_request.ApiVersionsRequest
+
+
+class CommitRefused(Exception):
+    """The whole commit was refused; carries the error code."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def follow_rule(
+    shard: GroupCoordinatorShard, request: object, context: RequestContext, *, fresh_id: str, now_ms: int
+) -> CoordinatorResult:
+    """What the shard makes of a write. Raises CoordinatorError."""
+    match request:
+        case StreamsHeartbeat():
+            return shard.streams_group_heartbeat(request, context, now_ms=now_ms)
+        case ConsumerHeartbeat():
+            return shard.consumer_group_heartbeat(request, context, now_ms=now_ms)
+        case Join():
+            return shard.join_group(request, context, fresh_id=fresh_id, now_ms=now_ms)
+        case Sync():
+            return shard.sync_group(request, context, now_ms=now_ms)
+        case ClassicHeartbeat():
+            return shard.heartbeat(request, context, now_ms=now_ms)
+        case Leave():
+            return shard.leave_group(request, context, now_ms=now_ms)
+        case Commit():
+            return shard.offset_commit(request, context, now_ms=now_ms)
+    raise TypeError(f"the simulated broker knows no {type(request).__name__}")
+
+
+def refusal(request: object, error: CoordinatorError) -> object:
+    """The answer that carries nothing but the error."""
+    code = error.code
+    match request:
+        case Commit():
+            return CommitRefused(code)
+        case ConsumerHeartbeat():
+            reply = consumer_reply(member_id="", member_epoch=0)
+            return replace(reply, member_id=None, error_code=code, error_message=error.message)
+        case Join():
+            return replies.join_refused(code)
+        case Sync():
+            return replies.sync_refused(code)
+        case ClassicHeartbeat():
+            return replies.heartbeat(code)
+        case Leave():
+            return replies.left((), code)
+    return replace(leave_reply("", 0), error_code=code, error_message=error.message)
+
+
+def plain_answer(request: object, image: MetadataImage) -> object | None:
+    """To what does not concern the shard; None for what does."""
+    match request:
+        case Find():
+            return _found(request)
+        case Versions():
+            return _versions()
+        case Metadata():
+            return _metadata(request, image.topics)
+    return None
+
+
+def _versions() -> object:
+    r = m.api_versions_response
+    key = ApiKey.STREAMS_GROUP_HEARTBEAT
+    offered = SUPPORTED[key]
+    row = r.ApiVersion(api_key=i16(key), min_version=i16(offered.lowest), max_version=i16(offered.highest))
+    return r.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=(row,), throttle_time=from_ms(0))
+
+
+def _found(request: Find) -> object:
+    r = m.find_coordinator_response
+    return r.FindCoordinatorResponse(
+        throttle_time=from_ms(0),
+        coordinators=tuple(
+            r.Coordinator(
+                key=key,
+                node_id=BrokerId(NODE),
+                host="simulated",
+                port=i32(9092),
+                error_code=ErrorCode.none,
+                error_message=None,
+            )
+            for key in request.coordinator_keys
+        ),
+    )
+
+
+def _metadata(request: Metadata, topics: Mapping[str, TopicImage]) -> object:
+    """All topics, or those that are named or given by id."""
+    r = m.metadata_response
+    if request.topics is None:
+        found: list[Any] = [_topic(topic) for topic in topics.values()]
+    else:
+        by_id = {topic.topic_id: topic for topic in topics.values()}
+        found = []
+        for wanted in request.topics:
+            topic = by_id.get(wanted.topic_id) if wanted.name is None else topics.get(wanted.name)  # type: ignore[arg-type]
+            found.append(_missing(wanted) if topic is None else _topic(topic))
+    return r.MetadataResponse(throttle_time=from_ms(0), brokers=(), topics=tuple(found), error_code=ErrorCode.none)
+
+
+@lru_cache(maxsize=256)
+def _topic(topic: TopicImage) -> object:
+    r = m.metadata_response
+    return r.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=TopicName(topic.name),
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            r.MetadataResponsePartition(
+                error_code=ErrorCode.none, partition_index=i32(number), leader_id=BrokerId(NODE)
+            )
+            for number in range(topic.partitions)
+        ),
+    )
+
+
+def _missing(wanted: m.metadata_request.MetadataRequestTopic) -> object:
+    unknown = ErrorCode.unknown_topic_or_partition if wanted.topic_id is None else ErrorCode.unknown_topic_id
+    return m.metadata_response.MetadataResponseTopic(
+        error_code=unknown, name=wanted.name, topic_id=wanted.topic_id, partitions=()
+    )

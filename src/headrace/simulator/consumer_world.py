@@ -1,0 +1,346 @@
+"""One world of a classic or a consumer group from one seed: a broker, consumers, chaos, then calm; and what came of it.
+
+`classic`: members speak the classic protocol, with assignors that have one in common; a rolling change from an eager to
+a cooperative one is a mixture like any other. `consumer`: KIP-848. `mixed`: members of both in one group, which moves
+from one kind to the other and back as they come and go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from random import Random
+from types import MappingProxyType
+
+from headrace.assignors.assignor import TopicPartition
+from headrace.assignors.registry import assignors_named
+from headrace.client.membership.classic_membership import ClassicMembership
+from headrace.client.membership.consumer_membership import ConsumerMembership
+from headrace.client.membership.subscription import SubscribedTopics
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.consumer.regular_expressions import LEAST_REFRESH_INTERVAL_MS
+from headrace.simulator.checkers import RuleBroken, check_moves, check_replay
+from headrace.simulator.consumer_chaos import ConsumerChaos
+from headrace.simulator.consumer_checkers import ConsumerCheckers, check_balance, owners, unsettled, waits_for_instance
+from headrace.simulator.event_queue import EventQueue, TimeStandsStill
+from headrace.simulator.network import NetworkConditions
+from headrace.simulator.simulated_broker import SimulatedBroker
+from headrace.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
+from headrace.simulator.story import Outcome, Story
+
+__all__ = ["ConsumerWorld", "simulate_classic", "simulate_consumer", "simulate_mixed"]
+
+CHAOS_MS = 25_000
+SETTLING_MS = 45_000
+STEP_MS = 100
+TOPICS: Mapping[str, int] = MappingProxyType({"audit": 3, "in": 6, "logs": 2})
+EVERYTHING = SubscribedTopics(names=("audit", "in", "logs"))
+SUBSCRIPTIONS = (
+    EVERYTHING,
+    SubscribedTopics(names=("in",)),
+    SubscribedTopics(names=("audit", "in")),
+    SubscribedTopics(names=("in", "logs")),
+    SubscribedTopics(matching=re.compile("in|logs")),
+)
+BROKER_REGEX = SubscribedTopics(broker_regex="in|audit.*")
+Strategies = tuple[tuple[str, ...], ...]
+STRATEGIES: tuple[Strategies, ...] = (  # in one group, any of them together
+    (("range",),),
+    (("roundrobin", "range"), ("range",), ("range", "sticky")),
+    (("sticky",),),
+    (("sticky", "range"), ("sticky",)),
+    (("cooperative-sticky",),),
+    (("cooperative-sticky",),),
+    (("cooperative-sticky", "range"), ("range",)),
+    (("cooperative-sticky", "range"), ("cooperative-sticky",)),
+)
+ASSIGNORS: tuple[Strategies, ...] = (((),), ((),), (("range",),), (("uniform",), ("range",), ()))
+
+
+class ConsumerWorld:
+    """Everything of one simulation. Mutable."""
+
+    def __init__(self, seed: int, groups: str) -> None:
+        self.seed = seed
+        self.groups = groups
+        self.random = Random(f"{groups} {seed}")
+        self.group_id = "readers"
+        self.events = EventQueue()
+        self.conditions = NetworkConditions()
+        self.story = Story(self.events)
+        self.tell = self.story.tell
+        self.consumers: list[SimulatedConsumer] = []
+        self.habits = ConsumerHabits()
+        self.reads_alike = self.random.random() < 0.6
+        self.strategies = self.random.choice(STRATEGIES)
+        self.assignors = self.random.choice(ASSIGNORS)
+        self.join_version = self.random.choice([9, 9, 7, 3])
+        self._watched = self._is_calm = False
+        self._restarts = 0
+        self._numbers = 0
+        self.broker = SimulatedBroker(
+            self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
+        )
+        self.checkers = ConsumerCheckers(self.group_id, self.broker, self.running)
+        for name, partitions in TOPICS.items():
+            self.broker.create_topic(name, partitions)
+        self.broker.metadata_changed()
+        self._watched = True
+
+    # --- doors ---
+
+    def running(self) -> list[SimulatedConsumer]:
+        """Every process, also one that was thrown out or is about to leave."""
+        return [each for each in self.consumers if each.alive]
+
+    def staying(self) -> list[SimulatedConsumer]:
+        return [each for each in self.running() if not each.leaving and each.fatal is None]
+
+    def start_consumer(self, instance_id: str | None = None) -> SimulatedConsumer:
+        """A new one, now and then with an instance id."""
+        self._numbers += 1
+        if instance_id is None and self.join_version >= 5 and self.random.random() < 0.35:
+            instance_id = f"i{self._numbers}"
+        return self._start(f"c{self._numbers}", instance_id, self.subscription())
+
+    def restart_consumer(self, victim: SimulatedConsumer, after_ms: int, *, gracefully: bool) -> None:
+        """Ends it and starts it again under a new name, with its instance id if it had one."""
+        if gracefully:
+            victim.leave()
+        else:
+            victim.kill()
+        self._restarts += 1
+
+        def start() -> None:
+            if gracefully and victim.alive and not victim.has_left and victim.fatal is None:
+                self.events.after(50, start)
+                return
+            self._restarts -= 1
+            self._numbers += 1
+            name, instance_id = f"c{self._numbers}", victim.membership.identity.instance_id
+            changes = self.groups == "mixed" and not self._is_calm and self.random.random() < 0.4
+            like = None if changes else (victim.protocol, victim.strategy)
+            self._start(name, instance_id, victim.wanted, like)
+
+        self.events.after(after_ms, start)
+
+    def subscription(self) -> SubscribedTopics:
+        if self.reads_alike:
+            return EVERYTHING
+        return self.random.choice((*SUBSCRIPTIONS, BROKER_REGEX) if self.groups == "consumer" else SUBSCRIPTIONS)
+
+    def advance(self, duration_ms: int) -> None:
+        self.events.run_until(self.events.now_ms + duration_ms)
+
+    # --- the course ---
+
+    def calm_down(self) -> None:
+        """The network is clean, the broker up, topics are as they should be, two consumers live at least."""
+        self.tell("the world calms down")
+        self._is_calm = True
+        self.conditions.calm()
+        self.broker.log.refusals = 0
+        self.broker.start()
+        for name, partitions in TOPICS.items():
+            known = self.broker.topics.get(name)
+            if known is None or known.partitions != partitions:
+                self.broker.create_topic(name, partitions)
+                self.checkers.offsets.do_not_judge(name)
+        self.broker.reconfigure(self._configuration())
+        self.broker.metadata_changed()
+        self._keep_two()
+
+    def settle(self, cause: str) -> None:
+        """Lets time pass until everything is as it should be. Raises RuleBroken after `SETTLING_MS`."""
+        end_ms = self.events.now_ms + SETTLING_MS
+        why: str | None = "no time has passed"
+        while why is not None:
+            if self.events.now_ms >= end_ms:
+                raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
+            self.advance(STEP_MS)
+            self._keep_two()  # one may have met a double and given up
+            if self._restarts:
+                why = f"{self._restarts} consumers are to be restarted"
+            else:
+                why = unsettled(self.checkers.group(), self.running(), self.broker.topics)
+        if self.reads_alike:
+            check_balance(self.staying(), self.checkers.assignor(), len(TOPICS))
+        self.tell(f"settled: {cause}")
+
+    def check_movement(self) -> int:
+        """One member more, then one less: each moves only what it must."""
+        moved = 0
+        before = owners(self.staying())
+        joiner = self.start_consumer()
+        self.settle("one member more")
+        after = owners(self.staying())
+        moved += self._check_moves(before, after, "one member more")
+        joiner.leave(for_good=True)
+        self.settle("one member less")
+        moved += self._check_moves(after, owners(self.staying()), "one member less")
+        return moved
+
+    def check_static_restart(self) -> None:
+        """A static member that comes back within its session finds what it had, and nobody else hears of it."""
+        if self.join_version < 5:
+            return
+        self._numbers += 1
+        static = self._start(f"c{self._numbers}", f"i{self._numbers}", self.subscription())
+        if self.groups != "classic":
+            self.advance(LEAST_REFRESH_INTERVAL_MS)  # new topics may be looked for that long after they came
+        self.settle("a static member more")
+        # The double of another member is no member: it waits, and hears of nothing but that.
+        doubles = {each.name for each in self.staying() if waits_for_instance(each, self.running())}
+        others = self._shares({static.name, *doubles})
+        epoch, had = self.checkers.epoch(), set(static.open)
+        self.restart_consumer(static, 300, gracefully=static.protocol == "consumer" or self.random.random() < 0.5)
+        self.settle("a static member restarted")
+        back = next(each for each in self.staying() if each.name not in {*others, *doubles})
+        if self._shares({back.name, *doubles}) != others or set(back.open) != had or self.checkers.epoch() != epoch:
+            raise RuleBroken(
+                f"the static restart of {static.name} as {back.name} was a rebalance: epoch {epoch} became "
+                f"{self.checkers.epoch()}, {sorted(had)} became {sorted(back.open)}"
+            )
+
+    # --- parts ---
+
+    def _shares(self, but: Collection[str]) -> dict[str, tuple[int, set[TopicPartition]]]:
+        """How often each of the others was told of a rebalance, and what it reads."""
+        return {each.name: (each.rebalances, set(each.open)) for each in self.staying() if each.name not in but}
+
+    def _check_moves(self, before: Mapping[object, str], after: Mapping[object, str], cause: str) -> int:
+        if not self.reads_alike or not self._is_sticky():
+            return 0
+        members = sum(not waits_for_instance(each, self.running()) for each in self.staying())
+        return check_moves(before, after, members, cause=cause)
+
+    def _is_sticky(self) -> bool:
+        """Members that give everything back before they join cannot tell a cooperative leader what they had."""
+        if self.groups == "consumer":
+            return self.assignors == ((),)  # uniform; else a newcomer's vote may change the assignor
+        if self.groups == "mixed":
+            return False
+        return self.checkers.assignor() == "sticky" or self.strategies == (("cooperative-sticky",),)
+
+    def _keep_two(self) -> None:
+        while sum(not waits_for_instance(each, self.running()) for each in self.staying()) + self._restarts < 2:
+            self.start_consumer()
+
+    def _start(
+        self,
+        name: str,
+        instance_id: str | None,
+        wanted: SubscribedTopics,
+        like: tuple[str, tuple[str, ...]] | None = None,
+    ) -> SimulatedConsumer:
+        """`like`: the protocol, and its assignors; None: drawn."""
+        if like is None:
+            protocol = self.random.choice(["classic", "consumer"]) if self.groups == "mixed" else self.groups
+            like = protocol, self.random.choice(self.strategies if protocol == "classic" else self.assignors)
+        protocol, strategy = like
+        static = "" if instance_id is None else f" as {instance_id}"
+        self.tell(f"{name} starts{static}, {protocol}, with {', '.join(strategy) or 'any assignor'}")
+        consumer = SimulatedConsumer(
+            self._membership(name, instance_id, protocol, strategy),
+            protocol=protocol,
+            strategy=strategy,
+            name=name,
+            group_id=self.group_id,
+            wanted=wanted,
+            join_version=self.join_version,
+            habits=self.habits,
+            broker=self.broker,
+            events=self.events,
+            conditions=self.conditions,
+            random=self.random,
+            tell=self.tell,
+        )
+        self.consumers.append(consumer)
+        return consumer
+
+    def _membership(
+        self, name: str, instance_id: str | None, protocol: str, strategy: tuple[str, ...]
+    ) -> ClassicMembership | ConsumerMembership:
+        if protocol == "classic":
+            return ClassicMembership(
+                self.group_id,
+                assignors_named(strategy),
+                chance=self.random.random,
+                session_timeout_ms=6_000,
+                heartbeat_interval_ms=1_000,
+                rebalance_timeout_ms=self.habits.max_poll_interval_ms,
+                metadata_max_age_ms=2_000,
+                instance_id=instance_id,
+            )
+        return ConsumerMembership(
+            self.group_id,
+            f"{name}-id",
+            chance=self.random.random,
+            rebalance_timeout_ms=self.habits.max_poll_interval_ms,
+            heartbeat_max_interval_ms=1_000,
+            metadata_max_age_ms=2_000,
+            instance_id=instance_id,
+            server_assignor=next(iter(strategy), None),
+        )
+
+    def _check(self) -> None:
+        if self._watched:
+            self.checkers.check()
+
+    def _configuration(self) -> GroupCoordinatorConfiguration:
+        return GroupCoordinatorConfiguration(
+            consumer_session_timeout_ms=6_000,
+            consumer_min_session_timeout_ms=1_000,
+            consumer_heartbeat_interval_ms=1_000,
+            consumer_assignment_interval_ms=self.random.choice([0, 1_000]),
+            min_session_timeout_ms=1_000,
+            initial_rebalance_delay_ms=self.random.choice([0, 0, 1_000, 3_000]),
+        )
+
+
+def simulate_classic(seed: int) -> Outcome:
+    """Members of the classic protocol. Never raises RuleBroken."""
+    return _simulate(seed, "classic")
+
+
+def simulate_consumer(seed: int) -> Outcome:
+    """Members of the consumer protocol. Never raises RuleBroken."""
+    return _simulate(seed, "consumer")
+
+
+def simulate_mixed(seed: int) -> Outcome:
+    """Members of both protocols in one group. Never raises RuleBroken."""
+    return _simulate(seed, "mixed")
+
+
+def _simulate(seed: int, groups: str) -> Outcome:
+    """Chaos, then calm, then the rules of calm."""
+    world = ConsumerWorld(seed, groups)
+    chaos = ConsumerChaos(world, world.random)
+    broken: str | None = None
+    moved = 0
+    try:
+        for _ in range(world.random.randint(1, 3)):
+            world.start_consumer()
+        world.advance(CHAOS_MS)
+        chaos.stop()
+        world.calm_down()
+        world.settle("after the chaos")
+        world.checkers.offsets.start_anew()
+        moved = world.check_movement()
+        world.check_static_restart()
+        check_replay(world.broker)
+        world.checkers.check_loaded()
+    except (RuleBroken, TimeStandsStill) as rule:
+        broken = str(rule)
+        world.tell(f"BROKEN: {rule}")
+    return Outcome(
+        seed=seed,
+        groups=groups,
+        broken=broken,
+        digest=world.story.digest(),
+        story=world.story.lines(),
+        did=chaos.did,
+        checks=world.checkers.checks,
+        moved=moved,
+    )

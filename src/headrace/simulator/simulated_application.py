@@ -1,0 +1,324 @@
+"""An application: a real `StreamsMembership`, and around it what a Spark driver does with tasks, in a few lines.
+
+It opens a task some time after it was told of it (position = committed offset), processes, commits with the epoch that
+it captured when the batch was planned, closes and commits before it gives a task back, and drops all when it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from headrace.client.membership import events as e
+from headrace.client.membership.assignment import Tasks
+from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.request_manager import NEVER_MS, Outgoing
+from headrace.client.membership.streams_membership import StreamsMembership
+from headrace.errors import HeadraceError
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode
+from headrace.simulator.broker_answers import CommitRefused
+from headrace.simulator.commit_queue import commit_request
+from headrace.simulator.event_queue import EventQueue
+from headrace.simulator.network import Connection, NetworkConditions
+from headrace.simulator.simulated_broker import BrokerAway, SimulatedBroker
+from headrace.simulator.topologies import Shape, Task
+
+__all__ = ["Habits", "SimulatedApplication"]
+
+RETRY_MS = 100
+COMMIT_API_VERSION = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How fast an application is. `closing_ms` beyond the rebalance timeout gets it fenced."""
+
+    opening_ms: tuple[int, int] = (1, 200)
+    closing_ms: tuple[int, int] = (1, 400)
+    batch_ms: tuple[int, int] = (150, 700)
+    late_commit_ms: tuple[int, int] = (1, 4_000)
+    rebalance_timeout_ms: int = 5_000
+    session_timeout_ms: int = 8_000
+
+
+class SimulatedApplication:
+    """Mutable: one process. Nothing happens in it while it is paused or after it was killed."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        process_id: str,
+        instance_id: str | None,
+        group_id: str,
+        shape: Shape,
+        habits: Habits,
+        broker: SimulatedBroker,
+        events: EventQueue,
+        conditions: NetworkConditions,
+        random: Random,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.process_id = process_id
+        self.instance_id = instance_id
+        self._group_id = group_id
+        self._shape = shape
+        self._habits = habits
+        self._broker = broker
+        self._events = events
+        self._random = random
+        self._tell_world = tell
+        self.membership = StreamsMembership(
+            group_id,
+            name,
+            process_id,
+            shape.topology,
+            chance=random.random,
+            rebalance_timeout_ms=habits.rebalance_timeout_ms,
+            session_timeout_ms=habits.session_timeout_ms,
+            instance_id=instance_id,
+            early_look=random.random() < 0.3,
+        )
+        self._heartbeats = Connection(events, conditions, random)
+        self._commits = Connection(events, conditions, random)
+        self.open: dict[Task, int] = {}  # active tasks that run → next position
+        self._opening: set[Task] = set()
+        self._closing: set[Task] = set()
+        self._epoch = 0  # of the last batch that was planned
+        self._life = 0  # what was begun in an earlier one has no effect
+        self._committing = False
+        self.alive = True
+        self.leaving = False
+        self.paused_until_ms = 0
+        self.fatal: HeadraceError | None = None
+        self._wake_ms = NEVER_MS
+        self.membership.join(events.now_ms)
+        self._look()
+        self._plan_batch()
+
+    # --- what the world does to it ---
+
+    def kill(self) -> None:
+        self.alive = False
+        self._heartbeats.close()
+        self._commits.close()
+        self.open.clear()
+        self._tell("is killed")
+
+    def succeeded(self) -> None:
+        """Killed before; now another process has its ids."""
+        self._heartbeats.cut()
+        self._commits.cut()
+
+    def pause(self, duration_ms: int) -> None:
+        """The whole process stands still; answers wait in its socket."""
+        self.paused_until_ms = self._events.now_ms + duration_ms
+        self._tell(f"stands still for {duration_ms} ms")
+        self._events.at(self.paused_until_ms, self._look)
+
+    def leave(self, *, for_a_while: bool = False) -> None:
+        self.leaving = True
+        self._tell("leaves for a while" if for_a_while else "leaves")
+        self.membership.leave(self._events.now_ms, for_a_while=for_a_while)
+        self._look()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it does anything at this moment."""
+        return self.alive and self._events.now_ms >= self.paused_until_ms
+
+    @property
+    def has_left(self) -> bool:
+        return self.membership.state is MemberState.UNSUBSCRIBED
+
+    # --- heartbeats ---
+
+    def _look(self) -> None:
+        """Polls the membership, sends what it wants, obeys what it tells."""
+        if not self.runs:
+            return
+        result = self.membership.poll(self._events.now_ms)
+        self._obey()
+        for outgoing in result.requests:
+            self._send(outgoing)
+        if result.next_poll_ms < NEVER_MS:
+            self._wake_at(result.next_poll_ms)
+
+    def _wake_at(self, time_ms: int) -> None:
+        if self._events.now_ms < self._wake_ms <= time_ms:
+            return  # an earlier look is planned and will plan the next
+        self._wake_ms = time_ms
+        self._events.at(time_ms, self._look)
+
+    def _send(self, outgoing: Outgoing) -> None:
+        request = outgoing.request
+        self._heartbeats.call(
+            lambda answer: self._broker.serve(request, self.name, answer),
+            answered=lambda response: self._when_running(lambda: self._answered(response)),
+            failed=lambda: self._when_running(self._failed),
+        )
+
+    def _answered(self, response: object) -> None:
+        self.membership.on_response(response, self._events.now_ms)
+        self._obey()
+        self._look()
+
+    def _failed(self) -> None:
+        self.membership.on_failure(self._events.now_ms)
+        self._obey()
+        self._look()
+
+    def _when_running(self, action: Callable[[], None]) -> None:
+        """Now, or when the pause is over: a process that wakes finds the answer after its own clock has gone on."""
+        if not self.alive:
+            return
+        if self._events.now_ms < self.paused_until_ms:
+            self._events.at(self.paused_until_ms, lambda: self._when_running(action))
+        else:
+            action()
+
+    # --- tasks ---
+
+    def _obey(self) -> None:
+        for event in self.membership.take_events():
+            match event:
+                case e.Assigned(assignment=assignment):
+                    self._take(assignment.active, {})
+                case e.AssignmentChanged(added=added, revoked=revoked):
+                    self._take(added, revoked)
+                case e.Lost(reason=reason):
+                    self._tell(f"loses its tasks: {reason}")
+                    self._life += 1
+                    self._commit_too_late()
+                    self.open.clear()
+                    self._opening.clear()
+                    self._closing.clear()
+                case e.Fatal(error=error):
+                    self._tell(f"meets a fatal error: {error}")
+                    self.fatal = error
+                case _:
+                    pass
+
+    def _take(self, added: Tasks, revoked: Tasks) -> None:
+        given, taken = _flat(added), _flat(revoked)
+        for task in given:
+            if task in self._closing or task not in self.open:
+                self._opening.add(task)
+        self._opening -= taken
+        self._closing |= taken & self.open.keys()
+        life = self._life
+        self._after(self._habits.opening_ms, lambda: self._open(life, given))
+        if taken:
+            self._after(self._habits.closing_ms, lambda: self._close(life))
+        else:
+            self._acknowledge()
+
+    def _open(self, life: int, tasks: frozenset[Task]) -> None:
+        if life != self._life:
+            return
+        ready = {task for task in tasks & self._opening if task not in self._closing}
+        try:
+            positions = {task: self._committed(task) for task in sorted(ready)}
+        except BrokerAway:
+            self._events.after(RETRY_MS, lambda: self._when_running(lambda: self._open(life, tasks)))
+            return
+        for task, position in positions.items():
+            self.open.setdefault(task, position)
+        self._opening -= ready
+
+    def _close(self, life: int) -> None:
+        """The last commit of the tasks to give back; then they are let go, whatever became of the commit."""
+        if life != self._life or not self._closing:
+            return
+        closing = frozenset(self._closing & self.open.keys())
+        version = self.membership.assignment.version
+
+        def let_go(_: object = None) -> None:
+            if life != self._life:
+                return
+            for task in closing:
+                self.open.pop(task, None)
+            self._closing -= closing
+            again = frozenset(self._opening & closing)
+            if again:
+                self._after(self._habits.opening_ms, lambda: self._open(life, again))
+            self._acknowledge(version)
+
+        self._commit({task: self.open[task] for task in closing}, let_go)
+
+    def _acknowledge(self, version: int | None = None) -> None:
+        owned: dict[str, list[int]] = {}
+        for subtopology_id, partition in sorted(self.open.keys() | self._opening):
+            owned.setdefault(subtopology_id, []).append(partition)
+        self.membership.acknowledge(owned, self._events.now_ms, version=version)
+        self._look()
+
+    # --- micro-batches ---
+
+    def _plan_batch(self) -> None:
+        self._after(self._habits.batch_ms, self._run_batch)
+
+    def _run_batch(self) -> None:
+        """Every open task goes on by some records and is committed with the epoch of now."""
+        if self.alive and not self.has_left and self.fatal is None:
+            self._epoch = self.membership.assignment.member_epoch
+            for task in self.open:
+                self.open[task] += self._random.randint(0, 5)
+            stores = {task: position for task, position in self.open.items() if task[0] in self._shape.stateful}
+            self.membership.report_offsets(stores)
+            if self.open and not self._committing:
+                self._committing = True
+                self._commit(dict(self.open), self._batch_committed)
+            self._plan_batch()
+
+    def _batch_committed(self, _: object = None) -> None:
+        self._committing = False
+
+    def _commit_too_late(self) -> None:
+        """A worker that hears of nothing commits its batch some time after the tasks were lost."""
+        offsets, epoch = dict(self.open), self._epoch
+        if offsets and self._random.random() < 0.5:
+            self._after(self._habits.late_commit_ms, lambda: self._commit(offsets, lambda _: None, epoch=epoch))
+
+    def _commit(self, offsets: dict[Task, int], done: Callable[[object], None], *, epoch: int | None = None) -> None:
+        if not offsets:
+            done(None)
+            return
+        request = commit_request(
+            self._group_id,
+            self.name,
+            self.membership.assignment.member_epoch if epoch is None else epoch,
+            {(self._shape.read_topic[name], number): offset for (name, number), offset in sorted(offsets.items())},
+        )
+        self._commits.call(
+            lambda answer: self._broker.serve(request, self.name, answer, api_version=COMMIT_API_VERSION),
+            answered=lambda answer: self._when_running(lambda: self._commit_answered(answer, done)),
+            failed=lambda: self._when_running(lambda: done(None)),
+        )
+
+    def _commit_answered(self, answer: object, done: Callable[[object], None]) -> None:
+        if isinstance(answer, CommitRefused):
+            self._tell(f"has a commit refused: {answer.code.name}")
+        elif isinstance(answer, m.offset_commit_response.OffsetCommitResponse):
+            refused = [p for topic in answer.topics for p in topic.partitions if p.error_code != ErrorCode.none]
+            if refused:
+                self._tell(f"has {len(refused)} partitions of a commit refused: {refused[0].error_code.name}")
+        done(answer)
+
+    def _committed(self, task: Task) -> int:
+        return self._broker.committed(self._group_id, self._shape.read_topic[task[0]], task[1])
+
+    # --- parts ---
+
+    def _after(self, bounds_ms: tuple[int, int], action: Callable[[], None]) -> None:
+        self._events.after(self._random.randint(*bounds_ms), lambda: self._when_running(action))
+
+    def _tell(self, text: str) -> None:
+        self._tell_world(f"{self.name} {text}")
+
+
+def _flat(tasks: Tasks) -> frozenset[Task]:
+    return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)

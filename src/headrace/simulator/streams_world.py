@@ -1,0 +1,213 @@
+"""One world of a streams group from one seed: a broker, applications, chaos, then calm; and what came of it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.simulator.checkers import RuleBroken, check_moves, check_replay
+from headrace.simulator.event_queue import EventQueue, TimeStandsStill
+from headrace.simulator.network import NetworkConditions
+from headrace.simulator.simulated_application import Habits, SimulatedApplication
+from headrace.simulator.simulated_broker import SimulatedBroker
+from headrace.simulator.story import Outcome, Story
+from headrace.simulator.streams_chaos import StreamsChaos
+from headrace.simulator.streams_checkers import StreamsCheckers, check_balance, owners, unsettled
+from headrace.simulator.topologies import SHAPES, Task
+
+__all__ = ["World", "simulate_streams"]
+
+CHAOS_MS = 25_000
+SETTLING_MS = 40_000
+STEP_MS = 100
+
+
+class World:
+    """Everything of one simulation. Mutable."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.group_id = "flights"
+        self.events = EventQueue()
+        self.conditions = NetworkConditions()
+        self.shape = self.random.choice(SHAPES)
+        self.story = Story(self.events)
+        self.tell = self.story.tell
+        self.applications: list[SimulatedApplication] = []
+        self._watched = False
+        self._restarts = 0
+        self._numbers = 0
+        self.habits = Habits()
+        self.broker = SimulatedBroker(
+            self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
+        )
+        self.checkers = StreamsCheckers(self.group_id, self.broker, self.living)
+        for name, partitions in self.shape.sources.items():
+            self.broker.create_topic(name, partitions)
+        self.broker.metadata_changed()
+        self._watched = True
+
+    # --- doors ---
+
+    def living(self) -> list[SimulatedApplication]:
+        return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
+
+    def staying(self) -> list[SimulatedApplication]:
+        return [each for each in self.living() if not each.leaving]
+
+    def start_application(self, instance_id: str | None = None) -> SimulatedApplication:
+        """A new one, now and then as a further member of a process that has some already, or with an instance id."""
+        self._numbers += 1
+        number = self._numbers
+        process = self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number
+        if instance_id is None and self.random.random() < 0.3:
+            instance_id = f"i{number}"
+        return self._start(f"m{number}", f"p{process}", instance_id)
+
+    def restart_application(self, victim: SimulatedApplication, after_ms: int, *, gracefully: bool) -> None:
+        """Ends it and starts it again: a dynamic member under its ids, as an application does that keeps them in its
+        state directory; a static one with its instance id and a new member id."""
+        if gracefully:
+            victim.leave(for_a_while=True)
+        else:
+            victim.kill()
+        self._restarts += 1
+
+        def start() -> None:
+            self._restarts -= 1
+            if victim.instance_id is not None:
+                self._numbers += 1
+                self._start(f"m{self._numbers}", victim.process_id, victim.instance_id)
+            elif not gracefully:
+                victim.succeeded()
+                self._start(victim.name, victim.process_id, None)
+
+        self.events.after(after_ms, start)
+
+    def _start(self, name: str, process_id: str, instance_id: str | None) -> SimulatedApplication:
+        static = "" if instance_id is None else f" as {instance_id}"
+        self.tell(f"{name} starts in process {process_id}{static}")
+        application = SimulatedApplication(
+            name=name,
+            process_id=process_id,
+            instance_id=instance_id,
+            group_id=self.group_id,
+            shape=self.shape,
+            habits=self.habits,
+            broker=self.broker,
+            events=self.events,
+            conditions=self.conditions,
+            random=self.random,
+            tell=self.tell,
+        )
+        self.applications.append(application)
+        return application
+
+    def advance(self, duration_ms: int) -> None:
+        self.events.run_until(self.events.now_ms + duration_ms)
+
+    # --- the course ---
+
+    def calm_down(self) -> None:
+        """The network is clean, the broker up, topics are as they should be, two applications live at least."""
+        self.tell("the world calms down")
+        self.conditions.calm()
+        self.broker.log.refusals = 0
+        self.broker.creations_fail = False
+        self.broker.start()
+        for name, partitions in self.shape.sources.items():
+            known = self.broker.topics.get(name)
+            if known is None or known.partitions != partitions:
+                self.broker.create_topic(name, partitions)
+        for name in self.shape.internal_topics():
+            self.broker.topics.pop(name, None)
+        self.checkers.offsets.start_anew()
+        self.broker.metadata_changed()
+        while len(self.staying()) < 2:
+            self.start_application()
+
+    def settle(self, cause: str) -> None:
+        """Lets time pass until everything is as it should be. Raises RuleBroken after `SETTLING_MS`."""
+        end_ms = self.events.now_ms + SETTLING_MS
+        why: str | None = "no time has passed"
+        while why is not None:
+            if self.events.now_ms >= end_ms:
+                raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
+            self.advance(STEP_MS)
+            while len(self.staying()) < 2:  # a static one may have met a double and given up
+                self.start_application()
+            if self._restarts:
+                why = f"{self._restarts} applications are to be restarted"
+            else:
+                why = unsettled(self.checkers.group(), self.staying(), self.tasks())
+        check_balance(self._group(), self.shape, self.tasks())
+        self.tell(f"settled: {cause}")
+
+    def tasks(self) -> tuple[Task, ...]:
+        partitions = {name: topic.partitions for name, topic in self.broker.topics.items()}
+        needed = {*self.shape.read_topic.values()}
+        return self.shape.tasks(partitions) if needed <= partitions.keys() else ()
+
+    def check_movement(self) -> int:
+        """One member more, then one less: each moves only what it must."""
+        moved = 0
+        before = owners(self._group())
+        joiner = self.start_application()
+        self.settle("one member more")
+        after = owners(self._group())
+        moved += check_moves(before, after, len(self._group().members), cause="one member more")
+        joiner.leave()
+        self.settle("one member less")
+        moved += check_moves(after, owners(self._group()), len(self._group().members), cause="one member less")
+        return moved
+
+    # --- parts ---
+
+    def _group(self) -> StreamsGroup:
+        group = self.checkers.group()
+        assert group is not None
+        return group
+
+    def _check(self) -> None:
+        if self._watched:
+            self.checkers.check()
+
+    def _configuration(self) -> GroupCoordinatorConfiguration:
+        return GroupCoordinatorConfiguration(
+            streams_session_timeout_ms=self.habits.session_timeout_ms,
+            streams_num_standby_replicas=self.random.choice([0, 0, 1, 2]),
+            streams_initial_rebalance_delay_ms=self.random.choice([0, 0, 3_000]),
+            streams_assignment_interval_ms=self.random.choice([0, 1_000, 1_000]),
+        )
+
+
+def simulate_streams(seed: int, *, chaos_ms: int = CHAOS_MS) -> Outcome:
+    """Chaos for `chaos_ms` of virtual time, then calm, then the rules of movement. Never raises RuleBroken."""
+    world = World(seed)
+    chaos = StreamsChaos(world, world.random)
+    broken: str | None = None
+    moved = 0
+    try:
+        for _ in range(world.random.randint(1, 3)):
+            world.start_application()
+        world.advance(chaos_ms)
+        chaos.stop()
+        world.calm_down()
+        world.settle("after the chaos")
+        moved = world.check_movement()
+        check_replay(world.broker)
+    except (RuleBroken, TimeStandsStill) as rule:
+        broken = str(rule)
+        world.tell(f"BROKEN: {rule}")
+    return Outcome(
+        seed=seed,
+        groups="streams",
+        broken=broken,
+        digest=world.story.digest(),
+        story=world.story.lines(),
+        did=chaos.did,
+        checks=world.checkers.checks,
+        moved=moved,
+    )

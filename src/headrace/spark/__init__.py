@@ -1,0 +1,21 @@
+"""The pipeline: PySpark applications as members of a Kafka streams group.
+
+`topology/` is pure data (no PySpark), the modules beside it read and build Spark plans, `runtime/` runs tasks as Spark
+micro-batches. Importing this package loads neither PySpark nor Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["session"]
+
+
+def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> SparkSession:
+    """A Spark session with the settings the runtime needs; see `headrace.spark.spark_session.session`."""
+    from headrace.spark.spark_session import session as build
+
+    return build(app_name, preload_workers=preload_workers, **settings)

@@ -1,0 +1,265 @@
+"""How a grouped aggregate splits: grouping values and inputs, mergeable buffers, results over the finished buffers.
+
+Read from the `Aggregate` node of Spark's analysed plan. Each aggregate function in it becomes a `Buffer`, the
+expressions around it become SQL over `g0.. b0..`. What cannot be taken apart without doubt is refused, and the split
+is checked against Spark: both halves must have the types that the whole has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+
+from headrace.errors import TopologyError
+from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.plan_reader import analysed, class_of, columns_read, expression_id, leaf_of, only_projects, sequence
+from headrace.spark.refusals import refusal
+from headrace.spark.topology.nodes import Buffer, BufferFunction, ProjectForGroup
+
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_FUNCTIONS: dict[str, BufferFunction] = {"Count": "count", "Sum": "sum", "Average": "avg", "Min": "min", "Max": "max"}
+_INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
+_NUMBERS = _INTEGERS | {'"float"', '"double"'}
+_ORDERED = _NUMBERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
+_GROUPABLE = _INTEGERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
+_SIBLINGS = {
+    "count_distinct": "F.count after grouping by that column as well; F.approx_count_distinct comes in a later release",
+    "percentile": "F.approx_percentile comes in a later release; min, max and avg work now",
+    "median": "F.approx_percentile comes in a later release; min, max and avg work now",
+    "mode": "groupBy that column as well and count: the reader takes the largest",
+}
+_TWO_STEPS = "compute arguments with withColumn before groupBy, and results with withColumn behind agg"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSplit:
+    projection: ProjectForGroup
+    group_columns: tuple[tuple[str, str], ...]
+    buffers: tuple[Buffer, ...]
+    results: tuple[tuple[str, str], ...]
+    output_schema_json: str
+    bare: bool
+    source_key: str | None  # the leaf's column that the one grouping value is, unchanged
+
+
+def split_aggregate(before: DataFrame, aggregated: DataFrame, where: str) -> AggregateSplit:
+    """The split of `aggregated`, which is `before.groupBy(..).agg(..)`."""
+    return _Splitter(before, where).split(aggregated)
+
+
+class _Splitter:
+    def __init__(self, before: DataFrame, where: str) -> None:
+        self._before = before
+        self._where = where
+        self._spark = before.sparkSession
+        self._jvm: Any = self._spark._jvm
+        self._gateway: Any = self._spark.sparkContext._gateway
+        self._groups: list[Any] = []
+        self._inputs: dict[str, tuple[str, str, Any]] = {}  # SQL → (name, type, expression or None)
+        self._buffers: dict[tuple[str, str | None], Buffer] = {}
+
+    def split(self, aggregated: DataFrame) -> AggregateSplit:
+        plan = analysed(aggregated)
+        if class_of(plan) != "Aggregate":
+            raise self._refuse("not-supported-here", f"{class_of(plan)} stands around this aggregate", _TWO_STEPS)
+        if not plan.child().equals(analysed(self._before)):
+            raise self._refuse(
+                "not-supported-here",
+                "windows in groupBy come in a later release",
+                "group by F.date_trunc('hour', 'time') for a row per hour",
+            )
+        self._groups = sequence(plan.groupingExpressions())
+        outputs = sequence(plan.aggregateExpressions())
+        if len(outputs) < len(self._groups) or not all(
+            self._unaliased(out).semanticEquals(group) for out, group in zip(outputs, self._groups, strict=False)
+        ):
+            raise self._refuse(
+                "not-supported-here",
+                "the grouping columns are not part of the result",
+                "set spark.sql.retainGroupColumns to true",
+            )
+        group_columns = tuple(
+            (str(out.name()), str(group.dataType().json())) for out, group in zip(outputs, self._groups, strict=False)
+        )
+        self._check_group_types(group_columns)
+        try:
+            results = tuple((str(out.name()), str(self._rebuilt(self._unaliased(out)).sql())) for out in outputs)
+        except Py4JError as error:
+            raise self._refuse(
+                "not-supported-here", "this expression over aggregates cannot be taken apart", _TWO_STEPS
+            ) from error
+        names = [f"g{i}" for i in range(len(self._groups))] + [buffer.name for buffer in self._buffers.values()]
+        split = AggregateSplit(
+            projection=self._projection(group_columns),
+            group_columns=group_columns,
+            buffers=tuple(self._buffers.values()),
+            results=results,
+            output_schema_json=aggregated.schema.json(),
+            bare=all(sql in names for _, sql in results),
+            source_key=self._leaf_column(self._groups[0]) if len(self._groups) == 1 else None,
+        )
+        self._check_against_spark(split, aggregated.schema)
+        return split
+
+    def _projection(self, group_columns: tuple[tuple[str, str], ...]) -> ProjectForGroup:
+        key_sql = tuple((f"g{i}", str(group.sql())) for i, group in enumerate(self._groups))
+        input_sql = tuple((name, sql) for sql, (name, _, _) in self._inputs.items())
+        columns = tuple((f"g{i}", kind) for i, (_, kind) in enumerate(group_columns))
+        columns += tuple((name, kind) for name, kind, _ in self._inputs.values())
+        origins = [(f"g{i}", self._leaf_column(group)) for i, group in enumerate(self._groups)]
+        origins += [(name, self._leaf_column(expression)) for name, _, expression in self._inputs.values()]
+        source_columns = tuple((name, origin) for name, origin in origins if origin is not None)
+        bare = only_projects(self._before) and len(source_columns) == len(origins)
+        return ProjectForGroup(
+            key_sql=key_sql,
+            input_sql=input_sql,
+            columns=columns,
+            bare=bare,
+            source_columns=source_columns if bare else (),
+        )
+
+    def _rebuilt(self, expression: Any) -> Any:
+        """`expression` with aggregates and grouping values replaced by the columns that will hold them."""
+        for index, group in enumerate(self._groups):
+            if expression.semanticEquals(group):
+                return self._column(f"g{index}")
+        if class_of(expression) == "AggregateExpression":
+            return self._column(self._buffer(expression).name)
+        if self._is(expression, "RuntimeReplaceable"):
+            return self._rebuilt(expression.replacement())
+        children = sequence(expression.children())
+        if not children:
+            return expression
+        return expression.withNewChildren(self._jvm.PythonUtils.toSeq([self._rebuilt(child) for child in children]))
+
+    def _buffer(self, expression: Any) -> Buffer:
+        function = expression.aggregateFunction()
+        name = str(function.prettyName())
+        if expression.isDistinct():
+            name = f"{name}_distinct"
+            raise self._not_mergeable(name, expression)
+        if self._is(function, "RuntimeReplaceable"):  # count_if, bool_and, bool_or stand for count, min, max
+            function = function.replacement()
+        kind = _FUNCTIONS.get(class_of(function))
+        if kind is None or name.startswith("try_"):
+            raise self._not_mergeable(name, expression)
+        given = self._input_of(kind, function)
+        if expression.filter().isDefined():
+            condition = str(expression.filter().get().sql())
+            given = (
+                f"CASE WHEN {condition} THEN {given[0] if given else '1'} END",
+                given[1] if given else '"integer"',
+                None,
+            )
+        return self._remember(kind, given, str(function.dataType().json()), name)
+
+    def _input_of(self, kind: str, function: Any) -> tuple[str, str, Any] | None:
+        children = sequence(function.children())
+        if kind == "count" and all(not child.nullable() for child in children):
+            return None  # count(*), count(1): of rows
+        if len(children) > 1:
+            present = " AND ".join(f"({child.sql()} IS NOT NULL)" for child in children)
+            return f"CASE WHEN {present} THEN 1 END", '"integer"', None
+        return str(children[0].sql()), str(children[0].dataType().json()), children[0]
+
+    def _remember(self, kind: BufferFunction, given: tuple[str, str, Any] | None, result: str, shown: str) -> Buffer:
+        allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}.get(kind)
+        if given is not None and allowed is not None and given[1] not in allowed:
+            raise self._refuse(
+                "not-supported-here",
+                f"{shown} over values of type {_type_name(given[1])} comes in a later release",
+                "cast the values to double or string first",
+            )
+        sql = given[0] if given else None
+        known = self._buffers.get((kind, sql))
+        if known is not None:
+            return known
+        name = None
+        if given is not None:
+            name, _, _ = self._inputs.setdefault(given[0], (f"i{len(self._inputs)}", given[1], given[2]))
+        buffer = Buffer(
+            name=f"b{len(self._buffers)}",
+            function=kind,
+            input=name,
+            input_type=given[1] if given else None,
+            result_type=result,
+        )
+        self._buffers[(kind, sql)] = buffer
+        return buffer
+
+    def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:
+        for name, kind in group_columns:
+            if kind not in _GROUPABLE:
+                raise self._refuse(
+                    "not-supported-here",
+                    f'"{name}" is of type {_type_name(kind)}; that is no key',
+                    f'cast it: groupBy(F.col("{name}").cast("string"))',
+                )
+
+    def _check_against_spark(self, split: AggregateSplit, wanted: StructType) -> None:
+        """Both halves, parsed again, must have the types of the whole: SQL text is only trusted when they do."""
+        try:
+            projected = self._before.selectExpr(
+                *(f"{sql} as {name}" for name, sql in split.projection.key_sql + split.projection.input_sql)
+            )
+            finished = StructType(
+                [
+                    StructField(f"g{i}", _parse_datatype_json_string(kind))
+                    for i, (_, kind) in enumerate(split.group_columns)
+                ]
+                + [StructField(b.name, _parse_datatype_json_string(b.result_type)) for b in split.buffers]
+            )
+            whole = empty_frame(self._spark, finished).selectExpr(
+                *(f"{sql} as {quoted(name)}" for name, sql in split.results)
+            )
+        except PySparkException as error:
+            raise self._refuse(
+                "not-supported-here",
+                "an expression of this aggregate has no form in SQL (a Python function?)",
+                _TWO_STEPS,
+            ) from error
+        same = [field.dataType.json() for field in projected.schema] == [kind for _, kind in split.projection.columns]
+        if not same or [f.dataType for f in whole.schema] != [f.dataType for f in wanted]:
+            raise self._refuse("not-supported-here", "this aggregate changes its types when taken apart", _TWO_STEPS)
+
+    def _leaf_column(self, expression: Any) -> str | None:
+        """The name of the leaf's column that `expression` is, or None."""
+        if expression is None or class_of(expression) != "AttributeReference":
+            return None
+        for attribute in sequence(leaf_of(self._before).output()):
+            if expression_id(attribute) == expression_id(expression):
+                return str(attribute.name())
+        return None
+
+    def _unaliased(self, expression: Any) -> Any:
+        return expression.child() if class_of(expression) == "Alias" else expression
+
+    def _column(self, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
+
+    def _is(self, expression: Any, name: str) -> bool:
+        return bool(is_instance_of(self._gateway, expression, _EXPRESSIONS + name))
+
+    def _not_mergeable(self, name: str, expression: Any) -> TopologyError:
+        fix = next(
+            (remedy for start, remedy in _SIBLINGS.items() if name.startswith(start)),
+            "count, count_if, sum, avg, min, max, bool_and and bool_or work now",
+        )
+        return self._refuse("aggregate-not-mergeable", f"{expression.sql()} cannot be kept up to date from parts", fix)
+
+    def _refuse(self, code: str, message: str, fix: str) -> TopologyError:
+        return refusal(code, message, fix, self._where)
+
+
+def columns_needed(projected: DataFrame) -> tuple[str, ...]:
+    return columns_read(projected)
+
+
+def _type_name(type_json: str) -> str:
+    return str(_parse_datatype_json_string(type_json).simpleString())

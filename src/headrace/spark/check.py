@@ -1,0 +1,251 @@
+"""`check`: a look at the cluster, the topics, the disk and the session before an application runs.
+
+Findings are returned, nothing is raised: a preflight that stops at the first problem hides the second.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.client.admin import Admin
+from headrace.client.cluster_metadata import TopicMetadata
+from headrace.client.near_names import topic_missing
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.spark.findings import Finding
+from headrace.spark.refusals import shown
+from headrace.spark.sinks.parquet import ParquetSink
+from headrace.spark.spark_session import missing_settings
+from headrace.spark.topology.nodes import CompiledTopology, TableSink, TopicSink, TopicSource
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+__all__ = ["Finding", "check"]
+
+_LOOKED_AT = 20  # newest records of each partition that are decoded
+_REACH_MS = 5_000
+
+
+def check(app: StreamsApp) -> list[Finding]:
+    """All findings, problems first."""
+    findings = [*_state_directory(app), *_session(app)]
+    try:
+        compiled = app.compile()
+    except HeadraceError as error:
+        return _ordered([*findings, _problem(error)])
+    findings += _tables(compiled)
+    try:
+        with app.network_client("headrace-check", api_timeout_ms=_REACH_MS) as client:
+            findings += _cluster(app, compiled, client)
+    except HeadraceError as error:
+        findings.append(_problem(error))
+    return _ordered(findings)
+
+
+def _cluster(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
+    admin = Admin(client)
+    known = admin.list_topics()
+    yield Finding(level="ok", code="reachable", message=f"{app.bootstrap_servers} answers; {len(known)} topics")
+    yield from _guarded(lambda: _protocol(client, app.bootstrap_servers))
+    yield from _guarded(lambda: _group(app, admin))
+    sources = [source for part in compiled.subtopologies for source in part.sources if isinstance(source, TopicSource)]
+    for source in sources:
+        yield from _source_topics(source, known, app.bootstrap_servers)
+    for part in compiled.subtopologies:
+        for branch in part.branches:
+            if isinstance(branch.sink, TopicSink):
+                yield from _sink_topic(branch.sink, known)
+    for source in sources:
+        if all(topic in known for topic in source.topics):
+            yield from _guarded(lambda source=source: _last_records(admin, source, known))  # type: ignore[misc]
+
+
+def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """One look that fails says so and leaves the others."""
+    try:
+        yield from list(look())
+    except HeadraceError as error:
+        yield _problem(error)
+
+
+def _protocol(client: NetworkClient, servers: str) -> Iterator[Finding]:
+    offered = client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT)
+    if offered is None:
+        yield Finding(
+            level="problem",
+            code="streams-protocol-off",
+            message=f"the cluster at {servers} does not offer streams groups: StreamsGroupHeartbeat is missing",
+            fix="Kafka 4.2 or later with  kafka-features upgrade --feature streams.version=1 ; "
+            "until then: headrace broker",
+        )
+    else:
+        yield Finding(level="ok", code="streams-protocol", message="streams groups are offered (KIP-1071)")
+
+
+def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
+    listed = next((group for group in admin.list_groups() if group.group_id == app.name), None)
+    if listed is None:
+        yield Finding(level="ok", code="group", message=f'no group "{app.name}" yet; it will be created')
+    elif listed.group_type.lower() == "streams" or (listed.group_type.lower(), listed.state) == ("classic", "Empty"):
+        yield Finding(
+            level="ok", code="group", message=f'group "{app.name}" is a {listed.group_type} group, {listed.state}'
+        )
+    else:
+        yield Finding(
+            level="problem",
+            code="group-kind",
+            message=f'"{app.name}" is already a {listed.group_type} group ({listed.state}); '
+            "a streams group needs a name of its own",
+            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
+            + (f", then:  headrace upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
+        )
+
+
+def _source_topics(
+    source: TopicSource, known: Mapping[str, TopicMetadata], bootstrap_servers: str
+) -> Iterator[Finding]:
+    for topic in source.topics:
+        if topic in known:
+            yield Finding(level="ok", code="topic", message=f"{topic}: {len(known[topic].partitions)} partitions")
+            continue
+        missing = topic_missing(topic, known, bootstrap_servers)
+        yield Finding(
+            level="problem",
+            code=missing.code,
+            message=f"source {missing.message}",
+            fix=missing.fix,
+            where=shown(source.where),
+        )
+    counts = {len(known[topic].partitions) for topic in source.topics if topic in known}
+    if len(counts) > 1:
+        yield Finding(
+            level="note",
+            code="partition-counts",
+            message=f"the topics of {source.name} have {', '.join(map(str, sorted(counts)))} partitions: "
+            "some tasks read fewer topics",
+            where=shown(source.where),
+        )
+
+
+def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator[Finding]:
+    if sink.topic in known:
+        have = len(known[sink.topic].partitions)
+        if sink.partitions is not None and sink.partitions != have:
+            yield Finding(
+                level="note",
+                code="partition-counts",
+                message=f"{sink.topic} has {have} partitions; partitions={sink.partitions} counts only at its creation",
+                where=shown(sink.where),
+            )
+        else:
+            yield Finding(level="ok", code="topic", message=f"{sink.topic}: {have} partitions")
+    elif sink.partitions is not None:
+        yield Finding(
+            level="ok", code="topic", message=f"{sink.topic} will be created with {sink.partitions} partitions"
+        )
+    else:
+        yield Finding(
+            level="problem",
+            code="topic-missing",
+            message=f'sink topic "{sink.topic}" does not exist, and nothing says that it may be created',
+            fix=f'.to_topic("{sink.topic}", partitions=8)',
+            where=shown(sink.where),
+        )
+
+
+def _last_records(admin: Admin, source: TopicSource, known: Mapping[str, TopicMetadata]) -> Iterator[Finding]:
+    from headrace.client.fetcher import Fetcher
+    from headrace.spark import formats
+
+    places = [(topic, partition) for topic in source.topics for partition in known[topic].partitions]
+    first = admin.list_offsets(dict.fromkeys(places, "earliest"))
+    last = admin.list_offsets(dict.fromkeys(places, "latest"))
+    ranges = {p: (max(first[p].offset, last[p].offset - _LOOKED_AT), last[p].offset) for p in places}
+    ranges = {place: span for place, span in ranges.items() if span[0] < span[1]}
+    good = 0
+    for fetched in Fetcher(admin.client).fetch_ranges(ranges):
+        decoded = formats.decode(fetched.table, source, topic=fetched.topic, partition=fetched.partition)
+        good += fetched.table.num_rows - len(decoded.bad_rows)
+        for bad in decoded.bad_rows[:1]:
+            offset = fetched.table.column("offset")[bad.index].as_py()
+            yield Finding(
+                level="problem" if source.on_error == "fail" else "note",
+                code="undecodable",
+                message=f"{fetched.topic}-{fetched.partition} offset {offset:,} does not decode: {bad.reason}",
+                fix='read the column as a string, or set such records aside: on_error=DeadLetter("..")',
+                where=bad.excerpt,
+            )
+    shown_topics = ", ".join(source.topics)
+    if ranges:
+        yield Finding(level="ok", code="records", message=f"{shown_topics}: {good} of the newest records decode")
+    else:
+        yield Finding(level="note", code="records", message=f"{shown_topics}: no records yet, so the schema is untried")
+
+
+def _state_directory(app: StreamsApp) -> Iterator[Finding]:
+    directory = app.state_dir
+    existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+    if _writable(existing):
+        yield Finding(level="ok", code="state-dir", message=f"state goes to {directory}")
+    else:
+        yield Finding(
+            level="problem",
+            code="state-dir",
+            message=f"{existing} cannot be written, so there is no place for state",
+            fix='StreamsApp(.., state_dir="/some/local/disk"), or HEADRACE_STATE_DIR',
+        )
+
+
+def _tables(compiled: CompiledTopology) -> Iterator[Finding]:
+    for branch in (branch for part in compiled.subtopologies for branch in part.branches):
+        if not isinstance(branch.sink, TableSink) or not isinstance(branch.sink.sink, ParquetSink):
+            continue
+        directory = Path(branch.sink.sink.path)
+        existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+        if existing.is_dir() and _writable(existing):
+            yield Finding(level="ok", code="table", message=f"{directory} can be written")
+        else:
+            yield Finding(
+                level="problem",
+                code="table",
+                message=f"{existing} cannot be written, so no row gets into {directory}",
+                fix="a directory on a file system that every instance sees and may write",
+                where=shown(branch.sink.where),
+            )
+
+
+def _writable(directory: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=directory):  # asking for the permission says yes to root everywhere
+            return True
+    except OSError:
+        return False
+
+
+def _session(app: StreamsApp) -> Iterator[Finding]:
+    missing = missing_settings(app.spark)
+    for name, wanted, refused, why in missing:
+        yield Finding(
+            level="problem" if refused else "note",
+            code="session-setting",
+            message=f"{name} is not {wanted}: {why}",
+            fix=f'set it when the session is built, or let headrace.spark.session("{app.name}") build one',
+        )
+    if not missing:
+        yield Finding(level="ok", code="session-setting", message="the Spark session has all that the runtime needs")
+
+
+def _problem(error: HeadraceError) -> Finding:
+    return Finding(
+        level="problem", code=error.code, message=error.message, fix=error.fix, where=str(error.facts.get("where", ""))
+    )
+
+
+def _ordered(findings: list[Finding]) -> list[Finding]:
+    rank = {"problem": 0, "note": 1, "ok": 2}
+    return sorted(findings, key=lambda finding: rank[finding.level])

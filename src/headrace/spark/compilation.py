@@ -1,0 +1,209 @@
+"""From what the user declared to the `CompiledTopology` that runs.
+
+A subtopology per source, one per repartitioned aggregate behind it. Sources that share an aggregate without a
+repartition never meet: a union is always repartitioned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.spark.frames import apply_calls
+from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
+from headrace.spark.plan_reader import columns_read
+from headrace.spark.refusals import refusal
+from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.topology.nodes import (
+    HIDDEN_PREFIX,
+    Aggregate,
+    Branch,
+    CompiledSubtopology,
+    CompiledTopology,
+    Leaving,
+    ProjectForGroup,
+    RepartitionSink,
+    RepartitionSource,
+    Sink,
+    TableSink,
+    TopicSource,
+)
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One place where rows leave the application."""
+
+    rows: Rows
+    sink: Leaving
+
+
+def check_new_output(outputs: Sequence[Output], new: Output) -> None:
+    """Refuse what one application cannot hold twice: a sink's name, a state's name, a table's second way out."""
+    if isinstance(new.sink, TableSink):
+        _check_new_table(outputs, new.sink)
+    if not isinstance(new.rows, StreamTable):
+        return
+    aggregate = new.rows._aggregate
+    for known in outputs:
+        if not isinstance(known.rows, StreamTable) or known.rows._aggregate.name != aggregate.name:
+            continue
+        if known.rows._aggregate is aggregate:
+            raise refusal(
+                "not-supported-here",
+                f'the table "{aggregate.name}" already leaves at {known.sink.where.rpartition("/")[2]}; '
+                "a second way out comes in a later release",
+                "write agg(.., name='..') once more for the second topic, or read the first topic",
+                new.sink.where,
+            )
+        raise refusal(
+            "state-name-taken",
+            f'two aggregates are called "{aggregate.name}"; their state would share one store and one changelog',
+            f"name one of them: agg(.., name='{aggregate.name}-2')",
+            aggregate.where,
+            why=f"the other: {known.rows._aggregate.where}",
+        )
+
+
+def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
+    for known in outputs:
+        if isinstance(known.sink, TableSink) and new.name in (known.sink.name, str(known.sink.sink.name)):
+            raise refusal(
+                "sink-name-taken",
+                f'two outputs write to "{new.name}"; their positions would be mixed up',
+                "unionByName the two streams, or write to two places",
+                new.where,
+                why=f"the other: {known.sink.where}",
+            )
+
+
+def compile_app(app: StreamsApp) -> CompiledTopology:
+    """Raises TopologyError when nothing leaves the application or two of its parts share a name."""
+    if not app._outputs:
+        raise refusal(
+            "nothing-to-do",
+            f"{app.name} writes nowhere",
+            "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
+            app._where,
+        )
+    building = _Building(app)
+    for output in app._outputs:
+        building.add(output)
+    return building.finished()
+
+
+class _Building:
+    def __init__(self, app: StreamsApp) -> None:
+        self._app = app
+        self._sources: dict[str, TopicSource] = {}
+        self._needed: dict[str, dict[str, None]] = {}
+        self._branches: dict[str, list[Branch]] = {}
+        self._behind: dict[str, CompiledSubtopology] = {}
+
+    def add(self, output: Output) -> None:
+        if isinstance(output.rows, StreamTable):
+            self._add_table(output.rows, output.sink)
+            return
+        assert isinstance(output.rows, Stream)
+        for arm in output.rows._arms:
+            carried = self._carried_needs(arm, output)
+            self._add_branch(arm, Branch(source_index=0, before=arm.calls, sink=output.sink), carried)
+
+    def _add_table(self, table: StreamTable, sink: Leaving) -> None:
+        declared = table._aggregate
+        name = declared.name
+        aggregate = self._aggregate(declared)
+        for arm in declared.arms:
+            projection = _of_arm(declared)
+            frame = apply_calls(self._app._template_of_source(arm.source), arm.calls)
+            projected = frame.selectExpr(
+                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+            )
+            needed = columns_read(projected)
+            leaving: Sink
+            if declared.repartitioned:
+                leaving = RepartitionSink(topic=self._internal(name, "repartition"), columns=projection.columns)
+                branch = Branch(source_index=0, before=arm.calls, projection=projection, sink=leaving)
+            else:
+                branch = Branch(
+                    source_index=0,
+                    before=arm.calls,
+                    projection=projection,
+                    aggregate=aggregate,
+                    after=table._calls,
+                    sink=sink,
+                )
+            self._add_branch(arm, branch, needed)
+        if declared.repartitioned:
+            source = RepartitionSource(
+                topic=self._internal(name, "repartition"), columns=declared.split.projection.columns
+            )
+            self._behind[name] = CompiledSubtopology(
+                subtopology_id=name,
+                sources=(source,),
+                branches=(Branch(source_index=0, aggregate=aggregate, after=table._calls, sink=sink),),
+            )
+
+    def _aggregate(self, declared: KeyedAggregate) -> Aggregate:
+        split = declared.split
+        return Aggregate(
+            name=declared.name,
+            group_columns=split.group_columns,
+            buffers=split.buffers,
+            results=split.results,
+            output_schema_json=split.output_schema_json,
+            changelog_topic=self._internal(declared.name, "changelog"),
+            bare=split.bare,
+            where=declared.where,
+        )
+
+    def _internal(self, name: str, kind: str) -> str:
+        return f"{self._app.name}-{name}-{kind}"
+
+    def _carried_needs(self, arm: Arm, output: Output) -> tuple[str, ...]:
+        """Columns the sink reads behind the arm's calls; `_kafka` only when the user's own columns come from it."""
+        frame = apply_calls(self._app._template_of_source(arm.source), arm.calls)
+        wanted = output.rows.columns
+        return columns_read(frame.select(*("`" + name.replace("`", "``") + "`" for name in wanted)))
+
+    def _add_branch(self, arm: Arm, branch: Branch, needed: tuple[str, ...]) -> None:
+        name = arm.source.name
+        self._sources[name] = arm.source
+        self._branches.setdefault(name, []).append(branch)
+        self._needed.setdefault(name, {}).update(dict.fromkeys(c for c in needed if not c.startswith(HIDDEN_PREFIX)))
+
+    def finished(self) -> CompiledTopology:
+        parts: dict[str, CompiledSubtopology] = {}
+        for name, source in self._sources.items():
+            order = [*self._app._template_of_source(source).columns]
+            needed = tuple(column for column in order if column in self._needed[name])
+            parts[name] = CompiledSubtopology(
+                subtopology_id=name,
+                sources=(replace(source, columns_needed=needed),),
+                branches=tuple(self._branches[name]),
+            )
+        for name, part in self._behind.items():
+            if name in parts:
+                raise refusal(
+                    "state-name-taken",
+                    f'a source and an aggregate are both called "{name}"',
+                    "name the source: app.stream(.., name='..'), or the state: agg(.., name='..')",
+                    part.aggregates[0].where,
+                )
+            parts[name] = part
+        return CompiledTopology(app_name=self._app.name, subtopologies=tuple(parts[name] for name in sorted(parts)))
+
+
+def _of_arm(declared: KeyedAggregate) -> ProjectForGroup:
+    projection = declared.split.projection
+    # A union's template has a leaf of its own: its columns are no source's, so every arm goes through Spark SQL.
+    return projection if len(declared.arms) == 1 else replace(projection, bare=False, source_columns=())
+
+
+def source_name(topics: Sequence[str]) -> str:
+    return re.sub(r"[^a-zA-Z0-9._-]+", "-", "-".join(topics))[:120]

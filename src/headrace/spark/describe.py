@@ -1,0 +1,180 @@
+"""What an application looks like before it runs: text for people, JSON for programs, Mermaid for pages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace.spark.topology.nodes import (
+    Aggregate,
+    Branch,
+    CompiledSubtopology,
+    CompiledTopology,
+    DeadLetter,
+    RepartitionSink,
+    RepartitionSource,
+    Sink,
+    Source,
+    TableSink,
+    TopicSink,
+    TopicSource,
+)
+
+
+def describe(compiled: CompiledTopology, format: str = "text") -> str:
+    """Raises ConfigError for a format that is none of text, json, mermaid."""
+    if format == "json":
+        return json.dumps(as_document(compiled), indent=2)
+    if format == "mermaid":
+        return "\n".join(_mermaid(compiled))
+    if format == "text":
+        return "\n".join(_text(compiled))
+    raise ConfigError("bad-value", f"format={format!r} is none of text, json, mermaid", 'format="text"')
+
+
+def as_document(compiled: CompiledTopology) -> dict[str, Any]:
+    """The topology as plain dictionaries and lists, in an order that depends on the program only."""
+    return {
+        "application": compiled.app_name,
+        "subtopologies": [
+            {
+                "id": part.subtopology_id,
+                "sources": [_source(source) for source in part.sources],
+                "branches": [_branch(branch) for branch in part.branches],
+            }
+            for part in compiled.subtopologies
+        ],
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    if isinstance(source, RepartitionSource):
+        return {"kind": "repartition", "topic": source.topic, "columns": [name for name, _ in source.columns]}
+    on_error = f"dead letter: {source.on_error.topic}" if isinstance(source.on_error, DeadLetter) else source.on_error
+    needed = None if source.columns_needed is None else list(source.columns_needed)
+    return {
+        "kind": "topic",
+        "name": source.name,
+        "topics": list(source.topics),
+        "format": source.value_format,
+        "key": source.key_column,
+        "columns": needed,
+        "on_error": on_error,
+    }
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    document: dict[str, Any] = {"calls": [call.method for call in branch.before]}
+    if branch.projection is not None:
+        document["group_by"] = [sql for _, sql in branch.projection.key_sql]
+    if branch.aggregate is not None:
+        document["aggregate"] = _aggregate(branch.aggregate)
+        document["calls_behind"] = [call.method for call in branch.after]
+    document["sink"] = _sink(branch.sink)
+    return document
+
+
+def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
+    return {
+        "name": aggregate.name,
+        "keys": [name for name, _ in aggregate.group_columns],
+        "buffers": [f"{buffer.name}={buffer.function}({buffer.input or '*'})" for buffer in aggregate.buffers],
+        "columns": [name for name, _ in aggregate.results],
+        "changelog": aggregate.changelog_topic,
+    }
+
+
+def _sink(sink: Sink) -> dict[str, Any]:
+    if isinstance(sink, RepartitionSink):
+        return {"kind": "repartition", "topic": sink.topic}
+    if isinstance(sink, TopicSink):
+        return {
+            "kind": "topic",
+            "topic": sink.topic,
+            "format": sink.value_format,
+            "key": None if sink.key_columns is None else list(sink.key_columns),
+            "columns": list(sink.value_columns),
+            "output_mode": sink.output_mode,
+            "partitions": sink.partitions,
+        }
+    if isinstance(sink, TableSink):
+        return {"kind": "table", "name": sink.name, "columns": list(sink.columns)}
+    return {"kind": "foreachBatch", "function": sink.name, "columns": list(sink.columns)}
+
+
+def _text(compiled: CompiledTopology) -> list[str]:
+    lines = [f"application {compiled.app_name}"]
+    for part in compiled.subtopologies:
+        lines += ["", f"subtopology {part.subtopology_id}"]
+        lines += [f"  reads    {_source_line(source)}" for source in part.sources]
+        for branch in part.branches:
+            if branch.before:
+                lines.append(f"  then     {' · '.join(call.method for call in branch.before)}")
+            if branch.projection is not None:
+                lines.append(f"  groups   by {', '.join(sql for _, sql in branch.projection.key_sql)}")
+            if branch.aggregate is not None:
+                lines.append(
+                    f"  keeps    {branch.aggregate.name}: {', '.join(name for name, _ in branch.aggregate.results)}"
+                )
+                lines.append(f"           changelog {branch.aggregate.changelog_topic}")
+            if branch.after:
+                lines.append(f"  then     {' · '.join(call.method for call in branch.after)}")
+            lines.append(f"  writes   {_sink_line(branch)}")
+    return lines
+
+
+def _source_line(source: Source) -> str:
+    if isinstance(source, RepartitionSource):
+        return f"{source.topic} (internal)"
+    return f"{', '.join(source.topics)} ({source.value_format}: {', '.join(source.columns_needed or ())})"
+
+
+def _sink_line(branch: Branch) -> str:
+    sink = branch.sink
+    if isinstance(sink, RepartitionSink):
+        return f"{sink.topic} (internal)"
+    if isinstance(sink, TopicSink):
+        created = f", created with {sink.partitions} partitions when missing" if sink.partitions else ""
+        return f"{sink.topic} ({sink.value_format}, key {_key_shown(branch, sink)}{created})"
+    if isinstance(sink, TableSink):
+        return f"{sink.name} ({type(sink.sink).__name__}: {', '.join(sink.columns)})"
+    return f"foreachBatch({sink.name})"
+
+
+def _key_shown(branch: Branch, sink: TopicSink) -> str:
+    if sink.key_columns is not None:
+        return ", ".join(sink.key_columns)
+    return "of the input" if branch.aggregate is None else ", ".join(name for name, _ in branch.aggregate.group_columns)
+
+
+def _mermaid(compiled: CompiledTopology) -> list[str]:
+    lines = ["flowchart LR"]
+    topics: dict[str, str] = {}
+    edges: list[str] = []
+    for number, part in enumerate(compiled.subtopologies):
+        node = f"s{number}"
+        lines.append(f'  {node}["{part.subtopology_id}"]')
+        edges += [f"  {topics.setdefault(topic, f't{len(topics)}')} --> {node}" for topic in _topics_read(part)]
+        for branch in part.branches:
+            target = _target(branch.sink)
+            edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
+            if branch.aggregate is not None:
+                store = f"{node}_{branch.aggregate.name.replace('-', '_').replace('.', '_')}"
+                lines.append(f'  {store}[("{branch.aggregate.name}")]')
+                edges.append(f"  {node} --- {store}")
+    lines += [f'  {node}(["{topic}"])' for topic, node in topics.items()]
+    return lines + list(dict.fromkeys(edges))
+
+
+def _target(sink: Sink) -> str:
+    if isinstance(sink, (TopicSink, RepartitionSink)):
+        return sink.topic
+    return sink.name if isinstance(sink, TableSink) else f"foreachBatch {sink.name}"
+
+
+def _topics_read(part: CompiledSubtopology) -> list[str]:
+    read: list[str] = []
+    for source in part.sources:
+        read += source.topics if isinstance(source, TopicSource) else (source.topic,)
+    return read

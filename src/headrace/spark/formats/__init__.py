@@ -1,0 +1,155 @@
+"""Records to columns and back: JSON with a schema, one string, or the raw columns of Spark's Kafka source.
+
+The runtime calls `decode` in the fetch stage and `encode_value` and `encode_key` in the sink stage, in Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructField, StructType
+
+from headrace.spark.formats.arrow_types import INSTANT
+from headrace.spark.formats.json_decoding import decode_json
+from headrace.spark.formats.json_encoding import encode_json
+from headrace.spark.formats.json_values import BadRow, excerpt
+from headrace.spark.formats.schemas import COORDINATES, struct_of
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, FormatName, TopicSource
+
+__all__ = ["BadRow", "Decoded", "decode", "encode_key", "encode_value", "encode_value_json", "source_schema"]
+
+NULL_KEY = b"{}"  # a group whose key is null: topics that are compacted take no records without a key
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A row for every record, in order; the rows of `bad_rows` are null in every decoded column."""
+
+    batch: pa.RecordBatch
+    bad_rows: tuple[BadRow, ...] = ()
+
+
+def source_schema(source: TopicSource) -> StructType:
+    """The columns that `decode` yields for `source`: those needed, `_kafka` behind the others."""
+    fields = list(struct_of(source.schema_json).fields)
+    if source.value_format != "raw":
+        fields.append(StructField(COORDINATES_COLUMN, COORDINATES))
+    if source.columns_needed is None:
+        return StructType(fields)
+    return StructType([field for field in fields if field.name in source.columns_needed])
+
+
+def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: str, partition: int) -> Decoded:
+    """Fetched records (key, value, offset, timestamp in ms, headers) of one topic-partition as the source's columns."""
+    wanted = source_schema(source).names
+    bad: Sequence[BadRow] = ()
+    columns: dict[str, pa.Array] = {}
+    if source.value_format == "json":
+        used = None if source.columns_needed is None else [name for name in wanted if name != COORDINATES_COLUMN]
+        batch, bad = decode_json(_column(records, "value"), source.schema_json, source.time_zone, used)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    elif source.value_format == "string":
+        columns["value"], bad = _strings(_column(records, "value"))
+    else:
+        columns = _raw(records, topic, partition, wanted)
+    if COORDINATES_COLUMN in wanted:
+        fields = _coordinates(records, topic, partition)
+        columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+    chosen = [columns[name] for name in wanted]
+    if not chosen:  # a batch without columns has no length of its own
+        return Decoded(batch=_rows_only(records.num_rows), bad_rows=tuple(bad))
+    return Decoded(batch=pa.RecordBatch.from_arrays(chosen, names=wanted), bad_rows=tuple(bad))
+
+
+def encode_value(batch: pa.RecordBatch, columns: Sequence[str], value_format: FormatName) -> pa.Array:
+    """The records' values, binary. "string" and "raw" write the one column as it is; null is a tombstone."""
+    if value_format == "json":
+        return encode_value_json(batch, columns)
+    [name] = columns
+    column = batch.column(name)
+    return column.cast(pa.binary()) if pa.types.is_binary(column.type) else _plain_text(column)
+
+
+def encode_value_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """One JSON object per row, as Spark's `to_json`."""
+    return encode_json(batch, columns)
+
+
+def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """The records' keys: one string (or binary) column as it is, anything else as a JSON object; null as `{}`.
+
+    Timestamps in keys are in UTC, with microseconds, whatever the session's time zone.
+    """
+    if len(columns) == 1:
+        column = batch.column(columns[0])
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
+            return pc.fill_null(column.cast(pa.binary()), NULL_KEY)
+    return encode_json(batch, columns, exact_time=True)
+
+
+def _plain_text(column: pa.Array) -> pa.Array:
+    """As Spark's `cast(.. as string)` for the types that print the same in Arrow."""
+    if pa.types.is_floating(column.type):
+        from headrace.spark.formats.java_text import java_double
+
+        texts = [None if value is None else java_double(value) for value in column.to_pylist()]
+        return pa.array(texts, pa.string()).cast(pa.binary())
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def _column(records: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    column = records.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _strings(values: pa.Array) -> tuple[pa.Array, list[BadRow]]:
+    try:
+        return values.cast(pa.string()), []
+    except pa.ArrowInvalid:
+        pass
+    texts: list[str | None] = []
+    bad: list[BadRow] = []
+    for index, value in enumerate(values.to_pylist()):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            bad.append(BadRow(index, f"it is not UTF-8 at byte {error.start + 1}", excerpt(value)))
+            texts.append(None)
+    return pa.array(texts, pa.string()), bad
+
+
+def _raw(records: pa.Table | pa.RecordBatch, topic: str, partition: int, wanted: Sequence[str]) -> dict[str, pa.Array]:
+    """The columns of Spark's own Kafka source; those that cost something only when they are asked for."""
+    columns = {name: _column(records, name) for name in ("key", "value", "offset") if name in wanted}
+    if set(wanted) <= set(columns):
+        return columns
+    return _coordinates(records, topic, partition) | columns | {"timestampType": _timestamp_types(records)}
+
+
+def _coordinates(records: pa.Table | pa.RecordBatch, topic: str, partition: int) -> dict[str, pa.Array]:
+    count = records.num_rows
+    names = records.schema.names
+    headers = _column(records, "headers").cast(_HEADERS) if "headers" in names else pa.nulls(count, _HEADERS)
+    return {
+        "key": _column(records, "key"),
+        "topic": pa.repeat(pa.scalar(topic), count),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": _column(records, "offset"),
+        "timestamp": _column(records, "timestamp").cast(pa.timestamp("ms", "UTC")).cast(INSTANT),
+        "headers": headers,
+    }
+
+
+def _timestamp_types(records: pa.Table | pa.RecordBatch) -> pa.Array:
+    if "timestamp_type" in records.schema.names:
+        return _column(records, "timestamp_type").cast(pa.int32())
+    return pa.repeat(pa.scalar(0, pa.int32()), records.num_rows)  # CreateTime
+
+
+def _rows_only(count: int) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
+    return batch.select([])

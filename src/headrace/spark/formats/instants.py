@@ -1,0 +1,117 @@
+"""Text to timestamps and dates, by the rules of Spark's `cast(.. as timestamp)` and `cast(.. as date)`.
+
+A timestamp without a zone is in the session's time zone; fractions are cut at microseconds. Unlike Spark, a time of day
+alone ("05:06") is refused: it would mean another day tomorrow.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.spark.formats.arrow_types import INSTANT
+
+_INSTANT = re.compile(
+    r"(?P<year>[+-]?\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})"
+    r"(?:[ T](?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?)?"
+    r"(?: ?(?P<zone>[A-Za-z+-].*))?)?)?)?"
+)
+_DATE = re.compile(r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?P<hours>\d{1,2})(?::?(?P<minutes>\d{2})(?::?(?P<seconds>\d{2}))?)?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PLAIN_INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z?$"
+_PLAIN_DATE = r"^\d{4}-\d{2}-\d{2}$"
+
+
+def parse_instant(text: str, zone_name: str) -> int | None:
+    """Microseconds since the epoch, or None when `text` is no timestamp."""
+    match = _INSTANT.fullmatch(text.strip())
+    if match is None:
+        return None
+    part = match.groupdict()
+    try:
+        zone = _zone(part["zone"] or zone_name)
+        local = datetime(
+            int(part["year"]),
+            int(part["month"] or 1),
+            int(part["day"] or 1),
+            int(part["hour"] or 0),
+            int(part["minute"] or 0),
+            int(part["second"] or 0),
+            int((part["fraction"] or "0").ljust(6, "0")[:6]),
+            tzinfo=zone,
+        )
+        return (local - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_date(text: str) -> date | None:
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        return date(int(match["year"]), int(match["month"] or 1), int(match["day"] or 1))
+    except (ValueError, OverflowError):
+        return None
+
+
+def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
+    """(timestamps, which texts are none): each distinct text is read once, the usual form all at once."""
+    encoded = texts.dictionary_encode()
+    distinct = encoded.dictionary
+    usual = pc.match_substring_regex(distinct, _PLAIN_INSTANT)
+    parsed = _usual_instants(distinct, zone_name) if len(distinct) and pc.all(usual).as_py() else None
+    if parsed is None:
+        parsed = pa.array([parse_instant(text, zone_name) for text in distinct.to_pylist()], pa.int64()).cast(INSTANT)
+    values = parsed.take(encoded.indices)
+    return values, pc.and_(texts.is_valid(), values.is_null())
+
+
+def dates(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(dates, which texts are none)."""
+    encoded = texts.dictionary_encode()
+    distinct = encoded.dictionary
+    parsed = pa.array([parse_date(text) for text in distinct.to_pylist()], pa.date32())
+    values = parsed.take(encoded.indices)
+    return values, pc.and_(texts.is_valid(), values.is_null())
+
+
+def _usual_instants(texts: pa.Array, zone_name: str) -> pa.Array | None:
+    zoned = pc.ends_with(texts, "Z")
+    plain = pc.replace_substring(pc.utf8_rtrim(texts, "Z"), "T", " ")
+    try:
+        naive = plain.cast(pa.timestamp("us"))
+        utc = naive.cast(INSTANT)
+        if zone_name == "UTC" or pc.all(zoned).as_py():
+            return utc
+        local = pc.assume_timezone(naive, zone_name, ambiguous="earliest", nonexistent="raise").cast(INSTANT)
+    except pa.ArrowInvalid:
+        return None  # a day that no month has, or an hour that was skipped: one by one
+    return pc.if_else(zoned, utc, local)
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    name = name.strip()
+    if name in {"Z", "UTC", "GMT", "UT"}:
+        return UTC
+    match = _OFFSET.fullmatch(name)
+    if match is None:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, OSError) as error:
+            raise ValueError(name) from error
+    offset = timedelta(
+        hours=int(match["hours"]), minutes=int(match["minutes"] or 0), seconds=int(match["seconds"] or 0)
+    )
+    if offset > timedelta(hours=18):
+        raise ValueError(name)
+    return timezone(-offset if match["sign"] == "-" else offset)

@@ -1,0 +1,108 @@
+"""The compiled loops behind `json_encoding`: columns become JSON objects, one column after the other.
+
+First every column adds its part to the size of each row, then every column writes its part `,"name":value` behind what
+the ones before it wrote; a row's first comma becomes its brace at the end. A null leaves its field out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.protocol.arrow_decoding_kernels import copy_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    def njit(**_options: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+else:
+    from numba import njit
+
+__all__ = ["add_integer_sizes", "add_text_sizes", "close_rows", "is_plain_text", "write_integers", "write_texts"]
+
+
+@njit(cache=True, nogil=True)
+def is_plain_text(data: Any, start: int, end: int) -> bool:
+    """Whether these bytes stand in a JSON string as they are: no quote, no backslash, no control character."""
+    for at in range(start, end):
+        byte = data[at]
+        if byte < 32 or byte == 34 or byte == 92:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _magnitude(value: Any) -> Any:
+    return np.uint64(value) if value >= 0 else np.uint64(-(value + 1)) + np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def _digits(value: Any) -> int:
+    left, count = _magnitude(value), 1
+    while left >= np.uint64(10):
+        left //= np.uint64(10)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def add_integer_sizes(values: Any, there: Any, label_size: int, sizes: Any) -> None:
+    for row in range(sizes.shape[0]):
+        if there[row]:
+            sizes[row] += label_size + _digits(values[row]) + (values[row] < 0)
+
+
+@njit(cache=True, nogil=True)
+def add_text_sizes(offsets: Any, there: Any, extra: int, sizes: Any) -> None:
+    for row in range(sizes.shape[0]):
+        if there[row]:
+            sizes[row] += extra + np.int64(offsets[row + 1]) - np.int64(offsets[row])
+
+
+@njit(cache=True, nogil=True)
+def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: Any) -> None:
+    for row in range(cursors.shape[0]):
+        if not there[row]:
+            continue
+        at = cursors[row]
+        copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))
+        at += label.shape[0]
+        if values[row] < 0:
+            target[at] = 45
+            at += 1
+        left, end = _magnitude(values[row]), at + _digits(values[row])
+        for place in range(end - 1, at - 1, -1):
+            target[place] = 48 + np.int64(left % np.uint64(10))
+            left //= np.uint64(10)
+        cursors[row] = end
+
+
+@njit(cache=True, nogil=True)
+def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, cursors: Any, target: Any) -> None:
+    for row in range(cursors.shape[0]):
+        if not there[row]:
+            continue
+        at = cursors[row]
+        copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))
+        at += label.shape[0]
+        if quoted:
+            target[at] = 34
+            at += 1
+        start = np.int64(offsets[row])
+        size = np.int64(offsets[row + 1]) - start
+        copy_bytes(target, np.int64(at), data, start, size)
+        at += size
+        if quoted:
+            target[at] = 34
+            at += 1
+        cursors[row] = at
+
+
+@njit(cache=True, nogil=True)
+def close_rows(offsets: Any, target: Any) -> None:
+    """A brace over each row's first comma, and one at its end."""
+    for row in range(offsets.shape[0] - 1):
+        target[offsets[row]] = 123
+        target[offsets[row + 1] - 1] = 125

@@ -1,0 +1,193 @@
+"""One JSON record to one row, by the rules of Spark's `from_json`; the slow path, and the one that can say why not.
+
+As Spark with `allowSingleQuotes` off: RFC 8259, plus NaN and Infinity; what follows the first object is not looked at;
+a field of another type is an error here, where `from_json` in PERMISSIVE mode puts null and calls the record corrupt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from headrace.spark.formats.instants import parse_date, parse_instant
+from headrace.spark.formats.java_text import java_double, quoted
+
+EXCERPT_LENGTH = 200
+_INTEGERS: Mapping[type[DataType], tuple[int, str]] = {
+    ShortType: (1 << 15, "a smallint"),
+    IntegerType: (1 << 31, "an int"),
+    LongType: (1 << 63, "a bigint"),
+}
+_SPECIAL_DOUBLES = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "-Infinity": float("-inf"),
+}
+
+
+_ESCAPED = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
+
+
+class _Number(str):
+    """A number as it stood in the text."""
+
+    __slots__ = ()
+
+
+class NotOfSchema(ValueError):
+    """A record that does not decode; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A record that does not decode: its position, why, and how it begins."""
+
+    index: int
+    reason: str
+    excerpt: str
+
+
+_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+
+
+def row_of(value: bytes | None, schema: StructType, zone_name: str) -> dict[str, Any] | None:
+    """The row as a dictionary, None for no row (no value, or nothing but white space). Raises NotOfSchema."""
+    if value is None:
+        return None
+    text = value.decode("utf-8", "replace").lstrip(" \t\r\n")
+    if not text:
+        return None
+    try:
+        document, _ = _DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        raise NotOfSchema(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise NotOfSchema("it is nested too deeply") from None
+    if not isinstance(document, dict):
+        raise NotOfSchema(f"it is {_shown(document)}, a JSON object is wanted")
+    return _struct(document, schema, "", zone_name)
+
+
+def excerpt(value: bytes | None) -> str:
+    text = (value or b"")[: EXCERPT_LENGTH * 4].decode("utf-8", "replace")
+    return text if len(text) <= EXCERPT_LENGTH else text[: EXCERPT_LENGTH - 1] + "…"
+
+
+def _struct(document: dict[str, Any], schema: StructType, path: str, zone_name: str) -> dict[str, Any]:
+    return {
+        field.name: _value(
+            document.get(field.name), field.dataType, f"{path}.{field.name}" if path else field.name, zone_name
+        )
+        for field in schema.fields
+    }
+
+
+def _value(found: Any, kind: DataType, path: str, zone_name: str) -> Any:
+    if found is None:
+        return None
+    if isinstance(kind, StringType):
+        return _text(found)
+    if isinstance(kind, StructType):
+        if isinstance(found, dict):
+            return _struct(found, kind, path, zone_name)
+    elif isinstance(kind, ArrayType):
+        if isinstance(found, list):
+            return [_value(item, kind.elementType, f"{path}[{i}]", zone_name) for i, item in enumerate(found)]
+    elif isinstance(kind, BooleanType):
+        if isinstance(found, bool):
+            return found
+    else:
+        value = _scalar(found, kind, zone_name)
+        if value is not None:
+            return value
+    wanted = _INTEGERS[type(kind)][1] if type(kind) in _INTEGERS else f"a {_name(kind)}"
+    raise NotOfSchema(f"{path} is {_shown(found)}, {wanted} is wanted")
+
+
+def _scalar(found: Any, kind: DataType, zone_name: str) -> Any:
+    if type(kind) in _INTEGERS:
+        if isinstance(found, _Number) and _is_integer(found):
+            limit = _INTEGERS[type(kind)][0]
+            number = int(found)
+            return number if -limit <= number < limit else None
+    elif isinstance(kind, DoubleType):
+        if isinstance(found, str) and found in _SPECIAL_DOUBLES:
+            return _SPECIAL_DOUBLES[found]
+        return float(found) if isinstance(found, _Number) else None
+    elif isinstance(kind, TimestampType):
+        if isinstance(found, _Number):
+            micros = int(found) * 1_000_000 if _is_integer(found) else None
+            return micros if micros is not None and -(1 << 63) <= micros < 1 << 63 else None
+        return parse_instant(found, zone_name) if isinstance(found, str) else None
+    elif isinstance(kind, DateType):
+        return parse_date(found) if isinstance(found, str) and not isinstance(found, _Number) else None
+    return None
+
+
+def _is_integer(number: _Number) -> bool:
+    return number.lstrip("-").isdigit()
+
+
+def _text(found: Any) -> str:
+    """What Spark puts into a string column: the string itself, or the JSON text of anything else."""
+    if isinstance(found, str) and not isinstance(found, _Number):
+        return (
+            found.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\ufffd", "?")
+            if _has_surrogate(found)
+            else found
+        )
+    return _json(found)
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _json(found: Any) -> str:
+    if isinstance(found, _Number):
+        if found in _SPECIAL_DOUBLES:
+            return f'"{found}"'
+        return str(int(found)) if _is_integer(found) else java_double(float(found))
+    if isinstance(found, dict):
+        return "{" + ",".join(f"{_quoted(name)}:{_json(item)}" for name, item in found.items()) + "}"
+    if isinstance(found, list):
+        return "[" + ",".join(map(_json, found)) + "]"
+    if isinstance(found, str):
+        return _quoted(found)
+    return {True: "true", False: "false", None: "null"}[found]
+
+
+def _quoted(text: str) -> str:
+    """As Spark's byte-wise generator: control characters and everything beyond U+FFFF as upper-case escapes."""
+    return _ESCAPED.sub(_escape, quoted(text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02X}{low:02X}" for high, low in zip(units[::2], units[1::2], strict=True))
+
+
+def _shown(found: Any) -> str:
+    text = _json(found) if not isinstance(found, str) or isinstance(found, _Number) else _quoted(found)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _name(kind: DataType) -> str:
+    return {StructType: "JSON object", ArrayType: "JSON array"}.get(type(kind), kind.simpleString())

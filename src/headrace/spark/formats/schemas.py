@@ -1,0 +1,89 @@
+"""Which Spark types a JSON record may be decoded to, and their Arrow types.
+
+Timestamps are instants: Arrow `timestamp("us", "UTC")`, as Spark hands them to Python stages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from headrace.spark.refusals import is_hidden, refusal
+
+# Neither tinyint (Spark takes 200 and makes -56 of it) nor float (Spark rounds twice): int and double are plain.
+_PLAIN = (BooleanType, ShortType, IntegerType, LongType, DoubleType, DateType, TimestampType)
+
+
+_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+COORDINATES = (  # the struct `_kafka`; built by hand, since workers have no Spark context to parse DDL with
+    StructType()
+    .add("key", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("headers", _HEADERS)
+)
+RAW = (  # the columns of Spark's own Kafka source
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+    .add("headers", _HEADERS)
+)
+STRING = StructType().add("value", StringType())
+
+
+def check_schema(schema: StructType, where: str) -> None:
+    """Raises TopologyError for a schema that cannot be read from JSON."""
+    if not schema.fields:
+        raise refusal("bad-value", "the schema has no columns", 'schema="origin string, dep_delay double"', where)
+    folded = [field.name.lower() for field in schema.fields]
+    for field in schema.fields:
+        if is_hidden(field.name):
+            raise refusal("bad-value", f'the name "{field.name}" is taken', "read it under another name", where)
+        if folded.count(field.name.lower()) > 1:
+            raise refusal("duplicate-column", f'the schema has two columns "{field.name}"', "name each once", where)
+        refused = _refused(field.dataType)
+        if refused is not None:
+            raise refusal(
+                "not-supported-here",
+                f'"{field.name}": {refused.simpleString()} in JSON comes in a later release',
+                "read it as a string and cast it, or take value='raw' and F.from_json",
+                where,
+            )
+
+
+def _refused(kind: DataType) -> DataType | None:
+    if isinstance(kind, StructType):
+        return next((bad for bad in (_refused(field.dataType) for field in kind.fields) if bad is not None), None)
+    if isinstance(kind, ArrayType):
+        return _refused(kind.elementType)
+    if isinstance(kind, StringType):
+        return None if kind.simpleString() == "string" else kind
+    return None if isinstance(kind, _PLAIN) else kind
+
+
+def struct_of(schema_json: str) -> StructType:
+    import json
+
+    loaded: Any = StructType.fromJson(json.loads(schema_json))
+    return loaded

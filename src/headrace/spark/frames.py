@@ -1,0 +1,133 @@
+"""Recorded calls applied to a DataFrame, the hidden columns carried along.
+
+The template of a stream, the micro-batches of the runtime and the batch of `verify` all go through `apply_calls`, so
+what was checked is what runs. A hidden column (any name that starts with `__headrace_`, and `_kafka`) survives every
+call: `select` gets it back, `drop` cannot take it, `*` does not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headrace.spark.refusals import is_hidden, refusal, visible
+from headrace.spark.topology.nodes import HIDDEN_PREFIX, NarrowCall
+
+
+def apply_calls(
+    dataframe: DataFrame, calls: Iterable[NarrowCall], *, carried: Sequence[str] | None = None
+) -> DataFrame:
+    """`dataframe` after `calls`; `carried` are the hidden columns to keep (None: all that `dataframe` has)."""
+    for call in calls:
+        hidden = [name for name in dataframe.columns if is_hidden(name) and (carried is None or name in carried)]
+        dataframe = _APPLY.get(call.method, _plain)(dataframe, call, hidden)
+        _check_names(dataframe, call, hidden)
+    return dataframe
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark SQL reads it whatever it contains."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def empty_frame(spark: Any, schema: StructType) -> DataFrame:
+    """A DataFrame without rows and with a leaf of its own: what a template starts from."""
+    return spark.createDataFrame([], schema)
+
+
+def without_hidden(dataframe: DataFrame) -> DataFrame:
+    return dataframe.select(*(quoted(name) for name in visible(dataframe.columns)))
+
+
+def _plain(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    return getattr(dataframe, call.method)(*call.args, **dict(call.kwargs))
+
+
+def _select(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> DataFrame:
+    given: list[Any] = []
+    for argument in call.args:
+        given.extend(argument if isinstance(argument, (list, tuple)) else [argument])
+    return dataframe.select(*_stars_expanded(given, dataframe), *map(quoted, hidden))
+
+
+def _select_expr(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> DataFrame:
+    given: list[Any] = []
+    for argument in call.args:
+        given.extend(argument if isinstance(argument, (list, tuple)) else [argument])
+    expanded: list[str] = []
+    for text in given:
+        expanded.extend(map(quoted, visible(dataframe.columns)) if text.strip() == "*" else [text])
+    return dataframe.selectExpr(*expanded, *map(quoted, hidden))
+
+
+def _drop(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    return dataframe.drop(*(column for column in call.args if not (isinstance(column, str) and is_hidden(column))))
+
+
+def _join(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    side, on, how = call.args
+    return dataframe.join(side.dataframe(), on, how)
+
+
+def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
+    expanded: list[Any] = []
+    for column in columns:
+        if (isinstance(column, str) and column == "*") or (isinstance(column, Column) and _is_star(column)):
+            expanded.extend(F.col(quoted(name)) for name in visible(dataframe.columns))
+        else:
+            expanded.append(column)
+    return expanded
+
+
+def _is_star(column: Column) -> bool:
+    return column._jc.toString() == "unresolvedstar()" or column._jc.toString() == "*"
+
+
+def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> None:
+    """Each name once, and the runtime's own untouched."""
+    folded = [name.lower() for name in dataframe.columns]
+    twice = sorted({name for name in dataframe.columns if folded.count(name.lower()) > 1})
+    taken = [name for name in twice if is_hidden(name)] or sorted(set(hidden) - set(dataframe.columns))
+    if call.method in _NAMING:
+        taken += [name for name in _named(call) if is_hidden(name)]
+    taken += [field.name for field in dataframe.schema if HIDDEN_PREFIX in field.dataType.simpleString()]
+    if taken:
+        raise refusal(
+            "not-supported-here",
+            f'{call.method} touches a column of the runtime through "{taken[0]}"',
+            "name the columns instead of a nested *; names that begin with __headrace_ and the name _kafka are taken",
+            call.where,
+        )
+    if twice:
+        raise refusal(
+            "duplicate-column",
+            f'{call.method} yields two columns "{twice[0]}"; a record has each name once',
+            f'join on its name, join(df, "{twice[0]}"), or rename: df.withColumnRenamed("{twice[0]}", "{twice[0]}_2")'
+            if call.method == "join"
+            else f'rename one: .alias("{twice[0]}_2")',
+            call.where,
+        )
+
+
+def _named(call: NarrowCall) -> list[str]:
+    """The names of columns that a call sets or renames."""
+    names: list[str] = []
+    for argument in call.args:
+        if isinstance(argument, str):
+            names.append(argument)
+        elif isinstance(argument, dict):
+            names.extend([*argument, *(value for value in argument.values() if isinstance(value, str))])
+    return names
+
+
+_NAMING = frozenset({"withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed"})
+_APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
+    "select": _select,
+    "selectExpr": _select_expr,
+    "drop": _drop,
+    "join": _join,
+}

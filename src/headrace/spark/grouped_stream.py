@@ -1,0 +1,241 @@
+"""`GroupedStream` and `StreamTable`: groups of a stream, and what an aggregate keeps per group.
+
+A `StreamTable` is a stream of changes: each row replaces the last one of its key. Its state has a name that follows
+from what is computed ("by-origin"), never from its position in the program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType, _parse_datatype_json_string
+
+from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
+from headrace.spark.frames import without_hidden
+from headrace.spark.refusals import call_site, refusal, translated
+from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedAggregate:
+    """One aggregate of the program: where its rows come from, the user's calls, and how they split."""
+
+    name: str
+    arms: tuple[Arm, ...]
+    split: AggregateSplit
+    group: tuple[Any, ...]  # arguments of groupBy
+    call: NarrowCall  # agg, count, sum, .. with its arguments
+    repartitioned: bool
+    where: str
+
+    def as_batch(self, dataframe: DataFrame) -> DataFrame:
+        """The same aggregate on a DataFrame without hidden columns: what `verify` compares with."""
+        return getattr(dataframe.groupBy(*self.group), self.call.method)(*self.call.args)
+
+
+class GroupedStream:
+    """As PySpark's `GroupedData`."""
+
+    def __init__(self, stream: Stream, cols: tuple[Any, ...], where: str) -> None:
+        self._stream = stream
+        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+            cols = tuple(cols[0])
+        self._cols = cols
+        if not cols:
+            raise refusal(
+                "needs-shuffle",
+                "an aggregate over all rows needs them in one place",
+                'name a column: groupBy("c")',
+                where,
+            )
+        with translated(where, stream._template.columns):
+            self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
+
+    def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
+        """As `GroupedData.agg`; `name=` names the state (ours; default `by-<grouping columns>`).
+
+        Aggregates whose parts merge: count, count_if, sum, avg, min, max, bool_and, bool_or, and expressions over
+        them. Raises TopologyError: aggregate-not-mergeable, not-supported-here, unresolved-column.
+        """
+        if not exprs:
+            raise refusal("bad-value", "agg needs at least one aggregate", 'F.count("*")', call_site())
+        return self._aggregate("agg", exprs, name)
+
+    def count(self) -> StreamTable:
+        """As `GroupedData.count`."""
+        return self._aggregate("count", (), None)
+
+    def sum(self, *cols: str) -> StreamTable:
+        """As `GroupedData.sum`."""
+        return self._aggregate("sum", cols, None)
+
+    def avg(self, *cols: str) -> StreamTable:
+        """As `GroupedData.avg`."""
+        return self._aggregate("avg", cols, None)
+
+    def mean(self, *cols: str) -> StreamTable:
+        """As `GroupedData.mean`."""
+        return self._aggregate("avg", cols, None)
+
+    def min(self, *cols: str) -> StreamTable:
+        """As `GroupedData.min`."""
+        return self._aggregate("min", cols, None)
+
+    def max(self, *cols: str) -> StreamTable:
+        """As `GroupedData.max`."""
+        return self._aggregate("max", cols, None)
+
+    def pivot(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refused: its columns follow from values that are not all known yet."""
+        raise refusal(
+            "needs-shuffle",
+            "pivot makes columns from values that are not all known yet",
+            "aggregate conditionally: F.count_if(F.col('c') == 'x') for each value",
+            call_site(),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {
+            "apply",
+            "applyInPandas",
+            "applyInArrow",
+            "cogroup",
+            "transformWithState",
+            "transformWithStateInPandas",
+            "applyInPandasWithState",
+        }:
+            return _refuse_grouped(name)
+        raise AttributeError(f"GroupedStream has no '{name}'")
+
+    def _grouped_template(self) -> DataFrame:
+        """The template with `_kafka` (it may be grouped by) but without the runtime's own columns."""
+        template = self._stream._template
+        if COORDINATES_COLUMN in template.columns:
+            return template.select(*self._stream._visible_quoted(), COORDINATES_COLUMN)
+        return without_hidden(template)
+
+    def _aggregate(self, method: str, args: tuple[Any, ...], name: str | None) -> StreamTable:
+        where = call_site()
+        stream = self._stream
+        before = self._grouped_template()
+        with translated(where, before.columns):
+            aggregated = getattr(before.groupBy(*self._cols), method)(*args)
+        _check_unique(aggregated.columns, where)
+        split = split_aggregate(before, aggregated, where)
+        keyed = (
+            len(stream._arms) == 1
+            and split.source_key is not None
+            and split.source_key == stream._arms[0].source.key_column
+        )
+        aggregate = KeyedAggregate(
+            name=_state_name(name, split, where),
+            arms=stream._arms,
+            split=split,
+            group=self._cols,
+            call=NarrowCall(method=method, args=args, where=where),
+            repartitioned=not keyed,
+            where=where,
+        )
+        return StreamTable(
+            stream._app, stream._app._template_of(StructType.fromJson(_json(split)), coordinates=False), aggregate, ()
+        )
+
+
+class StreamTable(Rows):
+    """The newest row per key. `select`, `withColumn`, `drop` may follow, then `to_topic` or `foreachBatch`."""
+
+    _row_for_row = True
+
+    def __init__(
+        self, app: StreamsApp, template: DataFrame, aggregate: KeyedAggregate, calls: tuple[NarrowCall, ...]
+    ) -> None:
+        super().__init__(app, template)
+        self._aggregate = aggregate
+        self._calls = calls
+
+    def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
+        return StreamTable(self._app, template, self._aggregate, (*self._calls, call))
+
+    def groupBy(self, *_cols: Any) -> NoReturn:
+        """Refused: a row that changes would have to be taken back from its old group."""
+        raise refusal(
+            "not-supported-here",
+            "a second groupBy would have to take back what a changed row had added",
+            "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
+            call_site(),
+        )
+
+    groupby = groupBy
+
+    def unionByName(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refused: the same key could come from both sides."""
+        raise refusal(
+            "not-supported-here", "two tables may hold the same key", "unite the streams before groupBy", call_site()
+        )
+
+    def _default_key_columns(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._aggregate.split.group_columns)
+
+    def _check_key(self, key: list[str], where: str) -> None:
+        missing = [name for name in self._default_key_columns() if name not in key]
+        if missing:
+            raise refusal(
+                "not-supported-here",
+                f'without "{missing[0]}" in the key, rows of different groups would replace each other',
+                f"leave key= out, or take all of: {', '.join(self._default_key_columns())}",
+                where,
+            )
+
+
+def _state_name(name: str | None, split: AggregateSplit, where: str) -> str:
+    if name is not None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise refusal(
+                "bad-value",
+                f"name={name!r} is no name for state",
+                "letters, digits, '.', '_' and '-': it becomes part of topic names",
+                where,
+            )
+        return name
+    parts = [re.sub(r"[^a-zA-Z0-9._]+", "-", column).strip("-") for column, _ in split.group_columns]
+    derived = "by-" + "-".join(part or "x" for part in parts)
+    if len(derived) > 120:
+        raise refusal(
+            "bad-value", "the name derived for this state is too long for a topic", "name it: agg(.., name='..')", where
+        )
+    return derived
+
+
+def _check_unique(columns: list[str], where: str) -> None:
+    folded = [column.lower() for column in columns]
+    twice = next((column for column in columns if folded.count(column.lower()) > 1), None)
+    if twice is not None:
+        raise refusal(
+            "duplicate-column", f'the result has two columns "{twice}"', f'rename one: .alias("{twice}_2")', where
+        )
+
+
+def _json(split: AggregateSplit) -> Any:
+    return _parse_datatype_json_string(split.output_schema_json).jsonValue()
+
+
+def _refuse_grouped(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise refusal(
+            "not-supported-here",
+            f"{name} on a stream comes in a later release",
+            "agg with count, sum, avg, min, max works now",
+            call_site(),
+        )
+
+    return refuse

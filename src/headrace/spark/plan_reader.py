@@ -1,0 +1,153 @@
+"""What Spark's analysed plans tell: whether rows stay in their task, how an aggregate splits, which columns are read.
+
+Plans are read over py4j (classic sessions only). The whitelist below is the definition of "narrow": looking for an
+Exchange in the physical plan is not enough, `limit`, `cache` and `coalesce` have none. Anything else is refused by the
+name of its node, at the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headrace.spark.refusals import refusal
+
+_LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
+_NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias", "Join"}) | _LEAVES
+_ROW_FOR_ROW = frozenset({"Project", "SubqueryAlias"}) | _LEAVES
+_REMEDIES = {
+    "Window": (
+        "a window function needs all rows of its partition in order",
+        "groupBy with min, max, count or sum keeps such values per key",
+    ),
+    "Aggregate": (
+        "an aggregate in select is over all rows; a stream never has them all",
+        'group first: groupBy("c").agg(..)',
+    ),
+    "Sort": ("a sort needs all rows in one place; a stream never has them all", "sort where you read"),
+}
+_TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
+
+
+def analysed(dataframe: DataFrame) -> Any:
+    return dataframe._jdf.queryExecution().analyzed()
+
+
+def sequence(scala: Any) -> list[Any]:
+    """A Scala Seq as a list."""
+    return [scala.apply(index) for index in range(scala.size())]
+
+
+def walk(plan: Any) -> Iterator[Any]:
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(sequence(node.children())))
+
+
+def walk_of_stream(plan: Any) -> Iterator[Any]:
+    """As `walk`, but past the static sides of joins: a join of a stream has the stream on its left."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
+
+
+def class_of(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False) -> None:
+    """Refuse a plan in which a row could leave its task.
+
+    `row_for_row` is for what follows an aggregate: there each row is the newest one of its key, so none may vanish
+    (that would have to be a deletion) and none may become several.
+    """
+    leaves = 0
+    for node in walk_of_stream(analysed(dataframe)):
+        name = class_of(node)
+        leaves += name in _LEAVES
+        if name not in _NARROW:
+            message, fix = _REMEDIES.get(
+                name,
+                (
+                    f"{name} needs rows of other tasks or of other micro-batches",
+                    "do it where you read, or in foreachBatch",
+                ),
+            )
+            raise refusal("needs-shuffle", message, fix, where, node=name)
+        if row_for_row and name not in _ROW_FOR_ROW:
+            raise refusal(
+                "not-supported-here",
+                f"{name} behind an aggregate would change which keys have a row",
+                "filter or explode before groupBy; behind it, mark rows by a boolean column (withColumn)",
+                where,
+                node=name,
+            )
+        if node.subqueries().size():
+            raise refusal(
+                "not-supported-here",
+                "a subquery would be read again, or not, with every micro-batch",
+                "read it beforehand and put the value in with F.lit",
+                where,
+            )
+    if leaves != 1:
+        raise refusal(
+            "not-supported-here",
+            "another DataFrame stands in this expression",
+            'bring it in with join(df, "column"), or put values in with F.lit',
+            where,
+        )
+
+
+def leaf_of(dataframe: DataFrame) -> Any:
+    return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
+
+
+def expression_id(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
+    """The columns of the leaf that the optimised plan of `dataframe` touches, in the leaf's order.
+
+    All of them when Spark leaves the leaf out: it joins a DataFrame that has no rows today.
+    """
+    columns = sequence(leaf_of(dataframe).output())
+    optimised = dataframe._jdf.queryExecution().optimizedPlan()
+    used = {expression_id(attribute) for attribute in sequence(optimised.output())}
+    remains = False
+    for node in walk(optimised):
+        if class_of(node) not in _LEAVES:
+            used.update(expression_id(attribute) for attribute in sequence(node.references().toSeq()))
+        else:
+            remains = remains or {*map(expression_id, columns)} >= {*map(expression_id, sequence(node.output()))}
+    return tuple(str(a.name()) for a in columns if not remains or expression_id(a) in used)
+
+
+def only_projects(dataframe: DataFrame) -> bool:
+    return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
+
+
+def volatile_functions(expression: Any) -> set[str]:
+    """The functions in it that answer differently when asked twice: of chance, and of time."""
+    found: set[str] = set()
+    pending = [expression]
+    while pending:
+        one = pending.pop()
+        children = sequence(one.children())
+        if class_of(one) in _TIME_FUNCTIONS or (
+            not one.deterministic() and all(child.deterministic() for child in children)
+        ):
+            found.add(str(one.prettyName()))
+        pending.extend(children)
+    return found
+
+
+def volatile_functions_of(plan: Any) -> set[str]:
+    """Those of a whole plan."""
+    return {name for node in walk(plan) for one in sequence(node.expressions()) for name in volatile_functions(one)}

@@ -1,0 +1,143 @@
+"""The DataFrame's methods that a stream refuses: what each would need, and the way out."""
+
+from __future__ import annotations
+
+_SHUFFLE = {
+    "orderBy": (
+        "orderBy needs all rows in one place; a stream never has them all",
+        "sort where you read: the topic's consumer or the table",
+    ),
+    "sort": (
+        "sort needs all rows in one place; a stream never has them all",
+        "sort where you read: the topic's consumer or the table",
+    ),
+    "limit": ("limit needs to see all rows; a stream has no last row", "filter with where, or limit where you read"),
+    "offset": ("offset needs all rows in order; a stream has no first row", "filter with where"),
+    "distinct": (
+        "distinct needs every row that ever came",
+        'group by the columns: groupBy("c").count() has one row per value',
+    ),
+    "dropDuplicates": (
+        "dropDuplicates keeps every key for ever without a watermark, and watermarks come in a later release",
+        'group by the columns: groupBy("c").count() has one row per value',
+    ),
+    "drop_duplicates": (
+        "drop_duplicates keeps every key for ever without a watermark, and watermarks come in a later release",
+        'group by the columns: groupBy("c").count() has one row per value',
+    ),
+    "pivot": (
+        "pivot makes columns from values that are not all known yet",
+        "aggregate conditionally: F.count_if(F.col('c') == 'x') for each value",
+    ),
+    "rollup": (
+        "rollup aggregates by several keys at once, in several places",
+        "write one groupBy per level, each to a topic of its own",
+    ),
+    "cube": (
+        "cube aggregates by several keys at once, in several places",
+        "write one groupBy per combination, each to a topic of its own",
+    ),
+    "groupingSets": (
+        "groupingSets aggregates by several keys at once, in several places",
+        "write one groupBy per set, each to a topic of its own",
+    ),
+    "crossJoin": (
+        "crossJoin pairs every row with every row; a stream never has them all",
+        'join a plain DataFrame by a column: join(df, "c")',
+    ),
+    "intersect": ("intersect needs all rows of both sides", "group both sides by the same columns"),
+    "intersectAll": ("intersectAll needs all rows of both sides", "group both sides by the same columns"),
+    "subtract": ("subtract needs all rows of both sides", "group both sides by the same columns"),
+    "exceptAll": ("exceptAll needs all rows of both sides", "group both sides by the same columns"),
+    "repartition": (
+        "repartition(..) on a stream comes in a later release",
+        "groupBy repartitions by its keys through an internal topic",
+    ),
+    "repartitionByRange": (
+        "repartitionByRange needs to see all rows",
+        "groupBy repartitions by its keys through an internal topic",
+    ),
+    "sortWithinPartitions": (
+        "sortWithinPartitions would reorder a micro-batch, not the stream",
+        "rows keep the order of their offsets",
+    ),
+    "randomSplit": (
+        "randomSplit answers differently each time it is run",
+        "filter by a hash: where(F.hash('c') % 10 == 0)",
+    ),
+    "sample": ("sample answers differently each time it is run", "filter by a hash: where(F.hash('c') % 10 == 0)"),
+}
+_NOT_HERE = {
+    "join": (
+        "a join behind an aggregate would change which keys have a row",
+        "join before groupBy, or where you read",
+    ),
+    "withWatermark": (
+        "withWatermark and windows come in a later release",
+        "group by F.date_trunc('hour', 'time') for a count per hour that is never closed",
+    ),
+    "dropDuplicatesWithinWatermark": (
+        "watermarks come in a later release",
+        'groupBy("c").count() has one row per value',
+    ),
+    "union": (
+        "union matches columns by position, which hides mistakes when a schema moves",
+        "unionByName does the same by name",
+    ),
+    "unionAll": (
+        "unionAll matches columns by position, which hides mistakes when a schema moves",
+        "unionByName does the same by name",
+    ),
+    "mapInPandas": ("mapInPandas on a stream comes in a later release", "use a pandas UDF in withColumn"),
+    "mapInArrow": ("mapInArrow on a stream comes in a later release", "use an Arrow or pandas UDF in withColumn"),
+    "collect": (
+        "collect would wait for the end of a stream that has none",
+        "write it with to_topic and read the topic, or use foreachBatch",
+    ),
+    "take": ("take would run the stream while it is being described", "write it with to_topic and read the topic"),
+    "head": ("head would run the stream while it is being described", "write it with to_topic and read the topic"),
+    "first": ("first would run the stream while it is being described", "write it with to_topic and read the topic"),
+    "tail": ("tail would wait for the end of a stream that has none", "write it with to_topic and read the topic"),
+    "count": ("count of a whole stream never ends", 'groupBy("c").count() keeps a count per value'),
+    "show": ("show on a stream comes in a later release", "headrace console-consumer prints a topic's records"),
+    "toPandas": (
+        "toPandas would wait for the end of a stream that has none",
+        "use foreachBatch, whose frames are finite",
+    ),
+    "toArrow": (
+        "toArrow would wait for the end of a stream that has none",
+        "use foreachBatch, whose frames are finite",
+    ),
+    "toLocalIterator": ("toLocalIterator would wait for the end of a stream that has none", "use foreachBatch"),
+    "foreach": ("foreach runs a function per row in the executors", "use foreachBatch"),
+    "foreachPartition": ("foreachPartition knows no micro-batch", "use foreachBatch"),
+    "cache": (
+        "cache would keep the first micro-batch and repeat it for ever",
+        "leave it out: every micro-batch is read once",
+    ),
+    "persist": (
+        "persist would keep the first micro-batch and repeat it for ever",
+        "leave it out: every micro-batch is read once",
+    ),
+    "checkpoint": (
+        "checkpoint would keep the first micro-batch and repeat it for ever",
+        "leave it out: offsets and state are kept in Kafka",
+    ),
+    "localCheckpoint": ("localCheckpoint would keep the first micro-batch and repeat it for ever", "leave it out"),
+    "coalesce": ("coalesce would mix the rows of tasks", "leave it out: a micro-batch has few, wide partitions"),
+    "createOrReplaceTempView": ("a stream is no table of this session", "use selectExpr, or transform with a function"),
+    "createTempView": ("a stream is no table of this session", "use selectExpr, or transform with a function"),
+}
+_PROPERTIES = {
+    "write": ("write belongs to a finished DataFrame", "leave through to_topic or foreachBatch"),
+    "writeTo": ("writeTo belongs to a finished DataFrame", "leave through to_topic or foreachBatch"),
+    "writeStream": (
+        "writeStream starts a Structured Streaming query; this stream runs by app.run()",
+        "leave through to_topic or foreachBatch",
+    ),
+    "rdd": ("rdd would take the rows out of Spark SQL", "use a UDF, or foreachBatch"),
+}
+REFUSED_METHODS = {name: ("needs-shuffle", *words) for name, words in _SHUFFLE.items()} | {
+    name: ("not-supported-here", *words) for name, words in _NOT_HERE.items()
+}
+REFUSED_PROPERTIES = {name: ("not-supported-here", *words) for name, words in _PROPERTIES.items()}

@@ -1,0 +1,243 @@
+"""`RunningApp`: a started application, shaped like Spark's `StreamingQuery`, so code that watches queries works."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from headrace.client.admin import Admin, IsolationLevel
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
+from headrace.spark.runtime.chains import source_topics
+from headrace.spark.runtime.status import restoring, state_of
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.application import ApplicationRuntime
+
+__all__ = ["Member", "OwnedTask", "RunningApp"]
+
+_LOOK = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """This instance in the streams group."""
+
+    member_id: str | None
+    member_epoch: int | None
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedTask:
+    """A task this instance runs; `lag` in records as last seen."""
+
+    subtopology: str
+    partition: int
+    lag: int
+    state_keys: int
+    state_bytes: int
+
+
+class RunningApp:
+    """Made by `StreamsApp.start()`. A context manager: leaving the block stops the application."""
+
+    def __init__(self, runtime: ApplicationRuntime) -> None:
+        self._runtime = runtime
+        self._ends: dict[tuple[str, ...], dict[tuple[str, int], int]] = {}  # of a wait for "caught-up" under way
+
+    # -- as StreamingQuery --------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._runtime.group_id
+
+    @property
+    def isActive(self) -> bool:
+        return not self._runtime.is_stopped.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's three keys, and `state`: starting, not-ready, running, stopped or failed."""
+        working = [runner.name for runner in self._runtime.runners.values() if runner.batch_since is not None]
+        state = state_of(self._runtime)
+        message = {"running": "Processing new data" if working else "Waiting for data to arrive"}.get(state, state)
+        behind = any(runner.progress.lag for runner in self._runtime.runners.values())
+        return {"message": message, "isDataAvailable": behind, "isTriggerActive": bool(working), "state": state}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The newest micro-batch of any subtopology; Spark's keys, and `subtopology`."""
+        recent = self.recentProgress
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        rows = [row for runner in self._runtime.runners.values() for row in runner.progress.recent()]
+        return sorted(rows, key=lambda row: row["timestamp"])
+
+    def exception(self) -> HeadraceError | None:
+        """Why the application ended, None while it runs or when it was stopped."""
+        return self._runtime.error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until it ends, at most `timeout` seconds; then, as in Spark, whether it has. Raises its error."""
+        ended = self._runtime.is_stopped.wait(timeout)
+        if ended and self._runtime.error is not None:
+            raise self._runtime.error
+        return ended if timeout is not None else None
+
+    def processAllAvailable(self) -> None:
+        """Wait until everything that the topics hold now is processed and committed, here or by other instances."""
+        self.wait_until("caught-up", timeout=None)
+
+    def addListener(self, listener: object) -> None:
+        """As `StreamsApp.addListener`, from now on."""
+        self._runtime.observation.listeners.add(listener)
+
+    def removeListener(self, listener: object) -> None:
+        self._runtime.observation.listeners.remove(listener)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where /metrics, /health/live and /health/ready are; None without `headrace.metrics.port`."""
+        return self._runtime.observation.url
+
+    def stop(self) -> None:
+        """Finish the micro-batch, commit, leave the group."""
+        self._runtime.stop()
+        self._runtime.is_stopped.wait()
+
+    # -- ours ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> Member:
+        snapshot = self._runtime.snapshot
+        instance_id = self._runtime.instance_id
+        if snapshot is None:
+            return Member(member_id=None, member_epoch=None, group_instance_id=instance_id)
+        return Member(member_id=snapshot.member_id, member_epoch=snapshot.member_epoch, group_instance_id=instance_id)
+
+    @property
+    def tasks(self) -> tuple[OwnedTask, ...]:
+        """What this instance runs at the moment, opened tasks only."""
+        return tuple(
+            OwnedTask(
+                subtopology=name,
+                partition=task.partition,
+                lag=task.lag,
+                state_keys=task.state_keys,
+                state_bytes=task.state_bytes,
+            )
+            for name, runner in sorted(self._runtime.runners.items())
+            for task in sorted(runner.tasks(), key=lambda found: found.partition)
+        )
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Records behind the end of each input partition of this instance, as last seen."""
+        return {
+            where: max(0, end - task.positions.get(where, 0))
+            for runner in self._runtime.runners.values()
+            for task in runner.tasks()
+            for where, end in task.ends.items()
+        }
+
+    def restoring(self) -> dict[tuple[str, int], tuple[int, int, float]]:
+        """(subtopology, partition) → (records restored, offsets to come, records per second) of tasks being opened."""
+        return {
+            (name, int(partition)): (row["restored"], row["remaining"], float(row.get("records_per_second", 0.0)))
+            for name, runner in self._runtime.runners.items()
+            for partition, row in restoring(self._runtime, name, runner.opening()).items()
+        }
+
+    def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
+        """Wait until every assigned task runs, or until the group has committed what the topics hold now.
+
+        A call after one that timed out goes on with the same ends. Raises TimeoutError, or the error that ended the
+        application.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if state == "running":
+            self._wait(self._is_running, deadline, state)
+            return
+        self._wait(self._is_settled, deadline, state)
+        for layer in self._layers():
+            self._wait_for_commits(layer, deadline)
+        self._ends.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"RunningApp({self.name!r}, {self.status['state']}, {len(self.tasks)} tasks)"
+
+    def _is_running(self) -> bool:
+        snapshot = self._runtime.snapshot
+        if snapshot is None or not snapshot.active:
+            return False
+        owned = {name: {task.partition for task in runner.tasks()} for name, runner in self._runtime.runners.items()}
+        return all(set(partitions) <= owned.get(name, set()) for name, partitions in snapshot.active.items())
+
+    def _is_settled(self) -> bool:
+        """Running, or a spare: joined, with nothing wrong, and no task left for it (the others' commits count too)."""
+        snapshot = self._runtime.snapshot
+        is_spare = snapshot is not None and snapshot.member_epoch > 0 and not snapshot.active and not snapshot.status
+        return is_spare or self._is_running()
+
+    def _layers(self) -> list[list[str]]:
+        """Topics of the outside world first; internal ones end only when what feeds them has ended."""
+        topics = [
+            (topic, hasattr(source, "on_error"))
+            for subtopology in self._runtime.compiled.subtopologies
+            for source in subtopology.sources
+            for topic in source_topics(source)
+        ]
+        layers = [sorted({t for t, outside in topics if outside}), sorted({t for t, outside in topics if not outside})]
+        return [layer for layer in layers if layer]
+
+    def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
+        with self._runtime.network_client() as client:
+            admin = Admin(client)
+            wanted = self._ends.get(tuple(topics))
+            if wanted is None:
+                outside = any(topics == layer for layer in self._layers()[:1])
+                wanted = self._ends[tuple(topics)] = _ends_of(client, admin, topics, outside=outside)
+
+            def reached() -> bool:
+                committed = admin.committed_offsets(self._runtime.group_id)
+                return all(committed.get(where, -1) >= end for where, end in wanted.items())
+
+            self._wait(reached, deadline, "caught-up")
+
+    def _wait(self, done: Any, deadline: float | None, what: str) -> None:
+        pause = _LOOK
+        while not done():
+            if self._runtime.error is not None:
+                raise self._runtime.error
+            if self._runtime.is_stopped.is_set():
+                raise TimeoutError(f"{self.name} was stopped before it was {what}")
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} was not {what} in time: {self.status}, {self._runtime.not_ready}")
+            self._runtime.is_stopped.wait(pause)
+            pause = min(pause * 1.3, 0.2)
+
+
+def _ends_of(client: NetworkClient, admin: Admin, topics: list[str], *, outside: bool) -> dict[tuple[str, int], int]:
+    """Where the partitions that hold records end now.
+
+    In a topic of the outside world somebody else's transaction may be open for long, and is not waited for. In ours
+    the marker of a transaction that is committed already may still be on its way.
+    """
+    known = client.known_topics(topics, refresh=True).topics
+    inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]
+    first = admin.list_offsets(dict.fromkeys(inputs, "earliest"))
+    level: IsolationLevel = "read_committed" if outside else "read_uncommitted"
+    ends = admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level=level)
+    return {where: end.offset for where, end in ends.items() if end.offset > first[where].offset}

@@ -1,0 +1,363 @@
+"""One running application instance: its session, its member, one runner per subtopology. `driver.start` makes it.
+
+Three kinds of threads, none of which touches a record: the member thread hears the guardian and hands assignments to
+the runners; each runner turns micro-batches; the status thread writes what other processes may read. An error of any
+of them ends all of them: the others finish their micro-batch and commit, the member leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import inheritable_thread_target
+
+from headrace.client.admin import Admin
+from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
+from headrace.client.membership import events as member_events
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.heartbeat_version import HeartbeatVersion
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError, MaxPollExceeded
+from headrace.spark.observation import Observation
+from headrace.spark.runtime.batch_runner import SubtopologyRunner
+from headrace.spark.runtime.chains import build_chains, output_topics
+from headrace.spark.runtime.driver_jvm import DriverJvm
+from headrace.spark.runtime.job_runner import JobRunner
+from headrace.spark.runtime.local_state import LocalState
+from headrace.spark.runtime.planning import Planning
+from headrace.spark.runtime.state_directory import StateDirectory
+from headrace.spark.runtime.status import write_status_of
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.transaction_journal import TransactionJournal
+from headrace.spark.runtime.user_topics import check_topics, most_tasks
+from headrace.spark.runtime.warm_up import warm_up
+from headrace.spark.topology.nodes import CompiledTopology
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+__all__ = ["ApplicationRuntime"]
+
+log = logging.getLogger("headrace.spark")
+STATUS_INTERVAL = 0.25
+STOP_PATIENCE = 2.0
+EVENT_WAIT = 0.05
+GIVING_BACK_WAIT = 0.01  # a task that was given back stands still until it is acknowledged
+
+
+class ApplicationRuntime:
+    """Mutable, shared by its threads; what they share is behind `_lock` or written by one of them only."""
+
+    def __init__(self, app: StreamsApp, compiled: CompiledTopology) -> None:
+        self.app, self.compiled = app, compiled
+        self.spark = app.spark
+        self.group_id = app.name
+        self.bootstrap_servers: str = app.bootstrap_servers
+        self.security = app.security
+        self.client_id = str(app.config.get("client.id") or app.name)
+        self.auto_offset_reset = app.auto_offset_reset
+        self.trigger_interval_ms = app.trigger_interval_ms
+        self.instance_id = str(app.config["group.instance.id"]) or None
+        self._max_poll_ms = int(app.config["max.poll.interval.ms"])
+        self.incarnation = uuid.uuid4().hex[:12]
+        self.started_at = time.time()
+        self.error: HeadraceError | None = None
+        self.is_stopped = threading.Event()
+        self.snapshot: AssignmentSnapshot | None = None
+        self.not_ready: tuple[tuple[int, str], ...] = ()
+        self.runners: dict[str, SubtopologyRunner] = {}
+        self.observation = Observation(self)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.directory = StateDirectory(Path(app.state_dir), self.group_id)
+        self._journal = TransactionJournal(self.directory.path, self.group_id)
+        self._client = self.network_client()
+        self.planning = Planning(
+            app, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
+        )
+        self._link: GuardianLink | None = None
+        self._threads: list[threading.Thread] = []
+        self.state = LocalState(self)
+        self._jvm = DriverJvm(self.spark)
+
+    # -- start and stop -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
+        try:
+            check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
+            self._journal.end_left_behind(
+                self._client, topics=self._written, transaction_timeout_ms=self.planning.transaction_timeout_ms
+            )
+            self.state.start()
+            self._build_runners()
+            self.observation.started()
+            self._join()
+        except BaseException:
+            self._release()
+            self.observation.ended()
+            raise
+        for runner in self.runners.values():
+            runner.start()
+        for name, target in (("member", self._member_loop), ("status", self._status_loop)):
+            thread = self.make_thread(target=target, name=f"headrace-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the micro-batches, commit, leave. Returns at once; `is_stopped` says when it is done."""
+        self._stop.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the application with this error; the first one counts, unless Spark's JVM is gone: that explains it."""
+        error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
+        with self._lock:
+            if self.error is None:
+                self.error = error
+                log.error("%s fails: %s", self.group_id, error)
+        self._stop.set()
+
+    @property
+    def is_failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the coordinator has given this instance something to run."""
+        return self.snapshot is not None and any(self.snapshot.active.values())
+
+    def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
+        """A Python thread with a JVM thread of its own, so that local properties do not mix."""
+        return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
+
+    def network_client(self, **settings: Any) -> NetworkClient:
+        """A client of the application's cluster, by its way in; every client of the driver is made here."""
+        return NetworkClient(self.bootstrap_servers, client_id=self.client_id, security=self.security, **settings)
+
+    def announce_transactions(self, transactional_ids: list[str]) -> None:
+        """They are about to be used: who ends them when this process dies is told first."""
+        assert self._link is not None
+        self._journal.add(transactional_ids)
+        self._link.end_transactions_of(
+            transactional_ids,
+            topics=self._written,
+            transaction_timeout_ms=self.planning.transaction_timeout_ms,
+        )
+
+    def forget_transactions(self, transactional_ids: list[str]) -> None:
+        """They are over, and not used again."""
+        assert self._link is not None
+        self._link.forget_transactions_of(transactional_ids)
+        self._journal.remove(transactional_ids)
+
+    @property
+    def _written(self) -> list[str]:
+        """All topics that this application writes."""
+        return sorted({topic for subtopology in self.compiled.subtopologies for topic in output_topics(subtopology)})
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _build_runners(self) -> None:
+        cores = int(self.app.config.get("headrace.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
+        most_records = int(self.app.config["headrace.warm.up.records"])
+        for subtopology in self.compiled.subtopologies:
+            name = subtopology.subtopology_id
+            slots = min(cores, most_tasks(self._client, subtopology) or cores)
+            chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
+            self.planning.note_chains(name, chains.count)
+            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
+            nothing = self.planning.plan(
+                subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
+            )
+            warm_up(jobs, subtopology, nothing, Admin(self._client), most_records=most_records)
+            self.runners[name] = SubtopologyRunner(self, subtopology, jobs, slots)
+
+    def _join(self) -> None:
+        keeps_member_id = self.instance_id is not None and not self._takes_static_members()
+        settings = GuardianSettings(
+            bootstrap_servers=self.bootstrap_servers,
+            group_id=self.group_id,
+            topology=self.compiled.description(),
+            member_id=self.directory.member_id if keeps_member_id else str(uuid.uuid4()),
+            process_id=self.directory.process_id,
+            client_id=self.client_id,
+            rebalance_timeout_ms=int(self.app.config["rebalance.timeout.ms"]),
+            max_poll_interval_ms=self._max_poll_ms,
+            heartbeat_max_interval_ms=int(self.app.config["headrace.heartbeat.max.interval.ms"]),
+            instance_id=self.instance_id,
+            early_look=self.state.looks_ahead,
+            keeps_member_id=keeps_member_id,
+            task_offsets=self.state.found_offsets(),
+            security=self.security.to_settings(),
+        )
+        self._link = GuardianLink.start(settings)
+        self._link.watch_process(self._jvm.pid)
+        if self.state.replicas is not None:
+            self._link.watch_process(self.state.replicas.pid)
+
+    def _takes_static_members(self) -> bool:
+        """Streams groups have them from Apache Kafka 4.4 on; before, a member id that stays does for a restart."""
+        version = HeartbeatVersion()
+        version.on_response(self._client.call(version.request()))
+        return version.is_newest
+
+    # -- the member thread --------------------------------------------------------------------------------------------
+
+    def _member_loop(self) -> None:
+        assert self._link is not None
+        acknowledged: AssignmentSnapshot | None = None
+        try:
+            while not self._stop.is_set():
+                told = self.snapshot is None or self.snapshot is acknowledged
+                for event in self._link.events(EVENT_WAIT if told else GIVING_BACK_WAIT):
+                    self._hear(event)
+                snapshot = self.snapshot
+                if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):
+                    self._link.acknowledge(snapshot.active)
+                    acknowledged = snapshot
+                wider = self.state.turn(self._link)
+                if wider is not None:
+                    self._assign(wider)
+                self._tick()
+        except HeadraceError as error:
+            self.fail(error)
+        except Exception as error:
+            log.exception("the member thread ended")
+            self.fail(HeadraceError("runtime-failed", f"the member of {self.group_id} failed: {error!r}"))
+        finally:
+            self._wind_down()
+
+    def _hear(self, event: Any) -> None:
+        match event:
+            case member_events.Assigned(assignment=snapshot) | member_events.AssignmentChanged(assignment=snapshot):
+                self.snapshot = snapshot
+                self.not_ready = ()
+                self._assign(self.state.assigned(snapshot))
+                self.observation.assigned(snapshot)
+            case member_events.TargetSeen(target=target):
+                self.state.targeted(target)
+            case member_events.Lost(reason=reason):
+                log.warning("%s: all tasks are lost (%s)", self.group_id, reason)
+                self._lose_everything()
+            case GuardianDied(returncode=code):
+                log.warning("%s: the guardian died (%s); joining again", self.group_id, code)
+                self._lose_everything()
+                assert self._link is not None
+                self._link.restart()
+            case member_events.NotReady(status=status):
+                self.not_ready = status
+                how = "runs on" if self.has_tasks else "is not ready"
+                log.warning("%s %s: %s", self.group_id, how, "; ".join(detail for _, detail in status))
+            case member_events.Ready():
+                self.not_ready = ()
+            case member_events.ShutdownRequested():
+                log.warning("%s: a member asked the whole application to stop", self.group_id)
+                self.stop()
+            case member_events.InstanceIdTaken(instance_id=instance_id, holder=holder):
+                log.warning(
+                    "%s: %s holds the instance id %s; waiting for it", self.group_id, holder or "another", instance_id
+                )
+            case member_events.Fatal(error=error):
+                self.fail(error)
+            case _:
+                log.debug("%s: %s", self.group_id, event)
+
+    def _assign(self, snapshot: AssignmentSnapshot) -> None:
+        for runner in self.runners.values():
+            runner.assign(snapshot)
+
+    def _lose_everything(self) -> None:
+        self.snapshot = None
+        self.state.lost()
+        for runner in self.runners.values():
+            runner.lose()
+        self.observation.assigned(None)
+
+    def _all_have_taken(self, snapshot: AssignmentSnapshot) -> bool:
+        return all(runner.has_taken(snapshot) for runner in self.runners.values())
+
+    def _tick(self) -> None:
+        """Progress is every runner's: one that hangs must not be hidden by the others."""
+        assert self._link is not None
+        if (gone := self._jvm.end()) is not None:
+            raise gone
+        now = time.monotonic()
+        slowest = min(runner.last_turn for runner in self.runners.values())
+        if now - slowest < self._max_poll_ms / 1000:
+            self._link.progress()
+            return
+        stuck = next(runner for runner in self.runners.values() if runner.last_turn == slowest)
+        stuck.cancel()
+        raise MaxPollExceeded(
+            "max-poll-exceeded",
+            f"no micro-batch of {stuck.name} finished for {self._max_poll_ms} ms",
+            "Lower headrace.batch.max.records, or raise max.poll.interval.ms.",
+        )
+
+    def _wind_down(self) -> None:
+        self.state.let_go()
+        for runner in self.runners.values():
+            runner.stop()
+        finished = self._await_runners()
+        if finished and not self.is_failed and not any(runner.leaves_doubt for runner in self.runners.values()):
+            self._journal.clear()
+        if self._link is not None:
+            with contextlib.suppress(HeadraceError, OSError):
+                # With an instance id a stop is the first half of a restart: the tasks wait for the same instance.
+                self._link.leave(for_a_while=self.instance_id is not None and not self.is_failed)
+        self._release()
+        self._write_status()
+        self.observation.ended()
+        self.is_stopped.set()
+
+    def _await_runners(self) -> bool:
+        """Micro-batches finish, as long as there is a broker that could take their commits. Whether all did."""
+        finished = True
+        deadline = time.monotonic() + self._max_poll_ms / 1000
+        for runner in self.runners.values():
+            while not runner.join(STOP_PATIENCE):
+                if time.monotonic() > deadline or not self._is_broker_there():
+                    finished = False
+                    runner.abandon()
+                    runner.join(STOP_PATIENCE)
+                    break
+            runner.close()
+        return finished
+
+    def _is_broker_there(self) -> bool:
+        try:
+            with self.network_client(api_timeout_ms=1000) as client:
+                client.metadata([])
+        except HeadraceError:
+            return False
+        return True
+
+    def _release(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(HeadraceError, OSError):
+                self._link.close()
+        self.state.close()
+        self._client.close()
+        self.directory.release()
+
+    # -- the status thread --------------------------------------------------------------------------------------------
+
+    def _status_loop(self) -> None:
+        while not self.is_stopped.wait(STATUS_INTERVAL):
+            self._write_status()
+
+    def _write_status(self) -> None:
+        with contextlib.suppress(OSError):
+            write_status_of(self, os.getpid())

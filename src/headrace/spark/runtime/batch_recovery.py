@@ -1,0 +1,150 @@
+"""After a micro-batch that failed: nothing of it counts; find out why, and change the next plan accordingly.
+
+What says nothing about the records (a worker that died, a cancelled job) is tried again a few times, and what is the
+brokers' trouble for as long as it may last: one that is away comes back, one that refuses for now has five minutes. A
+record that does not decode names itself; one that Spark SQL cannot digest is found by halving. Then the source's
+`on_error` decides: pass over it, or process everything before it and every other task, and fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
+from headrace.spark.runtime.chains import source_topics
+from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan
+from headrace.spark.runtime.record_halving import Undigestible, find_undigestible
+from headrace.spark.runtime.spark_errors import kind_of, user_error
+from headrace.spark.runtime.tasks import RunningTask, only
+from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
+
+__all__ = ["BatchRecovery"]
+
+log = logging.getLogger("headrace.spark")
+RETRIES = 4
+BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
+_HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
+MOST_UNDIGESTIBLE = 1000
+
+
+class BatchRecovery:
+    """Counts failures in a row and knows the records at which the application will have to stop."""
+
+    def __init__(
+        self,
+        subtopology: CompiledSubtopology,
+        jobs: JobRunner,
+        *,
+        tasks: Mapping[int, RunningTask],
+        reopen: Callable[[list[int]], None],
+        tick: Callable[[], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._subtopology, self._jobs = subtopology, jobs
+        self._tasks, self._reopen, self._tick = tasks, reopen, tick
+        self._failures = 0
+        self._now_s = now_s
+        self._refused_since: float | None = None
+        self._stops: dict[tuple[str, int], RecordError] = {}
+
+    def succeeded(self) -> None:
+        self._failures, self._refused_since = 0, None
+
+    def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
+        """Returns when the next plan may do better. Raises what ends the application."""
+        record = failed.record_error
+        if record is not None:
+            self._stop_at(record)
+            return
+        cause = failed.cause
+        if cause is not None and self._waits_for_brokers(cause):
+            log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
+            return
+        self._failures += 1
+        if isinstance(cause, StateError) and self._failures <= RETRIES:
+            log.warning("%s: %s; opening the tasks anew", plan.subtopology_id, cause)
+            self._reopen([task.partition for task in plan.tasks])
+            return
+        if _is_transient(failed) and self._failures <= RETRIES:
+            log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
+            return
+        if cause is None and self._look_for_records(plan):
+            return
+        if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
+            log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
+            return
+        what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
+        raise cause or failed.stumble or user_error(failed.error, what)
+
+    def check_stops(self) -> None:
+        """Raises once a task has nothing left before the record that stops it."""
+        for task in self._tasks.values():
+            for where, offset in task.stop_at.items():
+                if task.positions[where] >= offset:
+                    raise self._stops[where]
+
+    def _waits_for_brokers(self, cause: HeadraceError) -> bool:
+        """Whether to wait for them. Where one was away, it answers again: the batch was undone with its help."""
+        if isinstance(cause, CannotConnect):
+            return cause.code == "broker-unreachable"
+        if not isinstance(cause, BrokerError) or not (cause.retriable or isinstance(cause, Fenced)):
+            return False
+        if cause.code in _HOPELESS or cause.code == "topic-missing":
+            return False
+        now = self._now_s()
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since < BROKER_PATIENCE_S
+
+    def _look_for_records(self, plan: MicroBatchPlan) -> bool:
+        """Whether records were found that Spark cannot digest."""
+        policies = [source.on_error for source in self._subtopology.sources if isinstance(source, TopicSource)]
+        most = MOST_UNDIGESTIBLE if policies and "fail" not in policies else 1
+        attempts = itertools.count(plan.batch.attempt + 1)
+
+        def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
+            self._tick()
+            batch = replace(plan.batch, attempt=next(attempts))
+            return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
+
+        found = find_undigestible(plan.slots, probe, most_per_task=most)
+        for bad in found:
+            self._pass_over(bad)
+        return bool(found)
+
+    def _pass_over(self, bad: Undigestible) -> None:
+        source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))
+        if isinstance(source, TopicSource) and source.on_error != "fail":
+            log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
+            self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
+            return
+        self._stop_at(
+            RecordError(
+                "undigestible",
+                f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
+                'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
+                topic=bad.topic,
+                partition=bad.partition,
+                offset=bad.offset,
+                reason=bad.reason,
+            )
+        )
+
+    def _stop_at(self, error: RecordError) -> None:
+        where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
+        for task in self._tasks.values():
+            if where in task.positions and offset <= task.stop_at.get(where, offset):
+                task.stop_at[where] = offset
+                self._stops[where] = error
+
+
+def _is_transient(failed: BatchFailed) -> bool:
+    cause: HeadraceError | None = failed.cause
+    if cause is None:
+        return kind_of(failed.error) in ("worker-lost", "cancelled")
+    return isinstance(cause, (CannotConnect, BrokerError, SinkError)) and cause.code not in _HOPELESS

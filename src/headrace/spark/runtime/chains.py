@@ -1,0 +1,329 @@
+"""Branches of a subtopology as Spark plans: where Python stages meet Spark SQL, and where they fuse.
+
+A *chain* is one DataFrame of P partitions (slots). Branches of one source that need no Spark SQL at all become one
+chain of a single Python stage, so the topic is read once. Every other branch is a chain of its own:
+
+    fetch [bare projection, aggregate] → SQL of the user → [aggregate] → SQL of the results → sink
+
+Chains that end in a topic run together as one Spark job (a union of their reports). A chain that ends in the user's
+`foreachBatch` is handed to that function. How a plan is run again and again is `prepared_plan`'s affair.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from headrace.spark.frames import apply_calls, quoted, without_hidden
+from headrace.spark.runtime.fetch_stage import FetchStep
+from headrace.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults
+from headrace.spark.runtime.prepared_plan import PreparedPlan, static_sides
+from headrace.spark.runtime.restore_stage import RestoreStep
+from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
+from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
+from headrace.spark.runtime.table_sink_stage import TableSinkStep
+from headrace.spark.topology.nodes import (
+    KEY_COLUMN,
+    TASK_COLUMN,
+    Aggregate,
+    Branch,
+    CompiledSubtopology,
+    DeadLetter,
+    ForeachBatchSink,
+    RepartitionSink,
+    RepartitionSource,
+    Source,
+    TableSink,
+    TopicSink,
+    TopicSource,
+)
+
+__all__ = [
+    "Chains",
+    "ForeachBatchChain",
+    "PreparedPlan",
+    "build_chains",
+    "input_topics",
+    "output_topics",
+    "shared_topics",
+    "source_topics",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeachBatchChain:
+    """What the user's function gets, and the function."""
+
+    sink: ForeachBatchSink
+    plan: PreparedPlan
+    stateful: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """All plans of one subtopology in one session."""
+
+    main: PreparedPlan | None  # chains that end in topics; collects their reports
+    foreach: tuple[ForeachBatchChain, ...]
+    probes: tuple[PreparedPlan, ...]  # every chain up to where Spark SQL on records ends, nothing written
+    restore: PreparedPlan | None
+    count: int  # chains, each of which fetches for itself
+
+
+def source_topics(source: Source) -> tuple[str, ...]:
+    """The topics a source reads."""
+    return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
+
+
+def input_topics(subtopology: CompiledSubtopology) -> list[str]:
+    """The topics of all its sources, in their order."""
+    return [topic for source in subtopology.sources for topic in source_topics(source)]
+
+
+def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
+    """Topics that more than one stage of a slot may write during a micro-batch."""
+    writers = _written(subtopology)
+    return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
+
+
+def _written(subtopology: CompiledSubtopology) -> list[str]:
+    """Sinks, repartition topics and dead letters, each as often as a stage of a slot may write it.
+
+    A `foreachBatch` function may run its frame several times, and each time the source's stage may bury records.
+    """
+    sinks = [branch.sink for branch in subtopology.branches]
+    writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
+    for index, source in enumerate(subtopology.sources):
+        if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
+            again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
+            writers += [source.on_error.topic] * (2 if again else 1)
+    return writers
+
+
+def output_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
+    """All topics that its stages write: sinks, repartition topics, changelogs, dead letters."""
+    changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
+    return tuple(sorted(changelogs.union(_written(subtopology))))
+
+
+def build_chains(
+    spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str] | None = None
+) -> Chains:
+    """Plan every branch; done once per application, whatever the assignment. `access`: how brokers are reached."""
+    builder = _Builder(spark, subtopology, slots, access or {})
+    sides = static_sides(subtopology)
+    foreach = tuple(
+        ForeachBatchChain(
+            sink=branch.sink,
+            plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index), sides),
+            stateful=branch.aggregate is not None,
+        )
+        for index, branch in enumerate(subtopology.branches)
+        if isinstance(branch.sink, ForeachBatchSink)
+    )
+    probed = [
+        functools.partial(builder.probed, branch, index)
+        for index, branch in enumerate(subtopology.branches)
+        if _has_sql_on_records(branch)
+    ]
+    restore = builder.restore_stage()
+    return Chains(
+        main=PreparedPlan(builder.main, sides) if builder.main_count else None,
+        foreach=foreach,
+        probes=tuple(PreparedPlan(build, sides) for build in probed),
+        restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
+        count=builder.main_count + len(foreach),
+    )
+
+
+def _has_sql_on_records(branch: Branch) -> bool:
+    """Whether a record can make Spark SQL fail; what follows an aggregate works on keys, not on records."""
+    projected = branch.projection is not None and not branch.projection.bare
+    return bool(branch.before) or projected or (branch.aggregate is None and bool(branch.after))
+
+
+def _is_fused(branch: Branch) -> bool:
+    """Whether no Spark SQL stands between the source and a topic."""
+    if branch.before or branch.after or isinstance(branch.sink, ForeachBatchSink):
+        return False
+    projected = branch.projection is None or branch.projection.bare
+    return projected and (branch.aggregate is None or branch.aggregate.bare)
+
+
+class _Builder:
+    def __init__(
+        self, spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str]
+    ) -> None:
+        self._spark, self._subtopology, self._slots, self._access = spark, subtopology, slots, access
+        self._fused: dict[int, list[Branch]] = {}
+        self._sunk: list[tuple[Branch, int]] = []
+        self._handed: list[tuple[Branch, int]] = []
+        for index, branch in enumerate(subtopology.branches):
+            if _is_fused(branch):
+                self._fused.setdefault(branch.source_index, []).append(branch)
+            elif isinstance(branch.sink, ForeachBatchSink):
+                self._handed.append((branch, index))
+            else:
+                self._sunk.append((branch, index))
+        self._accounting = self._accounting_branches()
+
+    @property
+    def main_count(self) -> int:
+        return len(self._fused) + len(self._sunk)
+
+    def _accounting_branches(self) -> set[int]:
+        """For each source that is fetched by several chains, the one branch whose chain counts and buries its records.
+
+        Chains that end in topics come first: how often a `foreachBatch` function runs its frame is the user's affair.
+        """
+        seen, found = set(self._fused), set()
+        for branch, index in (*self._sunk, *self._handed):
+            if branch.source_index not in seen:
+                seen.add(branch.source_index)
+                found.add(index)
+        return found
+
+    def main(self) -> DataFrame:
+        """Every chain that ends in a topic, as one job."""
+        ends = [self._ending_in_topic(branch, index) for branch, index in self._sunk]
+        ends += [self._read_once(index, branches) for index, branches in self._fused.items()]
+        return functools.reduce(DataFrame.unionAll, ends)
+
+    def probed(self, branch: Branch, index: int) -> DataFrame:
+        """The records of a branch up to where Spark SQL on them ends."""
+        frame = self._projected(branch, index)
+        return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
+
+    def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
+        return without_hidden(self._rows(branch, index))
+
+    def from_slots(self, stage: PythonStage, schema: StructType | str = REPORT_SCHEMA) -> DataFrame:
+        return self._through(self._spark.range(0, self._slots, 1, self._slots), stage, schema)
+
+    def _through(self, frame: DataFrame, stage: PythonStage, schema: StructType | str) -> DataFrame:
+        return frame.mapInArrow(replace(stage, access=self._access), schema)
+
+    def restore_stage(self) -> PythonStage | None:
+        pairs = [
+            (branch.aggregate, source_topics(self._subtopology.sources[branch.source_index]))
+            for branch in self._subtopology.branches
+            if branch.aggregate is not None
+        ]
+        if not pairs:
+            return None
+        return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(aggregates=tuple(pairs)))
+
+    def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
+        fetch = f"fetch-all-{index}"
+        source = self._subtopology.sources[index]
+        steps = [tuple(self._arrow_steps(branch, fetch) + _sink_steps(branch)) for branch in branches]
+        with_key = any(_needs_input_key(branch) for branch in branches)
+        source_step = FetchStep(source, source_topics(source), with_key=with_key, accounts=True)
+        return self.from_slots(
+            PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
+        )
+
+    def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
+        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(_sink_steps(branch)))
+        return self._through(self._rows(branch, index), stage, REPORT_SCHEMA)
+
+    def _rows(self, branch: Branch, index: int) -> DataFrame:
+        """The rows of a branch as its sink gets them, hidden columns included."""
+        frame = self._projected(branch, index)
+        if branch.aggregate is not None:
+            frame = self._aggregated(frame, branch, branch.aggregate, index)
+        return apply_calls(frame, branch.after)
+
+    def _projected(self, branch: Branch, index: int) -> DataFrame:
+        frame = apply_calls(self._fetched(branch, index), branch.before)
+        if branch.projection is None or self._projected_in_arrow(branch):
+            return frame
+        wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
+        return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
+
+    def _fetched(self, branch: Branch, index: int) -> DataFrame:
+        source = self._subtopology.sources[branch.source_index]
+        with_key = _needs_input_key(branch)
+        schema = source_schema(source)
+        schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
+        schema = schema.add(StructField(TASK_COLUMN, IntegerType()))
+        steps: list[Step] = []
+        if self._projected_in_arrow(branch) and branch.projection is not None:
+            steps.append(BareProjection(branch.projection))
+            schema = _projected_schema(branch.projection.columns)
+        stage = PythonStage(
+            name=f"fetch-{index}",
+            slots=self._slots,
+            steps=tuple(steps),
+            source=FetchStep(source, source_topics(source), with_key=with_key, accounts=index in self._accounting),
+            output=tuple(schema.names),
+        )
+        return self.from_slots(stage, schema)
+
+    @staticmethod
+    def _projected_in_arrow(branch: Branch) -> bool:
+        return branch.projection is not None and branch.projection.bare and not branch.before
+
+    def _aggregated(self, frame: DataFrame, branch: Branch, aggregate: Aggregate, index: int) -> DataFrame:
+        step = _aggregate_step(branch, aggregate, f"fetch-{index}")
+        columns = [(f"g{at}", kind) for at, (_name, kind) in enumerate(aggregate.group_columns)]
+        columns += [(buffer.name, buffer.result_type) for buffer in aggregate.buffers]
+        schema = _projected_schema(tuple(columns))
+        hidden = [TASK_COLUMN]
+        if step.key_names is not None:
+            schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
+            hidden.append(KEY_COLUMN)
+        stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=(step,), output=tuple(schema.names))
+        frame = self._through(frame, stage, schema)
+        results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
+        return frame.selectExpr(*results, *[quoted(name) for name in hidden])
+
+    def _arrow_steps(self, branch: Branch, fetch: str) -> list[Step]:
+        steps: list[Step] = []
+        if branch.projection is not None:
+            steps.append(BareProjection(branch.projection))
+        if branch.aggregate is not None:
+            step = _aggregate_step(branch, branch.aggregate, fetch)
+            steps += [step, BareResults(branch.aggregate, step.key_names is not None)]
+        return steps
+
+
+def source_schema(source: Source) -> StructType:
+    """The Spark columns of a source as the fetch stage yields them, hidden ones aside."""
+    from headrace.spark import formats
+    from headrace.spark.runtime.spark_types import struct_of
+
+    if isinstance(source, RepartitionSource):
+        return struct_of(source.columns)
+    return formats.source_schema(source)
+
+
+def _projected_schema(columns: tuple[tuple[str, str], ...]) -> StructType:
+    from headrace.spark.runtime.spark_types import struct_of
+
+    return struct_of(columns).add(StructField(TASK_COLUMN, IntegerType()))
+
+
+def _aggregate_step(branch: Branch, aggregate: Aggregate, fetch: str) -> AggregateStep:
+    keyed = isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
+    names = tuple(name for name, _ in aggregate.group_columns) if keyed else None
+    return AggregateStep(aggregate, fetch, names)
+
+
+def _sink_steps(branch: Branch) -> list[Step]:
+    sink = branch.sink
+    if isinstance(sink, RepartitionSink):
+        return [RepartitionSinkStep(sink)]
+    if isinstance(sink, TopicSink):
+        return [TopicSinkStep(sink, sink.value_columns)]
+    if isinstance(sink, TableSink):
+        return [TableSinkStep(sink)]
+    return []
+
+
+def _needs_input_key(branch: Branch) -> bool:
+    return branch.aggregate is None and isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None

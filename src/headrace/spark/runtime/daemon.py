@@ -1,0 +1,90 @@
+"""PySpark's worker daemon with everything imported before it forks (`spark.python.daemon.module`).
+
+A worker that dies is replaced in 0.3 s instead of 1.2 s, workers share the pages of what is imported, and the
+`gc.collect()` that PySpark runs after each task finds nothing to walk through. No thread may exist when it forks:
+importing starts none, and the kernels are only loaded, not run in parallel. Switched off by
+`headrace.spark.session(..., preload_workers=False)`.
+
+The JVM closes workers that had nothing to do for a minute. PySpark's worker takes the end of its input for a task that
+failed, reports that to the closed socket and prints the BrokenPipeError of it; ours sees the end between two tasks and
+goes. Whatever breaks within a task is PySpark's to report, as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from headrace.spark.runtime import row_kernels
+
+PRELOADED = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "pandas",
+    "lmdb",
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+    "headrace.protocol.messages",
+    "headrace.protocol.arrow_batches",
+    "headrace.client.fetcher",
+    "headrace.client.producer",
+    "headrace.spark.formats",
+    "headrace.spark.runtime.stages",
+    "headrace.spark.runtime.restore_stage",
+)
+# Compiled code that a worker would otherwise load in the middle of its first micro-batch, a quarter of a second of it.
+WARMED = (
+    "headrace.protocol.arrow_batches",
+    "headrace.spark.formats.json_columns",
+    "headrace.spark.runtime.bulk_load",
+)
+
+
+def preload() -> None:
+    """Import what stages need; what is not installed is left to the worker that wants it."""
+    for module in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    row_kernels.warm_up()
+    for module in WARMED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module).warm_up()
+    gc.collect()
+    gc.freeze()
+
+
+def ending_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """`run_task(infile, outfile)`, unless the input ends before the first byte of a task: then SystemExit(1).
+
+    The code keeps PySpark's daemon from waiting for another task on the same socket; nothing is printed.
+    """
+
+    def run(infile: Any, outfile: Any) -> None:
+        try:
+            has_task = bool(infile.peek(1))
+        except ConnectionError:
+            has_task = False
+        if not has_task:
+            raise SystemExit(1)
+        run_task(infile, outfile)
+
+    return run
+
+
+def main() -> None:
+    preload()
+    import pyspark.worker
+
+    pyspark.worker.main = ending_quietly(pyspark.worker.main)
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()

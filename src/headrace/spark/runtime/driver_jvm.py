@@ -1,0 +1,46 @@
+"""Spark's JVM as the driver sees it. A micro-batch would notice that it is gone; an idle application would not."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DriverJvm"]
+
+DYING_S = 0.5  # its sockets are closed before it has an exit code
+
+
+class DriverJvm:
+    """Of the session's process. Where the JVM has started Python (spark-submit), nobody outlives it: never gone."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        assert context._jvm is not None
+        self.pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
+        self._process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
+
+    def end(self, *, may_be_dying: bool = False) -> HeadraceError | None:
+        """How it ended; None while it runs. `may_be_dying`: something else says so, wait a moment for it."""
+        if self._process is None:
+            return None
+        code = self._process.poll()
+        if code is None and may_be_dying:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(DYING_S)
+        if code is None:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return HeadraceError(
+            "jvm-died",
+            f"Spark's JVM, process {self.pid}, {how}",
+            "start the application again, it goes on where it stopped; signal 9 is often the kernel's, out of memory: "
+            "see its log, and spark.driver.memory",
+            pid=self.pid,
+            exit_code=code,
+        )

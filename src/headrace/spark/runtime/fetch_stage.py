@@ -1,0 +1,239 @@
+"""The fetch step: ranges of input partitions become tables of columns, and what was reached becomes a report.
+
+Ranges are a maximum. A task that has read its share of bytes ends early where the plan allows it; the driver commits
+what was *reached*, so a task whose rows the user's SQL all filters away moves on as well. Records that do not decode
+follow the source's `on_error`, and so do offsets the plan names because Spark SQL cannot digest them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import RecordError
+from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.plan import InputRange, TaskReport
+from headrace.spark.runtime.rows import decode_rows
+from headrace.spark.runtime.sink_stage import now_ms, producer_for
+from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.worker_process import client_for
+from headrace.spark.topology.nodes import (
+    COORDINATES_COLUMN,
+    KEY_COLUMN,
+    TASK_COLUMN,
+    DeadLetter,
+    RepartitionSource,
+    Source,
+    TopicSource,
+)
+
+__all__ = ["FetchStep", "name_of"]
+
+
+def name_of(topic: str, partition: int) -> str:
+    """How reports and stores name an input partition."""
+    return f"{topic}-{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStep:
+    """Reads one source of the subtopology for all tasks of the slot."""
+
+    source: Source
+    topics: tuple[str, ...]
+    with_key: bool  # whether a sink further on needs the input's key
+    accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
+
+    def tables(self, context: StageContext) -> Iterator[pa.Table]:
+        yield from _Fetch(self, context).tables()
+
+
+class _Fetch:
+    def __init__(self, step: FetchStep, context: StageContext) -> None:
+        self._step, self._context = step, context
+        self._unaccounted = TaskReport(partition=-1)  # what another chain of the same source says
+        self._ranges: dict[tuple[str, int], InputRange] = {}
+        self._owner: dict[tuple[str, int], int] = {}
+        for task in context.slot.tasks:
+            report = context.report(task.partition)
+            for found in task.ranges:
+                if found.topic in step.topics:
+                    self._ranges[found.topic, found.partition] = found
+                    self._owner[found.topic, found.partition] = task.partition
+                    report.reached[name_of(found.topic, found.partition)] = found.start
+
+    def tables(self) -> Iterator[pa.Table]:
+        from headrace.client.fetcher import Fetcher
+
+        fetcher = Fetcher(
+            client_for(self._context.plan.bootstrap_servers),
+            isolation_level="read_committed",
+            max_bytes=self._context.plan.fetch_max_bytes,
+            max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
+        )
+        columns = _record_columns(self._step)
+        waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
+        spent = dict.fromkeys(waiting, 0)
+        started = began = time.perf_counter()
+        over = False
+        while waiting and not over:
+            full = None
+            for fetched in fetcher.fetch_ranges(waiting, columns=columns):
+                self._context.timed("fetch", started)
+                where = (fetched.topic, fetched.partition)
+                yield from self._rows(where, _as_table(fetched.table))
+                waiting[where] = (fetched.next_offset, waiting[where][1])
+                reached = self._context.report(self._owner[where]).reached
+                reached[name_of(*where)] = min(fetched.next_offset, waiting[where][1])
+                self._account(where).bytes_in += fetched.table.nbytes
+                spent[where] += fetched.table.nbytes
+                started = time.perf_counter()
+                over = self._is_over(began)
+                if over or (self._context.plan.ends_early and spent[where] >= self._context.plan.max_bytes_per_task):
+                    full = where
+                    break
+            self._context.timed("fetch", started)
+            if full is None:
+                break
+            del waiting[full]
+            waiting = {where: ends for where, ends in waiting.items() if ends[0] < ends[1]}
+
+    def _is_over(self, began: float) -> bool:
+        """Whether the batch's time is up: it must end well before its transaction does."""
+        plan = self._context.plan
+        spent_ms = (time.perf_counter() - began) * 1000
+        return plan.ends_early and 0 < plan.fetch_deadline_ms < spent_ms
+
+    def _account(self, where: tuple[str, int]) -> TaskReport:
+        """Where to count: one record counts once, however many chains fetch it."""
+        return self._context.report(self._owner[where]) if self._step.accounts else self._unaccounted
+
+    def _rows(self, where: tuple[str, int], records: pa.Table) -> Iterator[pa.Table]:
+        found, task = self._ranges[where], self._owner[where]
+        self._account(where).records_in += records.num_rows
+        records = self._without_skipped(found, records)
+        if not records.num_rows:
+            return
+        started = time.perf_counter()
+        rows = self._decoded(where, records)
+        self._context.timed("decode", started)
+        if rows.num_rows:
+            yield rows.append_column(TASK_COLUMN, pa.array(np.full(rows.num_rows, task, np.int32)))
+
+    def _without_skipped(self, found: InputRange, records: pa.Table) -> pa.Table:
+        if not found.skipped:
+            return records
+        offsets = records.column("offset").to_numpy()
+        out = np.isin(offsets, np.array(found.skipped, np.int64))
+        self._account((found.topic, found.partition)).skipped += int(out.sum())
+        policy = getattr(self._step.source, "on_error", "fail")
+        if isinstance(policy, DeadLetter) and out.any():
+            reasons = [found.dead.get(str(offset), "undigestible") for offset in offsets[out].tolist()]
+            self._bury(policy, (found.topic, found.partition), records.filter(pa.array(out)), reasons)
+        return records.filter(pa.array(~out))
+
+    def _decoded(self, where: tuple[str, int], records: pa.Table) -> pa.Table:
+        source = self._step.source
+        if isinstance(source, RepartitionSource):
+            columns = decode_rows(records.column("value").combine_chunks(), arrow_types(source.columns))
+            return pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
+        from headrace.spark import formats
+
+        decoded = formats.decode(records, source, topic=where[0], partition=where[1])
+        rows = pa.Table.from_batches([decoded.batch])
+        if self._step.with_key:
+            rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
+        if decoded.bad_rows:
+            bad = np.zeros(records.num_rows, np.bool_)
+            bad[[row.index for row in decoded.bad_rows]] = True
+            self._refuse(source, where, records, decoded.bad_rows, bad)
+            rows = rows.filter(pa.array(~bad))
+        return rows
+
+    def _refuse(self, source: TopicSource, where: tuple[str, int], records: pa.Table, bad_rows: Any, bad: Any) -> None:
+        if source.on_error == "fail":
+            row = bad_rows[0]
+            offset = int(records.column("offset")[row.index].as_py())
+            raise RecordError(
+                "undecodable",
+                f"the record {name_of(*where)}@{offset} does not decode: {row.reason}",
+                'Correct the producer, or let the application pass over it: on_error="skip" or DeadLetter("topic").',
+                topic=where[0],
+                partition=where[1],
+                offset=offset,
+                reason=row.reason,
+                excerpt=row.excerpt,
+            )
+        self._account(where).skipped += len(bad_rows)
+        if isinstance(source.on_error, DeadLetter):
+            self._bury(source.on_error, where, records.filter(pa.array(bad)), [row.reason for row in bad_rows])
+
+    def _bury(self, policy: DeadLetter, where: tuple[str, int], records: pa.Table, reasons: list[str]) -> None:
+        """The raw records go to the dead-letter topic, with headers that say where they came from and why."""
+        if self._context.plan.probe or not self._step.accounts:
+            return
+        self._account(where).dead += records.num_rows
+        names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
+        # a `foreachBatch` function may run its frame several times
+        known = self._context.side_path.buried(self._context.slot.slot)
+        fresh = [index for index, name in enumerate(names) if name not in known]
+        if not fresh:
+            return
+        records = records.take(pa.array(fresh))
+        headers = _where_from(where, records.column("offset").to_pylist(), [reasons[index] for index in fresh])
+        producer = producer_for(self._context)
+        producer.send(
+            policy.topic,
+            None,
+            records.column("key").combine_chunks(),
+            records.column("value").combine_chunks(),
+            timestamps_ms=now_ms(),
+            headers=headers,
+        )
+        producer.flush()
+        self._context.side_path.write_buried(self._context.slot.slot, known.union(names))
+
+
+def _where_from(where: tuple[str, int], offsets: list[int], reasons: list[str]) -> pa.Array:
+    """Headers of dead letters."""
+    rows = [
+        [
+            {"key": "headrace.topic", "value": where[0].encode()},
+            {"key": "headrace.partition", "value": str(where[1]).encode()},
+            {"key": "headrace.offset", "value": str(offset).encode()},
+            {"key": "headrace.reason", "value": reason.encode()},
+        ]
+        for offset, reason in zip(offsets, reasons, strict=True)
+    ]
+    return pa.array(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def _record_columns(step: FetchStep) -> tuple[str, ...]:
+    """The parts of a record that anybody asks for; each one less is decoded less."""
+    source = step.source
+    if isinstance(source, RepartitionSource):
+        return ("value", "offset")
+    named = source.columns_needed
+    if named is None or COORDINATES_COLUMN in named or "headers" in named:
+        return ("key", "value", "offset", "timestamp", "headers")
+    keyed = step.with_key or _buries(source)
+    if source.value_format != "raw":
+        return ("key", "value", "offset") if keyed else ("value", "offset")
+    if not set(named) <= {"key", "value", "offset"}:
+        return ("key", "value", "offset", "timestamp")
+    used = {"offset", *named, *(("key",) if keyed else ()), *(("value",) if _buries(source) else ())}
+    return tuple(name for name in ("key", "value", "offset") if name in used)
+
+
+def _buries(source: TopicSource) -> bool:
+    """Whether records are set aside whole, as they came."""
+    return isinstance(source.on_error, DeadLetter)
+
+
+def _as_table(records: Any) -> pa.Table:
+    return records if isinstance(records, pa.Table) else pa.Table.from_batches([records])

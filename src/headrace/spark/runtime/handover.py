@@ -1,0 +1,175 @@
+"""Tasks that move stay at work until whoever gets them has their state: the other half of early restore.
+
+The coordinator asks an owner to give a task back at once; the new owner may still need minutes of replay. Between the
+two nobody would work on the task. So the owner goes on (offset commits of a task that is pending revocation are taken)
+and looks at the group now and then: which member has the task in its target, and how far is the copy it reports? It
+gives the task back when the copy is near its end, when the new owner shows no sign of a copy, or when the time is up.
+
+Task offsets travel in heartbeats of version 1 (Kafka 4.4, our broker). On older brokers nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from headrace.client.membership.target_watch import DescribedGroup, describe_request, described_group
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["Handover", "Task"]
+
+log = logging.getLogger("headrace.spark")
+
+FIRST_LOOK_S = 0.05
+LONGEST_PAUSE_S = 0.25
+SIGN_S = 8.0  # a new owner that reports no copy of the task for so long does not make one, however busy its machine
+OFFSETS_VERSION = 1
+
+Task = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Held:
+    since: float = field(default_factory=time.monotonic)
+    seen: bool = False
+
+
+class Handover:
+    """Mutable, shared by the member thread and the thread that looks."""
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        member_id: Callable[[], str],
+        make_client: Callable[[], NetworkClient],
+        acceptable_lag: int,
+        longest_s: float,
+    ) -> None:
+        """`acceptable_lag` in changelog records, summed over a task's stores; `longest_s` 0: nothing waits."""
+        self._group_id, self._member_id, self._make_client = group_id, member_id, make_client
+        self._acceptable_lag, self._longest_s = acceptable_lag, longest_s
+        self._lock = threading.Condition()
+        self._held: dict[Task, _Held] = {}
+        self._given_up: set[Task] = set()
+        self._possible: bool | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def hold(self, revoked: Iterable[Task]) -> frozenset[Task]:
+        """Of the tasks to be given back, those to go on with for now. To be called with all of them at each change."""
+        with self._lock:
+            wanted = set(revoked)
+            self._given_up &= wanted
+            if self._closed or self._longest_s <= 0 or self._possible is False:
+                return frozenset()
+            self._held = {
+                task: self._held.get(task) or _Held() for task in sorted(wanted) if task not in self._given_up
+            }
+            if self._held and self._thread is None:
+                self._thread = threading.Thread(target=self._look_on, name="headrace-handover", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+            return frozenset(self._held)
+
+    def held(self) -> frozenset[Task]:
+        """What is still being kept back."""
+        with self._lock:
+            return frozenset(self._held)
+
+    def clear(self) -> None:
+        """Nothing is kept back any more."""
+        with self._lock:
+            self._held.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._held.clear()
+            self._lock.notify_all()
+
+    def _look_on(self) -> None:
+        client = self._make_client()
+        try:
+            while self._await_work():
+                pause = FIRST_LOOK_S
+                while self._is_busy():
+                    try:
+                        self._look(client)
+                    except HeadraceError as error:
+                        log.debug("who gets the tasks could not be asked: %s", error)
+                    self._expire()
+                    with self._lock:
+                        self._lock.wait_for(lambda: self._closed, pause)
+                    pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        finally:
+            client.close()
+
+    def _await_work(self) -> bool:
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed or bool(self._held))
+            return not self._closed
+
+    def _is_busy(self) -> bool:
+        with self._lock:
+            return bool(self._held) and not self._closed
+
+    def _look(self, client: NetworkClient) -> None:
+        if self._possible is None:
+            node = client.coordinator_for(self._group_id)
+            versions = client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT, node)
+            self._possible = versions is not None and versions.highest >= OFFSETS_VERSION
+        if not self._possible:
+            self.clear()
+            return
+        response = client.call_coordinator(
+            self._group_id,
+            describe_request(self._group_id),
+            lambda answer: [group.error_code for group in answer.groups],
+        )
+        group = described_group(response, self._group_id)
+        if group is None or group.error_code != ErrorCode.none:
+            self.clear()  # it may not be described: nobody to wait for
+            return
+        with self._lock:
+            for task in sorted(self._held):
+                self._judge(task, group)
+
+    def _judge(self, task: Task, group: DescribedGroup) -> None:
+        mine = self._member_id()
+        for member in group.members:
+            target = {
+                (ids.subtopology_id, int(partition))
+                for ids in member.target_assignment.active_tasks
+                for partition in ids.partitions
+            }
+            if str(member.member_id) == mine or task not in target:
+                continue
+            offsets = {(o.subtopology_id, int(o.partition)): int(o.offset) for o in member.task_offsets or ()}
+            ends = {(o.subtopology_id, int(o.partition)): int(o.offset) for o in member.task_end_offsets or ()}
+            if task not in offsets or task not in ends:
+                return
+            self._held[task].seen = True
+            if ends[task] - offsets[task] <= self._acceptable_lag:
+                self._give_back(task, "its new owner has the state")
+            return
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for task, held in sorted(self._held.items()):
+                if now - held.since > self._longest_s:
+                    self._give_back(task, "the time is up")
+                elif not held.seen and now - held.since > SIGN_S:
+                    self._give_back(task, "its new owner makes no copy ahead")
+
+    def _give_back(self, task: Task, why: str) -> None:
+        waited = time.monotonic() - self._held.pop(task).since
+        self._given_up.add(task)
+        log.info("task %s_%d is given back after %.2f s: %s", *task, waited, why)

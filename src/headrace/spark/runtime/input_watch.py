@@ -1,0 +1,138 @@
+"""Waiting for input between two micro-batches: for records, or for another thread's word.
+
+A Fetch stands at each leader, where the tasks stand, and is answered when a committed record lies there: an idle
+application polls nothing, and the first record starts a micro-batch at once. What it brings is thrown away (it asks for
+one byte, which is one record batch): stages read for themselves. It has a client of its own, for a broker answers the
+requests of one connection one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.client.cluster_metadata import ClusterMetadata
+from headrace.client.connection import ConnectionLost, PendingReply
+from headrace.client.fetch_requests import fetch_request
+from headrace.client.network_client import NetworkClient
+from headrace.client.waiting import Wake, is_readable, wait_for
+from headrace.errors import BrokerError, CannotConnect
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.wire_errors import MalformedResponse
+from headrace.spark.runtime.tasks import TopicPartition
+
+__all__ = ["InputWatch"]
+
+STANDS_MS = 1_000  # of a Fetch without an answer; as often an idle application looks at the ends of its inputs
+ANSWER_WAIT_MS = 5_000
+POLL_S = 0.06
+READ_COMMITTED = 1
+
+Places = list[tuple[str, int, int]]  # topic, partition, offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    places: Places
+    reply: PendingReply
+
+
+class InputWatch:
+    """For one thread; `wake`, and `end`, may be called by any."""
+
+    def __init__(self, client: NetworkClient) -> None:
+        self._client = client
+        self._wake = Wake()
+        self._standing: dict[int, _Standing] = {}
+        self._stale = False
+        self.losses = 0  # how often a broker was found away
+        self._told: dict[TopicPartition, int] | None = None  # what records were said to lie behind
+
+    def wake(self) -> None:
+        """Whoever waits goes on; when nobody does, the next wait ends at once."""
+        self._wake.set()
+
+    def wait(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
+        """Until a record may lie at one of the tasks' positions, a word comes, or a second is over."""
+        places = {where: offset for task in positions for where, offset in task.items()}
+        if not places or places == self._told:  # the last call said so, and yet nobody took it
+            self._told = None
+            wait_for((), self._wake, POLL_S if places else STANDS_MS / 1000)
+            return
+        if not self._ask(places):
+            wait_for((), self._wake, POLL_S)
+            return
+        replies = {standing.reply: node for node, standing in self._standing.items()}
+        ready = wait_for(replies, self._wake, (STANDS_MS + ANSWER_WAIT_MS) / 1000)
+        told = [self._hear(self._standing.pop(replies[reply]).reply) for reply in ready]
+        self._told = places if any(told) else None
+
+    def end(self) -> None:
+        """Nothing is asked any more: whoever waits goes on."""
+        self._client.end()
+        self._wake.set()
+
+    def close(self) -> None:
+        self._client.end()
+        self._client.close()
+        self._wake.close()
+
+    def _ask(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Let a Fetch stand at each leader. Whether there is one for each place."""
+        try:
+            topics = {topic for topic, _ in positions}
+            cluster = self._client.metadata(topics, refresh=self._stale, timeout_ms=ANSWER_WAIT_MS)
+            self._stale = False
+            by_node: dict[int, Places] = {}
+            for (topic, partition), offset in sorted(positions.items()):
+                node = cluster.leader(topic, partition)
+                if node is None:
+                    self._stale = True
+                    return False
+                by_node.setdefault(node, []).append((topic, partition, offset))
+            self._take_back(by_node)
+            for node in by_node.keys() - self._standing.keys():
+                request = _request(by_node[node], cluster)
+                reply = self._client.start(request, node=node, timeout_ms=STANDS_MS + ANSWER_WAIT_MS)
+                self._standing[node] = _Standing(by_node[node], reply)
+        except (ConnectionLost, CannotConnect, BrokerError) as error:  # told by who looks at the ends, if it lasts
+            self._stale = True
+            self.losses += not isinstance(error, BrokerError)
+            return False
+        return True
+
+    def _take_back(self, wanted: Mapping[int, Places]) -> None:
+        """What stands for places that are left. An answer that has not come would keep the next one waiting."""
+        for node, standing in list(self._standing.items()):
+            if standing.places == wanted.get(node):
+                continue
+            del self._standing[node]
+            if is_readable(standing.reply):
+                self._hear(standing.reply)
+            else:
+                standing.reply.connection.close()
+
+    def _hear(self, reply: PendingReply) -> bool:
+        """Whether there is something. A broker that cannot say any more makes us look, too."""
+        try:
+            answer = self._client.finish(reply)
+        except (ConnectionLost, MalformedResponse):
+            self._stale = True
+            self.losses += 1
+            return True
+        entries = [entry for topic in answer.responses for entry in topic.partitions]
+        refused = answer.error_code != ErrorCode.none or any(e.error_code != ErrorCode.none for e in entries)
+        self._stale = self._stale or refused
+        return refused or any(entry.records for entry in entries)
+
+
+def _request(places: Places, cluster: ClusterMetadata) -> object:
+    return fetch_request(
+        places,
+        cluster,
+        isolation_level=READ_COMMITTED,
+        max_wait_ms=STANDS_MS,
+        min_bytes=1,
+        max_bytes=1,
+        max_partition_bytes=1,
+    )

@@ -1,0 +1,190 @@
+"""Runs plans as Spark jobs and brings back what the stages said, or why there is nothing to bring back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
+from headrace.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan
+from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
+from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
+from headrace.spark.runtime.store_files import disk_full
+from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
+
+__all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
+
+log = logging.getLogger("headrace.spark")
+LEAST_ROOM_BYTES = 64 * 1024
+WARM_UP_TRIES = 5
+_CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
+
+
+class BatchFailed(Exception):
+    """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
+
+    def __init__(self, error: BaseException, said: list[HeadraceError]) -> None:
+        super().__init__(str(error)[:500])
+        self.error = error
+        self.said = said
+
+    @property
+    def record_error(self) -> RecordError | None:
+        return next((error for error in self.said if isinstance(error, RecordError)), None)
+
+    @property
+    def cause(self) -> HeadraceError | None:
+        """What a stage of ours said about itself. What it stumbled over when its input broke off is none."""
+        return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
+
+    @property
+    def is_the_brokers(self) -> bool:
+        """Whether a stage was refused by a broker, or found none."""
+        return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.said)
+
+    @property
+    def was_run_again(self) -> bool:
+        """Whether Spark tried a slot again (`spark.task.maxFailures`): its exception is then about our refusal."""
+        return any(error.code == "second-attempt" for error in self.said)
+
+    @property
+    def stumble(self) -> HeadraceError | None:
+        """An exception in a stage that was not foreseen."""
+        return next((error for error in self.said if error.code == "stage-failed"), None)
+
+
+class BatchNumber(int):
+    """The batch id that `foreachBatch` gets: Spark's int, with what it stands for."""
+
+    offsets: dict[str, tuple[int, int]]
+    tasks: tuple[int, ...]
+
+
+class JobRunner:
+    """The Spark side of one subtopology in one session. Each calling thread has its own local properties."""
+
+    def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
+        self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
+
+    @property
+    def group(self) -> str:
+        """The Spark job group of this subtopology's micro-batches."""
+        return f"headrace-{self._app_name}-{self._name}"
+
+    @property
+    def restore_group(self) -> str:
+        """That of its restores: they run beside micro-batches, and are cancelled without them."""
+        return f"{self.group}-restore"
+
+    @property
+    def has_probes(self) -> bool:
+        """Whether Spark SQL sees records before an aggregate or a sink does."""
+        return bool(self._chains.probes)
+
+    def process(self, plan: MicroBatchPlan) -> list[StageReport]:
+        """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
+        with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
+            reports = _rows(self._chains.main) if self._chains.main is not None else []
+            for chain in self._chains.foreach:
+                self._call(chain, plan, side_path)
+            return reports + side_path.reports()
+
+    def probe(self, plan: MicroBatchPlan) -> str | None:
+        """What Spark says about the plan's records, None when it digests them."""
+        try:
+            with self._running(plan, "probe"):
+                for prepared in self._chains.probes:
+                    prepared.run()
+        except BatchFailed as failed:
+            return reason_of(failed.error)
+        return None
+
+    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
+        """Bring the stores of the plan's tasks to their committed positions."""
+        assert self._chains.restore is not None
+        with self._running(plan, "restore", self.restore_group):
+            return _rows(self._chains.restore)
+
+    def warm_up(self, plan: MicroBatchPlan) -> None:
+        """Run everything once with nothing to do: JVM, workers, imports, connections.
+
+        A worker that died meanwhile is no reason to give up. Raises HeadraceError.
+        """
+        for attempt in range(WARM_UP_TRIES):
+            try:
+                with self._running(plan, "warm-up"):
+                    for prepared in (self._chains.main, self._chains.restore):
+                        if prepared is not None:
+                            prepared.collect()
+                    for prepared in self._chains.probes:
+                        prepared.run()
+            except BatchFailed as failed:
+                if attempt == WARM_UP_TRIES - 1 or failed.cause is not None or kind_of(failed.error) != "worker-lost":
+                    raise failed.cause or user_error(failed.error, f"{self._name}: warming up failed") from failed
+                log.warning("%s: a worker died in the warm-up, trying again: %s", self._name, reason_of(failed.error))
+                time.sleep(0.2 * 2**attempt)
+            else:
+                return
+
+    @contextlib.contextmanager
+    def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
+        context = self._spark.sparkContext
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
+        context.setLocalProperty("spark.scheduler.pool", self._name)
+        context.setJobGroup(group or self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
+        try:
+            yield side_path
+        except HeadraceError:
+            raise
+        except Exception as error:
+            if has_lost_its_daemon(error) and forget_dead_daemons(self._spark):
+                log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
+            raise BatchFailed(error, side_path.errors() or _without_room(plan.state_dir)) from error
+        finally:
+            side_path.remove()
+
+    def _call(self, chain: ForeachBatchChain, plan: MicroBatchPlan, side_path: SidePath) -> None:
+        dataframe = chain.plan.dataframe()
+        if chain.stateful:  # whatever the function does with the rows, the store is updated once
+            dataframe = dataframe.persist()
+            dataframe._jdf.queryExecution().toRdd().count()
+        number = BatchNumber(plan.batch.batch_id)
+        ranges = [found for task in plan.tasks for found in task.ranges]
+        number.offsets = {f"{found.topic}-{found.partition}": (found.start, found.end) for found in ranges}
+        number.tasks = tuple(task.partition for task in plan.tasks)
+        try:
+            chain.sink.function(dataframe, number)
+        except UserCodeError:
+            raise
+        except Exception as error:
+            if side_path.errors() or _is_spark(error):
+                raise
+            raise user_error(error, f"the function of {chain.sink.name} raised", where=chain.sink.where) from error
+        finally:
+            if chain.stateful:
+                dataframe.unpersist()
+
+
+def _rows(prepared: PreparedPlan) -> list[StageReport]:
+    return [StageReport.from_json(row["report"]) for row in prepared.collect()]
+
+
+def _without_room(state_dir: str) -> list[HeadraceError]:
+    """A stage on a full disk cannot even say so; then the disk does."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(state_dir).free < LEAST_ROOM_BYTES:
+            return [disk_full(Path(state_dir))]
+    return []
+
+
+def _is_spark(error: Any) -> bool:
+    return type(error).__module__.startswith(("pyspark", "py4j"))

@@ -1,0 +1,295 @@
+"""State beyond the running tasks, seen from the driver: copies, tasks on their way here and away, what is reported.
+
+The member thread tells what it hears (`assigned`, `targeted`, `lost`) and calls `turn` a few times a second; openers
+call `bring_near`. Rules:
+
+- A copy is kept of standby and warm-up tasks, and of tasks that the target says are on their way here. Never of one
+  that a runner has, or is opening: the two would take the store from each other.
+- A stateful task that moves away is worked on until its new owner has its state (`handover`).
+- Changelog positions of all stores here go into heartbeats, at once where somebody waits for them. What lies in the
+  state directory at the start goes with the join, so that an application that returns gets its tasks back; what tasks
+  that went away left here is told at once, so that they come back here when their new owner goes.
+- Stores of tasks that went away are deleted after `state.cleanup.delay.ms`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.client.guardian_link import GuardianLink
+from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, union
+from headrace.client.membership.target_watch import TargetAssignment
+from headrace.spark.runtime.chains import source_topics
+from headrace.spark.runtime.handover import Handover
+from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask
+from headrace.spark.runtime.store_records import BatchKey
+from headrace.spark.runtime.worker_process import schema_hash
+from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.application import ApplicationRuntime
+
+__all__ = ["LocalState", "stores_of"]
+
+log = logging.getLogger("headrace.spark")
+
+REPORT_S = 1.0
+TARGET_AGE_S = 60.0  # a target that was not seen again is no reason to keep copies any longer
+CLEANUP_S = 10.0
+DISK_S = 5.0
+TELL_S = 5.0
+
+Task = tuple[str, int]
+
+
+def stores_of(topology: CompiledTopology) -> dict[str, tuple[StoreOfTask, ...]]:
+    """The stores of each stateful subtopology's tasks."""
+    found = {subtopology.subtopology_id: _stores(subtopology) for subtopology in topology.subtopologies}
+    return {name: stores for name, stores in found.items() if stores}
+
+
+def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
+    return tuple(
+        StoreOfTask(
+            name=branch.aggregate.name,
+            changelog_topic=branch.aggregate.changelog_topic,
+            schema_hash=schema_hash(branch.aggregate),
+            source_topics=tuple(source_topics(subtopology.sources[branch.source_index])),
+        )
+        for branch in subtopology.branches
+        if branch.aggregate is not None
+    )
+
+
+class LocalState:
+    """Mutable. `turn` and what is told belong to the member thread, the rest may be called from anywhere."""
+
+    def __init__(self, runtime: ApplicationRuntime) -> None:
+        self._runtime = runtime
+        self._stores = stores_of(runtime.compiled)
+        config = runtime.app.config
+        self._acceptable_lag = int(config["acceptable.recovery.lag"])
+        self._cleanup_delay_s = int(config["state.cleanup.delay.ms"]) / 1000
+        self.replicas: Replicas | None = None
+        self._snapshot: AssignmentSnapshot | None = None
+        self._target: tuple[TargetAssignment, float] | None = None
+        self._kept_back: frozenset[Task] = frozenset()
+        self._dormant: dict[Task, int] = {}
+        self._current: frozenset[Task] = frozenset()
+        self._ran: set[Task] = set()
+        self._reported_at = self._cleaned_at = 0.0
+        self._told_at = 0.0
+        self._disk = (-DISK_S, 0)
+        longest_ms = min(int(config["headrace.handover.max.wait.ms"]), int(config["rebalance.timeout.ms"]) * 2 // 3)
+        self._handover = Handover(
+            group_id=runtime.group_id,
+            member_id=lambda: runtime.snapshot.member_id if runtime.snapshot else "",
+            make_client=runtime.network_client,
+            acceptable_lag=self._acceptable_lag,
+            longest_s=longest_ms / 1000 if self._stores else 0.0,
+        )
+
+    # -- start and end ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the replica process; on several machines there is none (stores lie on the executors' disks)."""
+        if not self._stores or not self._runtime.spark.sparkContext.master.startswith("local"):
+            return
+        self.replicas = Replicas(
+            {
+                "bootstrap_servers": self._runtime.bootstrap_servers,
+                "client_id": f"{self._runtime.client_id}-replicas",
+                "security": dict(self._runtime.security.to_settings()),
+                "state_dir": str(self._runtime.directory.path),
+                "exactly_once": self._runtime.planning.exactly_once,
+                "boot_id": self._runtime.planning.boot_id,
+                "stores": {name: [asdict(store) for store in stores] for name, stores in self._stores.items()},
+            }
+        )
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether knowing the target is of use."""
+        return self.replicas is not None
+
+    def close(self) -> None:
+        self._handover.close()
+        if self.replicas is not None:
+            self.replicas.close()
+
+    def found_offsets(self) -> tuple[tuple[str, int, int], ...]:
+        """(subtopology, partition, changelog offset) of the tasks whose stores lie in the state directory."""
+        tasks = self._runtime.directory.tasks(self._stores)
+        if self.replicas is not None and tasks:
+            self._dormant = self.replicas.find(tasks)
+        return tuple((name, partition, offset) for (name, partition), offset in sorted(self._dormant.items()))
+
+    # -- what the member thread hears ---------------------------------------------------------------------------------
+
+    def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
+        """The assignment that runners shall take: the coordinator's, and the tasks that are not let go of yet."""
+        self._snapshot = snapshot
+        held = self._running() - _listed(snapshot.active)
+        self._kept_back = self._handover.hold(held) if not self._runtime.is_stopping else frozenset()
+        return self._wider(snapshot)
+
+    def targeted(self, target: TargetAssignment) -> None:
+        self._target = (target, time.monotonic())
+
+    def lost(self) -> None:
+        self._snapshot = None
+        self._target = None
+        self._kept_back = frozenset()
+        self._handover.clear()
+
+    def turn(self, link: GuardianLink) -> AssignmentSnapshot | None:
+        """Follow, report, clean up. An assignment when runners shall take another one than before."""
+        self._keep_copies()
+        self._report(link)
+        self._log_restores()
+        if time.monotonic() - self._cleaned_at > CLEANUP_S:
+            self._cleaned_at = time.monotonic()
+            self._clean_up()
+        held = self._handover.held()
+        if self._snapshot is None or held == self._kept_back:
+            return None
+        self._kept_back = held
+        return self._wider(self._snapshot)
+
+    def _log_restores(self) -> None:
+        """A line every few seconds: where no terminal shows bars, a long restore shall not look like a hang."""
+        now = time.monotonic()
+        opening = {task: copy for task, copy in self.copies().items() if task[1] in self._opening(task[0])}
+        if not opening:
+            self._told_at = now
+        elif now - self._told_at > TELL_S:
+            self._told_at = now
+            for (name, partition), copy in sorted(opening.items()):
+                log.info(
+                    "restoring %s_%d: %d records, %d to come, %.0f records/s",
+                    *(name, partition, copy.records, copy.remaining, copy.records_per_second),
+                )
+
+    def _opening(self, name: str) -> list[int]:
+        return self._runtime.runners[name].opening() if name in self._runtime.runners else []
+
+    def let_go(self) -> None:
+        """The application ends: nothing is kept back."""
+        self._handover.clear()
+
+    def _wider(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
+        held: dict[str, list[int]] = {}
+        for name, partition in self._kept_back:
+            held.setdefault(name, []).append(partition)
+        more: Tasks = {name: tuple(partitions) for name, partitions in held.items()}
+        return replace(snapshot, active=union(snapshot.active, more)) if held else snapshot
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    def copies(self) -> dict[Task, ReplicaProgress]:
+        """How far the copies are that are being kept, and the tasks that are being brought near."""
+        return self.replicas.progress() if self.replicas is not None else {}
+
+    def disk_bytes(self) -> int:
+        """What all stores of the state directory take, as looked at now and then."""
+        now = time.monotonic()
+        if now - self._disk[0] > DISK_S:
+            self._disk = (now, self._runtime.directory.disk_bytes())
+        return self._disk[1]
+
+    def _keep_copies(self) -> None:
+        if self.replicas is None:
+            return
+        snapshot = self._snapshot
+        wanted: set[Task] = set()
+        if snapshot is not None:
+            wanted |= _listed(snapshot.standby) | _listed(snapshot.warmup) | self._to_come(snapshot)
+        self.replicas.follow(task for task in wanted - self._in_use() if task[0] in self._stores)
+
+    def _to_come(self, snapshot: AssignmentSnapshot) -> set[Task]:
+        if self._target is None or time.monotonic() - self._target[1] > TARGET_AGE_S:
+            return set()
+        return _listed(self._target[0].active) - _listed(snapshot.active)
+
+    def _running(self) -> set[Task]:
+        runners = self._runtime.runners
+        return {(name, task.partition) for name in self._stores if name in runners for task in runners[name].tasks()}
+
+    def _in_use(self) -> set[Task]:
+        opening = {(name, task) for name in self._stores for task in self._opening(name)}
+        active = _listed(self._snapshot.active) if self._snapshot is not None else set()
+        return self._running() | opening | active
+
+    def bring_near(
+        self,
+        subtopology: str,
+        tasks: Mapping[int, Mapping[str, int]],
+        gives_up: Callable[[], bool],
+        place_as: BatchKey,
+    ) -> Brought:
+        """See `Replicas.bring_near`; nothing where no replica process runs."""
+        if self.replicas is None or subtopology not in self._stores or not tasks:
+            return Brought()
+        return self.replicas.bring_near(subtopology, tasks, gives_up, place_as)
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def _report(self, link: GuardianLink) -> None:
+        copies = self.copies()
+        current = frozenset(task for task, copy in copies.items() if copy.end - copy.position <= self._acceptable_lag)
+        snapshot = self._snapshot
+        awaited = self._to_come(snapshot) if snapshot is not None else set()
+        news = bool(awaited & (current - self._current)) or bool(awaited & (set(copies) - set(self._dormant)))
+        in_use = self._in_use()
+        left = self._left_behind(in_use)
+        self._dormant |= left
+        news = news or bool(left)
+        now = time.monotonic()
+        if not news and now - self._reported_at < REPORT_S:
+            return
+        self._reported_at, self._current = now, current
+        self._dormant = {task: at for task, at in self._dormant.items() if task not in in_use}
+        self._dormant |= {task: copy.position for task, copy in copies.items() if task not in in_use}
+        if self._dormant:
+            ends = {task: copy.end for task, copy in copies.items() if task in self._dormant}
+            link.report_offsets(self._dormant, ends, at_once=news)
+
+    def _left_behind(self, in_use: set[Task]) -> dict[Task, int]:
+        """Where the stores of tasks stand that have just gone away. Asked for here, heard of one of the next times."""
+        if self.replicas is None:
+            return {}
+        running = self._running()
+        gone = self._ran - running - in_use
+        self._ran = running
+        if gone:
+            self.replicas.look(gone)
+        return {task: at for task, at in self.replicas.looked().items() if task not in in_use}
+
+    # -- tasks that went away -----------------------------------------------------------------------------------------
+
+    def _clean_up(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        here = self._in_use() | _listed(snapshot.standby) | _listed(snapshot.warmup) | self._to_come(snapshot)
+        for task, freed in self._runtime.directory.clean_up(here, self._cleanup_delay_s):
+            self._dormant.pop(task, None)
+            log.info("the state of %s_%d is deleted, the task went away: %d bytes", *task, freed)
+
+
+def _listed(tasks: Mapping[str, Iterable[int]]) -> set[Task]:
+    return {(name, partition) for name, partitions in tasks.items() for partition in partitions}
+
+
+def progress_of(copy: ReplicaProgress) -> dict[str, Any]:
+    """A copy as the status file has it."""
+    return {
+        "restored": copy.records,
+        "remaining": copy.remaining,
+        "bytes": copy.bytes,
+        "records_per_second": round(copy.records_per_second, 1),
+    }

@@ -1,0 +1,55 @@
+"""A micro-batch in the write transaction of a store: merged, and not yet prepared.
+
+Between the two lies the changelog. A slot merges the stores of several tasks, sends what changed in them, waits once
+for all of it to be stored, and prepares them then: while a broker takes one task's changes, the next one is merged.
+Until then nobody else can write to the store, and nothing of it is seen; a process that dies leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.spark.runtime.store_environment import StoreEnvironment
+from headrace.spark.runtime.store_records import StorePosition
+
+__all__ = ["OpenBatch"]
+
+
+class OpenBatch:
+    """Mutable: the transaction. Ends with `prepare` or `abandon`, in the thread that began it."""
+
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        merge: Callable[[Any], StorePosition | None],
+        place: Callable[[Any, int], tuple[int, int]],
+    ) -> None:
+        """`merge` writes into a transaction and returns where the store stood. `place` writes where it stands then,
+        given the changelog's offset, and returns its keys and bytes. Both are done again when the map was full.
+        """
+        self._environment, self._merge, self._place = environment, merge, place
+        self.keys = 0
+        self.size_bytes = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._transaction, base = self._environment.opened(self._merge)
+        self._stood = base.changelog_offset if base is not None else 0
+
+    def prepare(self, changelog_offset: int | None) -> None:
+        """Commit, revocably. `changelog_offset`: the next one behind the batch's changes; None when it has none.
+
+        `keys` and `size_bytes` say from now on how much the store holds.
+        """
+        offset = self._stood if changelog_offset is None else changelog_offset
+        while True:
+            committed, found = self._environment.finished(self._transaction, lambda into: self._place(into, offset))
+            if committed:
+                self.keys, self.size_bytes = found
+                return
+            self._open()
+
+    def abandon(self) -> None:
+        """Leave the store as it was. Nothing happens after `prepare`."""
+        self._transaction.abort()

@@ -1,0 +1,132 @@
+"""What the micro-batches of an application have in common: their plans, how much they may take, how they are committed.
+
+One for all runners, whose threads share it. A plan holds everything a stage needs to know (`plan`); what changes from
+one micro-batch to the next comes from the runner: the slots, the assignment they belong to, the number of the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.network_client import NetworkClient
+from headrace.spark.runtime.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
+from headrace.spark.runtime.batch_limits import BatchLimits
+from headrace.spark.runtime.chains import output_topics, shared_topics
+from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.slot_transactions import SlotTransactions
+from headrace.spark.runtime.store import BatchKey, boot_id
+from headrace.spark.topology.nodes import CompiledSubtopology
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+__all__ = ["Planning"]
+
+
+class Planning:
+    """Mutable: the ids of changelogs, the transactions of each subtopology, how many chains it has."""
+
+    def __init__(self, app: StreamsApp, *, incarnation: str, state_dir: str, client: NetworkClient) -> None:
+        """`client` asks for the ids of changelogs."""
+        self._app, self._config = app, app.config
+        self._incarnation, self._state_dir, self._client = incarnation, state_dir, client
+        self.exactly_once = app.processing_guarantee == "exactly_once_v2"
+        self.transaction_timeout_ms = int(app.config["transaction.timeout.ms"])
+        self.boot_id = boot_id()
+        self._max_bytes = int(app.config["headrace.batch.max.bytes"])
+        self._lock = threading.Lock()
+        self._topic_ids: dict[str, str] = {}
+        self._transactions: dict[str, SlotTransactions] = {}
+        self._chains_of: dict[str, int] = {}
+
+    def note_chains(self, subtopology_id: str, count: int) -> None:
+        """Known before the first plan: several chains read the same range, so that none may end early by itself."""
+        self._chains_of[subtopology_id] = count
+
+    def plan(
+        self,
+        subtopology: CompiledSubtopology,
+        assignment: AssignmentSnapshot,
+        slots: tuple[SlotPlan, ...],
+        batch: BatchKey,
+    ) -> MicroBatchPlan:
+        """With everything filled in that is the same for all micro-batches."""
+        return MicroBatchPlan(
+            subtopology_id=subtopology.subtopology_id,
+            batch=batch,
+            member_id=assignment.member_id,
+            member_epoch=assignment.member_epoch,
+            bootstrap_servers=self._app.bootstrap_servers,
+            state_dir=self._state_dir,
+            slots=slots,
+            topic_ids=self._changelog_ids(subtopology) if slots else {},
+            group_id=self._app.name,
+            boot_id=self.boot_id,
+            compression=str(self._config["compression.type"]),
+            fetch_max_bytes=int(self._config["fetch.max.bytes"]),
+            fetch_max_partition_bytes=int(self._config["max.partition.fetch.bytes"]),
+            max_bytes_per_task=self._max_bytes,
+            ends_early=self._chains_of[subtopology.subtopology_id] == 1,
+            **(self._of_transactions(subtopology) if self.exactly_once else {}),
+        )
+
+    def batch_limits(self, subtopology_id: str) -> BatchLimits:
+        """How much a micro-batch of this subtopology may take; exactly once, it is over in a third of its time."""
+        return BatchLimits(
+            most_records=int(self._config["headrace.batch.max.records"]),
+            most_bytes=self._max_bytes,
+            target_ms=int(self._config["headrace.batch.target.ms"]),
+            deadline_ms=self.transaction_timeout_ms / 3 if self.exactly_once else 0,
+            bytes_end_fetches=self._chains_of[subtopology_id] == 1,
+        )
+
+    def committing(
+        self,
+        subtopology: CompiledSubtopology,
+        client: NetworkClient,
+        *,
+        announce: Callable[[list[str]], None],
+        forget: Callable[[list[str]], None],
+    ) -> BatchCommit:
+        """The guarantee of the application, for one subtopology. `announce`, `forget` as in `SlotTransactions`."""
+        if not self.exactly_once:
+            return AtLeastOnce(client, self._app.name)
+        transactions = SlotTransactions(
+            client,
+            group_id=self._app.name,
+            incarnation=self._incarnation,
+            subtopology_id=subtopology.subtopology_id,
+            topics=output_topics(subtopology),
+            timeout_ms=self.transaction_timeout_ms,
+            announce=announce,
+            forget=forget,
+        )
+        self._transactions[subtopology.subtopology_id] = transactions
+        return ExactlyOnce(client, self._app.name, transactions)
+
+    def _of_transactions(self, subtopology: CompiledSubtopology) -> dict[str, Any]:
+        known = self._transactions.get(subtopology.subtopology_id)
+        return {
+            "exactly_once": True,
+            "fetch_deadline_ms": self.transaction_timeout_ms // 6,
+            "transaction_timeout_ms": self.transaction_timeout_ms,
+            "transaction_version": known.version if known is not None else 0,
+            "shared_topics": shared_topics(subtopology),
+        }
+
+    def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
+        with self._lock:
+            missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
+            if missing:
+                found = self._client.known_topics(missing, refresh=True).topics
+                self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
+        return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
+
+    def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
+        """Stores are about to be opened: a changelog that was deleted and created anew has another id."""
+        with self._lock:
+            for aggregate in subtopology.aggregates:
+                self._topic_ids.pop(aggregate.changelog_topic, None)

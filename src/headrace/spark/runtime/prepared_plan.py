@@ -1,0 +1,136 @@
+"""A Spark plan that is run for every micro-batch: kept as an RDD where that is right, planned anew where it is not.
+
+Kept, because planning, the text of the plan for the UI and the look into every closure cost several times what the job
+itself costs; a micro-batch then is one Spark job and nothing of Spark SQL, and the broadcasts of a join are built once
+for each reading of a side. Such an RDD carries the session's settings to the tasks. Planned anew, when it tells the
+time or draws lots: what Spark has planned repeats `current_timestamp()`, `uuid()` and `rand()` for ever.
+
+A plan whose rows may all be dropped before they are read is planned in a copy of the session with settings of its own:
+one with a join, one with a filter that Spark knows to be false, or will know one day (`current_date() < ..`). Spark
+leaves out what joins with nothing (an empty table, or a filter that leaves none of its rows) and what passes no
+filter, and with it the stage that fetches: no task would ever move on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.spark.plan_reader import class_of, walk
+from headrace.spark.static_side import StaticSide
+from headrace.spark.topology.nodes import CompiledSubtopology
+
+__all__ = ["PreparedPlan", "static_sides"]
+
+_KEEPS_FETCHING = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation,"
+    "org.apache.spark.sql.catalyst.optimizer.PruneFilters",
+}
+
+
+def static_sides(subtopology: CompiledSubtopology) -> tuple[StaticSide, ...]:
+    """Every DataFrame that a subtopology joins."""
+    calls = (call for branch in subtopology.branches for call in (*branch.before, *branch.after))
+    return tuple(argument for call in calls for argument in call.args if isinstance(argument, StaticSide))
+
+
+class PreparedPlan:
+    """A plan that can be run again and again.
+
+    The analyser gives `uuid()` and `rand()` their seeds, so a plan with such functions is built anew (70 ms). One that
+    tells the time starts from its logical plan (30 ms), where it is still open. Any other is planned once.
+    """
+
+    def __init__(self, build: Callable[[], DataFrame], sides: Sequence[StaticSide] = ()) -> None:
+        self._build, self._sides = build, tuple(sides)
+        self._read = [side.hold() for side in self._sides]
+        first = self._build()
+        self._keeps_fetching = bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
+        self._session = _fetching(first.sparkSession) if self._keeps_fetching else first.sparkSession
+        self._look(first)
+
+    def _look(self, first: DataFrame) -> None:
+        analysed = first._jdf.queryExecution().analyzed()
+        self._is_deterministic = bool(analysed.deterministic())
+        self._may_be_kept = self._is_deterministic and not _tells_the_time(first)
+        self._logical = _logical(first)
+        self._kept: DataFrame | None = None
+        self._rows: Any = None
+
+    def dataframe(self) -> DataFrame:
+        """The plan for one micro-batch."""
+        self._see_sides()
+        return self._planned()
+
+    def _planned(self) -> DataFrame:
+        if not self._is_deterministic and not self._keeps_fetching:
+            return self._build()
+        logical = self._logical if self._is_deterministic else _logical(self._build())
+        jvm: Any = self._session.sparkContext._jvm
+        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, logical)
+        return DataFrame(dataset, self._session)
+
+    def collect(self) -> list[dict[str, Any]]:
+        """The rows, for there are few of them: as one JSON text over py4j, where each call is a round trip.
+
+        `DataFrame.collect` and `RDD.collect` open a socket for each call, and where that is one of the file system the
+        JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
+        """
+        frame = self._to_run()
+        if self._rows is None or not self._may_be_kept:
+            self._rows = frame._jdf.toJSON().javaRDD()
+        found: list[dict[str, Any]] = json.loads(self._rows.collect().toString())  # a Java list writes "[.., ..]"
+        return found
+
+    def run(self) -> None:
+        """Run it for its errors only."""
+        self._to_run()._jdf.queryExecution().toRdd().count()
+
+    def _to_run(self) -> DataFrame:
+        self._see_sides()
+        if not self._may_be_kept:
+            return self._planned()
+        if self._kept is None:
+            self._kept = self._planned()
+        return self._kept
+
+    def _see_sides(self) -> None:
+        """Start anew when a static side was read again; its rows stand in the plan."""
+        read = [side.hold() for side in self._sides]
+        if read != self._read:
+            self._look(self._build())
+            self._read = read
+
+
+def _logical(dataframe: DataFrame) -> Any:
+    return dataframe._jdf.queryExecution().logical()
+
+
+def _tells_the_time(dataframe: DataFrame) -> bool:
+    """Whether `current_timestamp()`, `current_date()` or the like stand in it."""
+    jvm: Any = dataframe.sparkSession._jvm
+    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(dataframe._jdf.queryExecution().analyzed().containsPattern(current))
+
+
+def _loses_a_stage(dataframe: DataFrame) -> bool:
+    """Whether Spark would leave out a Python stage, because no row can come through."""
+    execution = dataframe._jdf.queryExecution()
+    before, after = (
+        sum(class_of(node) == "MapInArrow" for node in walk(plan))
+        for plan in (execution.analyzed(), execution.optimizedPlan())
+    )
+    return after < before
+
+
+def _fetching(session: SparkSession) -> SparkSession:
+    """A copy of the session in which no plan loses its fetch stage."""
+    copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    for name, value in _KEEPS_FETCHING.items():
+        given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
+        copied.conf.set(name, f"{given},{value}" if given else value)
+    return copied

@@ -1,0 +1,197 @@
+"""What a running application tells: progress in Spark's own keys, and a status file for other processes.
+
+`lastProgress` has the keys of Structured Streaming's `StreamingQueryProgress`, so code that watches queries works; what
+is ours (`subtopology`, `tasks`) stands beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.spark.listeners import timestamp
+from headrace.spark.runtime.plan import MicroBatchPlan, StageReport, TaskReport
+from headrace.spark.runtime.tasks import RunningTask
+
+__all__ = ["BatchTiming", "SubtopologyProgress", "Totals", "write_status"]
+
+KEPT = 100
+RATE_WINDOW = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTiming:
+    """Monotonic seconds."""
+
+    started: float
+    processed: float
+    committed: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the start of this instance, and never less than before: what counters tell."""
+
+    batches: int = 0
+    failed: int = 0  # attempts that came to nothing
+    records_out: int = 0
+    dead_letters: int = 0
+    state_updates: int = 0
+    records: dict[int, int] = field(default_factory=dict)  # by partition of the task, as are
+    dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+    def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int]) -> None:
+        self.batches += 1
+        for partition, task in tasks.items():
+            self.records_out += task.records_out
+            self.dead_letters += task.dead
+            self.state_updates += task.state_updates
+            self.records[partition] = self.records.get(partition, 0) + task.records_in
+            self.dropped[partition] = self.dropped.get(partition, 0) + task.skipped
+        for stage, spent in durations_ms.items():
+            self.stage_ms[stage] = self.stage_ms.get(stage, 0) + spent
+
+
+class SubtopologyProgress:
+    """The last micro-batches of one subtopology. Written by its runner, read by anybody."""
+
+    def __init__(self, name: str, topics: Sequence[str]) -> None:
+        self.name, self._topics = name, list(topics)
+        self._lock = threading.Lock()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._rates: deque[tuple[float, int]] = deque()
+        self.lag = 0
+        self.records = 0
+        self.restored = 0
+        self.totals = Totals()
+        self.tell: Callable[[Mapping[str, Any]], None] = lambda _row: None
+
+    def see_lag(self, lag: int) -> None:
+        self.lag = lag
+
+    def add(
+        self,
+        plan: MicroBatchPlan,
+        tasks: Mapping[int, TaskReport],
+        reports: Sequence[StageReport],
+        timing: BatchTiming,
+        running: Sequence[RunningTask],
+    ) -> None:
+        """A micro-batch is committed."""
+        records = sum(task.records_in for task in tasks.values())
+        seconds = max(1e-6, timing.committed - timing.started)
+        self.lag = sum(task.lag for task in running)
+        with self._lock:
+            previous = self._rates[-1][0] if self._rates else timing.started - seconds
+            self._rates.append((timing.committed, records))
+            self.records += records
+            waited = max(1e-6, timing.committed - previous)
+            durations = _durations(reports, timing)
+            self.totals.add(tasks, durations)
+            row = {
+                "batchId": plan.batch.batch_id,
+                "timestamp": timestamp(),
+                "batchDuration": durations["triggerExecution"],
+                "numInputRows": records,
+                "inputRowsPerSecond": records / waited,
+                "processedRowsPerSecond": records / seconds,
+                "durationMs": durations,
+                "stateOperators": _state(running, tasks, durations, len(plan.slots)),
+                "sources": [self._source(plan, tasks, running, records, waited, seconds)],
+                "sink": {
+                    "description": f"headrace[{self.name}]",
+                    "numOutputRows": sum(task.records_out for task in tasks.values()),
+                },
+                "subtopology": self.name,
+                "tasks": sorted(task.partition for task in plan.tasks),
+                "skippedRecords": sum(task.skipped for task in tasks.values()),
+                "deadLetters": sum(task.dead for task in tasks.values()),
+            }
+            self._recent.append(row)
+        self.tell(row)
+
+    def recent(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(self._recent)
+
+    def records_per_second(self) -> float:
+        """Over the last few seconds, idle time included."""
+        now = time.monotonic()
+        with self._lock:
+            while self._rates and self._rates[0][0] < now - RATE_WINDOW:
+                self._rates.popleft()
+            return sum(count for _, count in self._rates) / RATE_WINDOW
+
+    def _source(
+        self,
+        plan: MicroBatchPlan,
+        tasks: Mapping[int, TaskReport],
+        running: Sequence[RunningTask],
+        records: int,
+        waited: float,
+        seconds: float,
+    ) -> dict[str, Any]:
+        ranges = [found for task in plan.tasks for found in task.ranges]
+        latest = {f"{t}-{p}": end for task in running for (t, p), end in task.ends.items()}
+        return {
+            "description": f"headrace[{', '.join(self._topics)}]",
+            "startOffset": {f"{found.topic}-{found.partition}": found.start for found in ranges},
+            "endOffset": {name: at for task in tasks.values() for name, at in task.reached.items()},
+            "latestOffset": latest,
+            "numInputRows": records,
+            "inputRowsPerSecond": records / waited,
+            "processedRowsPerSecond": records / seconds,
+        }
+
+
+def _durations(reports: Sequence[StageReport], timing: BatchTiming) -> dict[str, int]:
+    """Stages by their slowest slot; `triggerExecution` is the whole batch."""
+    slowest: dict[str, float] = {}
+    for report in reports:
+        for name, spent in report.timings_ms.items():
+            slowest[name] = max(spent, slowest.get(name, 0.0))
+    return {
+        "addBatch": round((timing.processed - timing.started) * 1000),
+        "commitOffsets": round((timing.committed - timing.processed) * 1000),
+        "triggerExecution": round((timing.committed - timing.started) * 1000),
+        **{name: round(spent) for name, spent in sorted(slowest.items())},
+    }
+
+
+def _state(
+    running: Sequence[RunningTask], tasks: Mapping[int, TaskReport], durations: Mapping[str, int], slots: int
+) -> list[dict[str, Any]]:
+    """Spark's keys, all of them: its own listeners and dashboards read each."""
+    updated = sum(task.state_updates for task in tasks.values())
+    total, size = sum(task.state_keys for task in running), sum(task.state_bytes for task in running)
+    if not total and not updated:
+        return []
+    return [
+        {
+            "operatorName": "aggregate",
+            "numRowsTotal": total,
+            "numRowsUpdated": updated,
+            "numRowsRemoved": 0,
+            "allUpdatesTimeMs": durations["addBatch"],
+            "allRemovalsTimeMs": 0,
+            "commitTimeMs": durations["commitOffsets"],
+            "memoryUsedBytes": size,
+            "numRowsDroppedByWatermark": 0,
+            "numShufflePartitions": slots,
+            "numStateStoreInstances": len(running),
+        }
+    ]
+
+
+def write_status(path: Path, status: Mapping[str, Any]) -> None:
+    """A reader sees the old file or the new one, never a part."""
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(json.dumps(status))
+    aside.replace(path)

@@ -1,0 +1,181 @@
+"""Changelogs into stores: how far one has come, and the loop that brings several up to their ends.
+
+Read committed: aborted batches and markers never arrive as records, so what counts is the fetch *position*. Pieces are
+gathered to tens of megabytes before they are written, because LMDB's cost is that of the pages it touches, and sorted
+puts of a large piece touch each page once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.client.fetcher import FetchedBatch, Fetcher
+from headrace.client.network_client import NetworkClient
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
+
+__all__ = ["Copy", "Replay", "committed_position", "replay_all"]
+
+PIECE_BYTES = 48 * 1024 * 1024  # of keys and values, gathered before they are written
+FETCH_BYTES = 16 * 1024 * 1024
+FETCH_PARTITION_BYTES = 8 * 1024 * 1024
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """One store on its way to the end of its changelog. Mutable: counts, and what was fetched but not written."""
+
+    store: TaskStore
+    changelog: TopicPartition
+    writer: BatchKey
+    position: int  # of what was written
+    records: int = 0
+    bytes: int = 0
+    _fetched: list[pa.RecordBatch] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _next: int = -1
+
+    @property
+    def fetched_to(self) -> int:
+        """The position of what was fetched."""
+        return max(self._next, self.position)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was fetched and is not written."""
+        return self._next > self.position
+
+    @property
+    def stands(self) -> StorePosition:
+        """What the store says as long as it belongs to this replay."""
+        return StorePosition(batch=self.writer, input_offsets={}, changelog_offset=self.position, restoring=True)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def take(self, batch: FetchedBatch) -> None:
+        self._next = batch.next_offset
+        if batch.table.num_rows:
+            self._fetched.append(batch.table)
+            self._waiting_bytes += batch.table.nbytes
+            self.records += batch.table.num_rows
+            self.bytes += batch.table.nbytes
+
+    def write(self) -> None:
+        """Raises StateError: store-taken, state-corrupt, disk-full."""
+        if self._next <= self.position:
+            return
+        empty = pa.array([], pa.binary())
+        keys, values = empty, empty
+        if self._fetched:
+            table = pa.Table.from_batches(self._fetched)
+            keys, values = (table.column(name).combine_chunks() for name in ("key", "value"))
+        self.store.load(self.writer, keys, values, self._next)
+        self.position = self._next
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was fetched and not written."""
+        self._fetched.clear()
+        self._waiting_bytes = 0
+        self._next = -1
+
+
+@dataclass(slots=True)
+class Copy:
+    """One task's stores at work. Mutable."""
+
+    replays: list[Replay] = field(default_factory=list)
+    identities: list[StoreIdentity] = field(default_factory=list)  # as the stores were opened
+    records: int = 0
+    bytes: int = 0
+    began: float = field(default_factory=time.monotonic)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """Cumulative, as heartbeats carry it."""
+        return sum(replay.position for replay in self.replays)
+
+    @property
+    def end(self) -> int:
+        return sum(self.ends.get(replay.changelog, replay.position) for replay in self.replays)
+
+    @property
+    def remaining(self) -> int:
+        """What is still to be fetched."""
+        return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
+
+    @property
+    def lacking(self) -> int:
+        """What is still to be written."""
+        return sum(max(0, self.ends.get(r.changelog, r.position) - r.position) for r in self.replays)
+
+
+def replay_all(
+    client: NetworkClient,
+    replays: Sequence[Replay],
+    ends: Mapping[TopicPartition, int],
+    *,
+    goes_on: Callable[[], bool] = lambda: True,
+    said: Callable[[], None] = lambda: None,
+    say_every_s: float = 0.25,
+) -> bool:
+    """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched and not written
+    waits in the replays for the next call.
+    """
+    behind = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
+    waiting = behind | {replay.changelog: replay for replay in replays if replay.is_waiting}
+    if not waiting:
+        return True
+    fetcher = Fetcher(
+        client,
+        isolation_level="read_committed",
+        max_bytes=FETCH_BYTES,
+        max_partition_bytes=FETCH_PARTITION_BYTES,
+    )
+    ranges = {where: (replay.fetched_to, ends[where]) for where, replay in behind.items()}
+    last_said = time.monotonic()
+    try:
+        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value")) if ranges else ():
+            replay = waiting[batch.topic, batch.partition]
+            replay.take(batch)
+            if batch.next_offset >= ends[replay.changelog]:
+                replay.write()
+            elif sum(other.waiting_bytes for other in waiting.values()) >= PIECE_BYTES:
+                max(waiting.values(), key=lambda other: other.waiting_bytes).write()
+            if time.monotonic() - last_said >= say_every_s:
+                last_said = time.monotonic()
+                said()
+            if not goes_on():
+                return False
+        for replay in waiting.values():
+            if replay.is_waiting and not goes_on():
+                return False
+            replay.write()
+    except BaseException:
+        for replay in waiting.values():
+            replay.drop()
+        raise
+    return True
+
+
+def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_prepared: bool) -> bool:
+    """Whether the store stands at these input offsets; they decide about a batch whose outcome nobody remembers.
+
+    Not under exactly once (`trust_prepared` False): another owner may have got as far with other values, as functions
+    may answer differently when asked twice; what is committed stands in the changelog, and what is prepared is undone.
+    """
+    prepared = store.prepared()
+    if trust_prepared and prepared is not None and dict(prepared.input_offsets) == dict(committed):
+        store.settle(prepared.batch)
+    else:
+        store.settle(None)
+    base = store.position()
+    return base is not None and not base.restoring and dict(base.input_offsets) == dict(committed)

@@ -1,0 +1,283 @@
+"""What the driver holds of its replica process: what it follows, what it is asked to bring near, how far it is.
+
+One is started with an application that has state and runs on one machine. When it dies it is started again; whoever
+waits for it then goes on without (the stage that opens a task replays whatever is left).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.spark.runtime.store_records import BatchKey
+
+__all__ = ["Brought", "PlacedTask", "ReplicaProgress", "Replicas", "StoreOfTask"]
+
+log = logging.getLogger("headrace.spark")
+
+CLOSE_WAIT_S = 5.0
+RESTART_PAUSE_S = 1.0
+FIND_WAIT_S = 10.0
+
+Task = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOfTask:
+    """What one store of a subtopology's tasks is called, and what it copies."""
+
+    name: str
+    changelog_topic: str
+    schema_hash: str
+    source_topics: tuple[str, ...]  # of what it aggregates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProgress:
+    """How far the copy of one task is; offsets are sums over its stores' changelogs."""
+
+    position: int
+    end: int
+    records: int  # replayed since the copy was taken up
+    bytes: int
+    remaining: int  # offsets to the end, as last seen
+    seconds: float
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedTask:
+    """A task whose stores are ready for its first micro-batch; sums over its stores."""
+
+    keys: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What came of bringing tasks near: records replayed, and the tasks that need nothing more, by partition."""
+
+    records: int = 0
+    placed: Mapping[int, PlacedTask] = field(default_factory=dict)
+
+
+class Replicas:
+    """Mutable; its methods may be called from any thread."""
+
+    def __init__(self, settings: Mapping[str, Any], started: Callable[[int], None] = lambda _pid: None) -> None:
+        """`settings` as `ReplicaProcess` takes them; `started` hears the pid of each process."""
+        self._settings, self._started = dict(settings), started
+        self._lock = threading.Condition()
+        self._followed: frozenset[Task] = frozenset()
+        self._progress: dict[Task, ReplicaProgress] = {}
+        self._opened: dict[int, Brought] = {}
+        self._numbers = 0
+        self._waiting = 0
+        self._finds: list[dict[Task, int]] = []
+        self._on_disk: dict[Task, int] = {}
+        self._generation = 0
+        self._closed = False
+        self.restored_records = 0
+        self.restored_bytes = 0
+        self.rebuilt = 0
+        self._launch()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for tasks to be brought near."""
+        return self._waiting > 0
+
+    def progress(self) -> dict[Task, ReplicaProgress]:
+        """Of everything that is being followed or opened."""
+        with self._lock:
+            return dict(self._progress)
+
+    def follow(self, tasks: Iterable[Task]) -> None:
+        """Keep copies of exactly these tasks current."""
+        wanted = frozenset(tasks)
+        with self._lock:
+            if wanted == self._followed:
+                return
+            self._followed = wanted
+            self._tell_followed()
+
+    def bring_near(
+        self,
+        subtopology: str,
+        tasks: Mapping[int, Mapping[str, int]],
+        gives_up: Callable[[], bool],
+        place_as: BatchKey | None = None,
+    ) -> Brought:
+        """Wait until the stores of these tasks are near the end of their changelogs and nobody writes to them.
+
+        `tasks`: partition → {"topic-partition": committed input offset}. A store that stands there is left as it is.
+        `place_as`: those that reach the very end are made the active task's at once, as of this batch; who opens the
+        task has nothing left to do then. Nothing was brought when the process died or `gives_up` said so.
+        """
+        with self._lock:
+            self._numbers += 1
+            number, generation = self._numbers, self._generation
+            self._followed -= {(subtopology, partition) for partition in tasks}
+            listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
+            batch = asdict(place_as) if place_as is not None else None
+            self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed, "batch": batch})
+            self._waiting += 1
+            try:
+                while number not in self._opened:
+                    if self._closed or generation != self._generation or gives_up():
+                        return Brought()
+                    self._lock.wait(0.1)
+                return self._opened.pop(number)
+            finally:
+                self._waiting -= 1
+
+    def find(self, tasks: Iterable[Task]) -> dict[Task, int]:
+        """Changelog offsets of these tasks' stores on disk, of those that are of use; nothing when that takes long.
+
+        It is the process's business because a file that is no store can kill who maps it.
+        """
+        deadline = time.monotonic() + FIND_WAIT_S
+        with self._lock:
+            generation = self._generation
+            self._finds.clear()
+            self._tell({"do": "find", "tasks": [list(task) for task in tasks]})
+            while not self._finds:
+                left = deadline - time.monotonic()
+                if self._closed or generation != self._generation or left <= 0:
+                    return {}
+                self._lock.wait(left)
+            return self._finds[-1]
+
+    def look(self, tasks: Iterable[Task]) -> None:
+        """As `find`, without waiting: the answer is among what `looked` gives one day."""
+        with self._lock:
+            self._tell({"do": "find", "tasks": [list(task) for task in sorted(tasks)]})
+
+    def looked(self) -> dict[Task, int]:
+        """Offsets on disk that were heard of since the last call."""
+        with self._lock:
+            found, self._on_disk = self._on_disk, {}
+            return found
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._tell({"do": "close"})
+            self._lock.notify_all()
+        try:
+            self._process.wait(CLOSE_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(timeout=1)
+        _close_pipes(self._process)
+
+    def _launch(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.spark.runtime.replica_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C is for the driver
+        )
+        self._tell(self._settings)
+        if self._followed:
+            self._tell_followed()
+        self._started(self._process.pid)
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="headrace-replicas", daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError, OSError):  # closed on this side
+            for line in process.stdout:
+                self._hear(json.loads(line))
+        code = process.wait()
+        with self._lock:
+            if self._closed:
+                return
+            _close_pipes(process)
+            self._generation += 1
+            self._progress.clear()
+            self._lock.notify_all()
+        log.warning("the replica process ended (%s); starting another", code)
+        time.sleep(RESTART_PAUSE_S)
+        with self._lock:
+            if not self._closed:
+                self._launch()
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            match message["say"]:
+                case "progress":
+                    self._take_progress(message["tasks"])
+                case "opened":
+                    placed = {p: PlacedTask(keys=keys, bytes=size) for p, keys, size in message["placed"]}
+                    self._opened[message["number"]] = Brought(records=message["records"], placed=placed)
+                    self._lock.notify_all()
+                case "found":
+                    found = {(name, partition): offset for name, partition, offset in message["offsets"]}
+                    self._finds.append(found)
+                    self._on_disk |= found
+                    self._lock.notify_all()
+                case "note":
+                    self.rebuilt += 1
+                    log.warning("%s", message["text"])
+
+    def _take_progress(self, tasks: list[Mapping[str, Any]]) -> None:
+        now: dict[Task, ReplicaProgress] = {}
+        for told in tasks:
+            name, partition = told["task"]
+            if not told["looked"]:
+                continue
+            found = ReplicaProgress(
+                position=told["position"],
+                end=told["end"],
+                records=told["records"],
+                bytes=told["bytes"],
+                remaining=told["remaining"],
+                seconds=told["seconds"],
+            )
+            before = self._progress.get((name, partition))
+            if before is None or before.records > found.records:
+                self.restored_records += found.records
+                self.restored_bytes += found.bytes
+            else:
+                self.restored_records += found.records - before.records
+                self.restored_bytes += found.bytes - before.bytes
+            now[name, partition] = found
+        self._progress = now
+
+    def _tell_followed(self) -> None:
+        self._tell({"do": "follow", "tasks": [list(task) for task in sorted(self._followed)]})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        with suppress(OSError, ValueError):  # a process that died does not listen; the reader notices
+            pipe.write(json.dumps(message).encode() + b"\n")
+            pipe.flush()
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()

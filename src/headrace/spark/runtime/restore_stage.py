@@ -1,0 +1,90 @@
+"""Opening tasks: their stores are brought to the committed input position before the first micro-batch.
+
+A store that stands exactly there (this process stopped, or crashed and came back, and nobody else moved on) is kept as
+it is; what it had prepared beyond is undone. Any other is a cache that fell behind: the changelog is replayed from
+where it stands to the end that the log has now. The end is asked for READ_UNCOMMITTED and compared with the fetch
+*position*: markers and aborted batches never arrive as records.
+
+Where a replica process runs beside the driver (`replicas.py`) it does the same, and this stage runs for what it left
+undone: a changelog that ends in an open transaction, a process that died. Elsewhere all of it happens here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.errors import StateError
+from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.operator_stage import open_store
+from headrace.spark.runtime.plan import TaskPlan
+from headrace.spark.runtime.replay import Replay, committed_position, replay_all
+from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.worker_process import client_for
+from headrace.spark.topology.nodes import Aggregate
+
+__all__ = ["RestoreStep", "progress_path"]
+
+
+def progress_path(state_dir: str | Path, subtopology_id: str, partition: int) -> Path:
+    """Where a restoring task says how far it is: {"restored": records, "remaining": records}."""
+    return Path(state_dir) / ".batches" / f"restore.{subtopology_id}.{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreStep:
+    """A source step that yields no table: it leaves stores in place and a report per task."""
+
+    aggregates: tuple[tuple[Aggregate, tuple[str, ...]], ...]  # with the topics of the source each one reads
+
+    def tables(self, context: StageContext) -> Iterator[pa.Table]:
+        for task in context.slot.tasks:
+            for aggregate, topics in self.aggregates:
+                _restore(context, task, aggregate, topics)
+            with contextlib.suppress(OSError):
+                progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition).unlink()
+        return iter(())
+
+
+def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics: tuple[str, ...]) -> None:
+    from headrace.client.admin import Admin
+
+    store = open_store(context, aggregate, task.partition)
+    report = context.report(task.partition)
+    committed = {name_of(r.topic, r.partition): r.start for r in task.ranges if r.topic in topics}
+    where = (aggregate.changelog_topic, task.partition)
+    client = client_for(context.plan.bootstrap_servers)
+    admin = Admin(client)
+    first = admin.list_offsets({where: "earliest"})[where].offset
+    end = admin.list_offsets({where: "latest"})[where].offset
+    try:
+        stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
+        at = store.position()
+    except StateError as error:
+        if error.code != "state-corrupt":
+            raise
+        store = open_store(context, aggregate, task.partition)  # condemned, hence set aside: a new one
+        stands, at = False, None
+    if not stands or at is None or not first <= at.changelog_offset <= end:
+        start = store.begin_replay(context.plan.batch, first, end)
+        replay = Replay(store=store, changelog=where, writer=context.plan.batch, position=start)
+        path = progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition)
+
+        def say() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"restored": replay.records, "remaining": end - replay.fetched_to}))
+
+        replay_all(client, [replay], {where: end}, said=say)
+        report.changelog_records += replay.records
+        at = replay.stands
+    if store.rebuilt is not None:
+        report.notes.append(f"the store {store.path} was rebuilt: {store.rebuilt}")
+        store.rebuilt = None
+    store.place(context.plan.batch, committed, over=at)
+    report.state_keys += store.count()
+    report.state_bytes += store.size_bytes()

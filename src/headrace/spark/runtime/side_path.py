@@ -1,0 +1,106 @@
+"""Files by which a stage tells the driver of its host what Spark does not carry: reports of inner stages, and errors.
+
+A stage whose successor is Spark SQL has no row of its own in the job's result, and an exception of a Python worker
+arrives in the driver as text. Both go through small files named after subtopology, batch, attempt, stage and slot,
+written aside and renamed, so that a reader sees all or nothing and never those of another attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import headrace.errors
+from headrace.errors import HeadraceError, UserCodeError
+from headrace.spark.runtime.plan import StageReport
+from headrace.spark.runtime.store import BatchKey
+
+__all__ = ["SidePath"]
+
+
+class SidePath:
+    """The files of one attempt of one micro-batch."""
+
+    def __init__(self, state_dir: str | Path, subtopology_id: str, batch: BatchKey) -> None:
+        self._directory = Path(state_dir) / ".batches"
+        self._prefix = f"{subtopology_id}.{batch.incarnation}.{batch.batch_id}.{batch.attempt}."
+
+    def write_report(self, report: StageReport) -> None:
+        self._write(f"{report.stage}.{report.slot}.report", report.to_json())
+
+    def write_error(self, stage: str, slot: int, error: BaseException) -> None:
+        """Only what a user can read: code, sentence, fix, facts; for errors that are not ours the last of the trace."""
+        with contextlib.suppress(OSError):  # no room on the disk, say: the error itself matters more, and goes on
+            self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
+
+    def reports(self) -> list[StageReport]:
+        return [StageReport.from_json(text) for text in self._read(".report")]
+
+    def errors(self) -> list[HeadraceError]:
+        return [_error(json.loads(text)) for text in self._read(".error")]
+
+    def write_buried(self, slot: int, names: Iterable[str]) -> None:
+        """Records of this attempt that lie in the dead-letter topic already."""
+        self._write(f"{slot}.buried", json.dumps(sorted(names)))
+
+    def buried(self, slot: int) -> frozenset[str]:
+        return frozenset(name for text in self._read(f".{slot}.buried") for name in json.loads(text))
+
+    @contextlib.contextmanager
+    def sequences(self, slot: int) -> Iterator[dict[tuple[str, int], int]]:
+        """The sequence numbers that the slot's next records get, for one writer after the other."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / f"{self._prefix}{slot}.sequences").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            known = {(topic, partition): number for topic, partition, number in json.loads(file.read() or "[]")}
+            yield known
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps([[*where, number] for where, number in known.items()]))
+
+    def remove(self) -> None:
+        for path in self._paths(""):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _write(self, name: str, text: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{self._prefix}{name}"
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(text)
+        aside.replace(path)
+
+    def _read(self, ending: str) -> Iterator[str]:
+        for path in self._paths(ending):
+            yield path.read_text()
+
+    def _paths(self, ending: str) -> list[Path]:
+        if not self._directory.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self._directory.iterdir()
+            if path.name.startswith(self._prefix) and path.name.endswith(ending)
+        )
+
+
+def _facts(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, HeadraceError):
+        kind, code, message, fix, facts = type(error).__name__, error.code, error.message, error.fix, error.facts
+        return {"kind": kind, "code": code, "message": message, "fix": fix, "facts": facts}
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    message = f"{type(error).__name__}: {error}"
+    return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": {"where": where}}
+
+
+def _error(facts: dict[str, Any]) -> HeadraceError:
+    kind = getattr(headrace.errors, facts["kind"], UserCodeError)
+    return kind(facts["code"], facts["message"], facts["fix"], **facts["facts"])

@@ -1,0 +1,118 @@
+"""Steps that write to Kafka: rows to a sink topic, rows to a repartition topic. They flush before they return.
+
+One producer per stage, slot and micro-batch. Produced is not committed. Exactly once: the records lie in the slot's
+transaction, which the driver ends when the job has succeeded. At least once: they count at once, and a batch that
+failed may leave some behind that come again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.rows import encode_key, encode_rows
+from headrace.spark.runtime.stages import Operator, StageContext, fitted
+from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.slot_producer import SlotProducer
+
+__all__ = ["RepartitionSinkStep", "TopicSinkStep", "now_ms", "producer_for"]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def producer_for(context: StageContext) -> SlotProducer:
+    """The stage's producer, with the slot's identity; the driver owns identities, at least once there is none."""
+    if context.producer is None:
+        from headrace.spark.runtime.slot_producer import SlotProducer
+
+        context.producer = SlotProducer(context.plan, context.slot, context.side_path)
+    return context.producer
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSinkStep:
+    """Rows leave as records; `key` and `value` by the formats of the sink."""
+
+    sink: TopicSink
+    value_columns: tuple[str, ...]
+
+    def start(self, context: StageContext) -> Operator:
+        return _TopicSink(self, context)
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionSinkStep:
+    """Rows `g0.., i0..` leave to the partition that murmur2 of their groups names."""
+
+    sink: RepartitionSink
+
+    def start(self, context: StageContext) -> Operator:
+        return _RepartitionSink(self, context)
+
+
+class _Sink:
+    """What both sinks share: a producer, the count of each task's rows, the flush."""
+
+    def __init__(self, topic: str, context: StageContext) -> None:
+        self._topic, self._context = topic, context
+        self._producer = producer_for(context)
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        started = time.perf_counter()
+        keys, values = self._encode(table)
+        self._producer.send(self._topic, None, keys, values, timestamps_ms=now_ms())
+        self._count(table)
+        self._context.timed("produce", started)
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        started = time.perf_counter()
+        self._producer.flush()
+        self._context.timed("flush", started)
+        return ()
+
+    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def _count(self, table: pa.Table) -> None:
+        tasks, counts = np.unique(table.column(TASK_COLUMN).to_numpy(), return_counts=True)
+        for task, count in zip(tasks.tolist(), counts.tolist(), strict=True):
+            self._context.report(task).records_out += count
+
+
+class _TopicSink(_Sink):
+    def __init__(self, step: TopicSinkStep, context: StageContext) -> None:
+        super().__init__(step.sink.topic, context)
+        self._step = step
+
+    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+        from headrace.spark import formats
+
+        [batch] = table.combine_chunks().to_batches()
+        sink = self._step.sink
+        values = formats.encode_value(batch, self._step.value_columns, sink.value_format)
+        if sink.key_columns is not None:
+            return formats.encode_key(batch, sink.key_columns), values
+        return batch.column(KEY_COLUMN), values
+
+
+class _RepartitionSink(_Sink):
+    def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
+        super().__init__(step.sink.topic, context)
+        names = [name for name, _ in step.sink.columns]
+        self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
+        self._groups = [name for name in names if name.startswith("g")]
+
+    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+        rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
+        return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns)

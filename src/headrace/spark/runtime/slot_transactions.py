@@ -1,0 +1,213 @@
+"""The driver's transactions: one per slot and micro-batch, `<group>-<incarnation>-<subtopology>-<slot>-<n>`.
+
+The driver owns the producer identities; they travel in the plan to the stages, which write with them. When the Spark
+job has succeeded, the offsets go into every slot's transaction and all are ended, each step for all slots at once.
+Rules (`tried-on-kafka.md` 1): an identity comes from InitProducerId or from the last EndTxn, and is used for one
+transaction; whatever is not a plain success takes it away, and the slot gets another before it runs again. A slot's
+outcome is its own: "committed", or an error, behind which the offsets of the group tell what is true.
+
+A slot has two ids and takes them in turn. A broker that went away may have left a committed transaction open in some of
+its partitions (`transaction_settling`), and the next one of the same id, if it is aborted, would take it along; that of
+the other id does not touch it. After any doubt all ids are settled, and the slots get new ones.
+
+The incarnation is this process's alone. A member id may be kept over restarts, and the guardian of the process before,
+if it is late, must not shut the successor out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.transaction_settling import settle
+from headrace.client.transactions import Transactions, transaction_version
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
+
+__all__ = ["SlotTransactions"]
+
+log = logging.getLogger("headrace.spark")
+LAST_WORDS_MS = 2000
+TopicPartition = tuple[str, int]
+
+
+class SlotTransactions:
+    """Of one subtopology; belongs to its runner's thread."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        *,
+        group_id: str,
+        incarnation: str,
+        subtopology_id: str,
+        topics: tuple[str, ...],
+        timeout_ms: int,
+        announce: Callable[[list[str]], None],
+        forget: Callable[[list[str]], None],
+    ) -> None:
+        """`topics`: all that its stages write. `announce` hears of transactional ids before they are used: who ends
+        them when the driver dies; `forget` of those that are not used any more.
+        """
+        self._client, self._topics = client, topics
+        self._group_id, self._subtopology_id, self._timeout_ms = group_id, subtopology_id, timeout_ms
+        self._prefix = f"{group_id}-{incarnation}-{subtopology_id}-"
+        self._announce, self._forget = announce, forget
+        self._transactions: Transactions | None = None
+        self._identities: dict[str, TransactionalIdentity] = {}
+        self._ids: dict[int, deque[str]] = {}  # of each slot, the next one first
+        self._numbers = itertools.count()
+        self._committed: dict[str, bool] = {}  # what became of the last transaction of an id, where that is known
+        self._doubtful, self._reconnects = False, client.reconnects
+
+    @property
+    def version(self) -> int:
+        """The cluster's `transaction.version`; known once a slot was stamped."""
+        return self._transactions.version if self._transactions is not None else 0
+
+    def doubt(self) -> None:
+        """A broker was away: transactions that are over may be open in some of their partitions."""
+        self._doubtful = True
+
+    def settle_if_in_doubt(self) -> None:
+        """Whoever reads what these slots have written may wait for it. Raises CannotConnect, BrokerError."""
+        if self._in_doubt():
+            self._settle()
+
+    def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+        """The slots with their identities. Raises CannotConnect, BrokerError when they are not to be had."""
+        self.settle_if_in_doubt()
+        by_slot = {slot.slot: self._ids_of(slot.slot)[0] for slot in slots}
+        self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
+        found = []
+        for slot in slots:
+            identity = self._identities[by_slot[slot.slot]]
+            self._committed.pop(identity.transactional_id, None)
+            found.append(
+                replace(
+                    slot,
+                    transactional_id=identity.transactional_id,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.producer_epoch,
+                )
+            )
+        return tuple(found)
+
+    def commit(
+        self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[TopicPartition, int]], *, metadata: str = ""
+    ) -> dict[int, HeadraceError | None]:
+        """TxnOffsetCommit and EndTxn for the slots of `offsets`; by slot, None where it is committed.
+
+        With the member epoch of the plan. A refused TxnOffsetCommit keeps its transaction from being ended.
+        """
+        ends = self._begun()
+        slots = {slot.transactional_id: slot for slot in plan.slots if slot.slot in offsets}
+        identities = {tid: _identity(slot) for tid, slot in slots.items()}
+        told = ends.commit_offsets(
+            self._group_id,
+            {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
+            member_id=plan.member_id,
+            member_epoch=plan.member_epoch,
+            metadata=metadata,
+        )
+        ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
+        ended = ends.end(ready, commit=True)
+        outcomes: dict[int, HeadraceError | None] = {}
+        for tid, slot in slots.items():
+            self._identities.pop(tid, None)
+            outcome = ended.get(tid, told[tid])
+            if isinstance(outcome, TransactionalIdentity):
+                if ends.renews_identities:
+                    self._identities[tid] = outcome
+                self._committed[tid] = True
+                self._ids[slot.slot].rotate(-1)
+                outcomes[slot.slot] = None
+            else:
+                self._doubtful = True
+                outcomes[slot.slot] = outcome
+        return outcomes
+
+    def renew(self, slots: Iterable[SlotPlan]) -> None:
+        """What these slots had open is aborted, who still writes for them is shut out, and they get fresh identities.
+
+        After this every transaction they ever had is decided. Raises CannotConnect, BrokerError.
+        """
+        if not self._in_doubt():
+            self._initialise([slot.transactional_id for slot in slots])
+        self.settle_if_in_doubt()  # it may be found out by asking
+
+    def abort(self, slots: Iterable[SlotPlan]) -> None:
+        """A last word where nothing more is to follow: as well as it goes, within two seconds."""
+        mine = [_identity(slot) for slot in slots if slot.transactional_id]
+        for identity in mine:
+            self._identities.pop(identity.transactional_id, None)
+        if self._transactions is None or not mine:
+            return
+        try:
+            self._transactions.end(mine, commit=False, timeout_ms=LAST_WORDS_MS)
+        except HeadraceError as error:
+            log.debug("%s: transactions were left to their timeout: %s", self._subtopology_id, error)
+
+    def _in_doubt(self) -> bool:
+        return self._doubtful or self._client.reconnects != self._reconnects
+
+    def _ids_of(self, slot: int) -> deque[str]:
+        if slot not in self._ids:
+            self._ids[slot] = deque(f"{self._prefix}{slot}-{next(self._numbers)}" for _ in range(2))
+        return self._ids[slot]
+
+    def _settle(self) -> None:
+        """Every id is over and done with. Raises what may be mended by another try; it knows then what it knew."""
+        ids = [tid for mine in self._ids.values() for tid in mine]
+        self._identities.clear()
+        if ids:
+            outcomes = settle(
+                self._client,
+                ids,
+                group_id=self._group_id,
+                topics=self._topics,
+                committed=self._committed,
+                transaction_timeout_ms=self._timeout_ms,
+            )
+            for tid, error in outcomes.items():
+                if isinstance(error, CannotConnect) or (isinstance(error, BrokerError) and error.retriable):
+                    raise error
+                if error is not None:
+                    log.warning("%s: what %s had open is left to Kafka: %s", self._subtopology_id, tid, error)
+            self._forget(ids)
+            log.info("%s: a broker was away: %d transactional ids are settled", self._subtopology_id, len(ids))
+        self._ids.clear()
+        self._committed.clear()
+        self._doubtful, self._reconnects = False, self._client.reconnects
+
+    def _initialise(self, transactional_ids: list[str]) -> None:
+        if not transactional_ids:
+            return
+        self._announce(transactional_ids)
+        found = self._begun().initialise(transactional_ids)
+        for tid, outcome in found.items():
+            self._identities.pop(tid, None)
+            if isinstance(outcome, TransactionalIdentity):
+                self._identities[tid] = outcome
+        for outcome in found.values():
+            if isinstance(outcome, HeadraceError):
+                raise outcome
+
+    def _begun(self) -> Transactions:
+        if self._transactions is None:
+            version = transaction_version(self._client)
+            if version < 1:
+                log.info("the cluster's transaction.version is %d: an older, slower way of transactions", version)
+            self._transactions = Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
+        return self._transactions
+
+
+def _identity(slot: SlotPlan) -> TransactionalIdentity:
+    return TransactionalIdentity(
+        transactional_id=slot.transactional_id, producer_id=slot.producer_id, producer_epoch=slot.producer_epoch
+    )

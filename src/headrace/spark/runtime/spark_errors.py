@@ -1,0 +1,54 @@
+"""What a failed Spark job was about, without its 60 Java frames."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from headrace.errors import HeadraceError, UserCodeError
+
+__all__ = ["FailureKind", "kind_of", "reason_of", "user_error"]
+
+FailureKind = Literal["worker-lost", "cancelled", "sql"]
+_LOST = re.compile(
+    r"Python worker exited unexpectedly|Python worker \S*crash|EOFException|Connection reset|Broken pipe|ClosedChannel"
+    r"|ExecutorLostFailure|SocketException|IOException: Stream closed|PythonWorkerFactory"  # the daemon is gone
+)
+_CANCELLED = re.compile(r"cancelled|canceled|TaskKilled|killed by job group", re.IGNORECASE)
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\][^\n]*")
+_PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n]*)$", re.MULTILINE)
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """A worker that died and a job that was cancelled say nothing about the records; anything else may."""
+    text = str(error)
+    if _CONDITION.search(text) is None or "PYTHON" in text[:200]:
+        if _CANCELLED.search(text) and "Traceback" not in text:
+            return "cancelled"
+        if _LOST.search(text) and "Traceback" not in text:
+            return "worker-lost"
+    elif _CANCELLED.search(text[:400]) and "Job" in text[:400]:
+        return "cancelled"
+    return "sql"
+
+
+def reason_of(error: BaseException) -> str:
+    """One line: Spark's own condition and sentence, or the last line of the user's Python traceback."""
+    text = str(error)
+    if not type(error).__module__.startswith(("pyspark", "py4j", "headrace")):
+        return f"{type(error).__name__}: {error}"
+    python = _PYTHON.findall(text)
+    if python and "Traceback" in text:
+        return str(python[-1]).strip()
+    condition = _CONDITION.search(text)
+    line = condition.group(0) if condition else text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return line.split(" SQLSTATE")[0].strip()[:500]
+
+
+def user_error(error: BaseException, what: str, *, where: str = "") -> HeadraceError:
+    """The error a user sees; the original is its cause."""
+    if isinstance(error, HeadraceError):
+        return error
+    raised = UserCodeError("user-code", f"{what}: {reason_of(error)}", "", where=where)
+    raised.__cause__ = error
+    return raised

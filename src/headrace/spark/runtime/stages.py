@@ -1,0 +1,210 @@
+"""What runs inside a Python worker: one call is one stage of one slot of one micro-batch.
+
+A stage is a source of tables (the fetch step, or what Spark hands over) and a chain of operators, each with
+`push(table)` and `finish()`. Nothing here commits: PySpark tells a stage nothing when something upstream died, its
+input just ends. So sinks flush, stores are prepared, and the driver decides when the whole job has succeeded.
+
+Operators do not assume that one call is one micro-batch: `finish` ends a batch, and could be called again.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
+from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.worker_process import client_for, reach_by
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.slot_producer import SlotProducer
+
+__all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step"]
+
+REPORT_SCHEMA = "slot int, report string"
+_REPORT_ARROW = pa.schema([("slot", pa.int32()), ("report", pa.string())])
+
+
+@dataclass(slots=True, kw_only=True)
+class StageContext:
+    """What the steps of one stage share during one call."""
+
+    plan: MicroBatchPlan
+    slot: SlotPlan
+    side_path: SidePath
+    reports: dict[int, TaskReport] = field(default_factory=dict)
+    timings_ms: dict[str, float] = field(default_factory=dict)
+    fetches: bool = False  # the fetch step runs in this very stage
+    producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
+
+    def report(self, partition: int) -> TaskReport:
+        return self.reports.setdefault(partition, TaskReport(partition=partition))
+
+    def timed(self, name: str, started: float) -> None:
+        self.timings_ms[name] = self.timings_ms.get(name, 0.0) + (time.perf_counter() - started) * 1000
+
+
+class Operator(Protocol):
+    """A step at work: tables in, tables out."""
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]: ...
+    def finish(self) -> Iterable[pa.Table]: ...
+
+
+class Step(Protocol):
+    """The pickled description of an operator."""
+
+    def start(self, context: StageContext) -> Operator: ...
+
+
+class SourceStep(Protocol):
+    """A step that makes tables of nothing but its plan."""
+
+    def tables(self, context: StageContext) -> Iterator[pa.Table]: ...
+
+
+def feed(table: pa.Table, operators: Sequence[Operator]) -> Iterator[pa.Table]:
+    """What comes out at the end of the chain for one table at its beginning."""
+    if not operators:
+        yield table
+        return
+    for following in operators[0].push(table):
+        yield from feed(following, operators[1:])
+
+
+def finish(operators: Sequence[Operator]) -> Iterator[pa.Table]:
+    """End the chain from front to back."""
+    for index, operator in enumerate(operators):
+        for table in operator.finish():
+            yield from feed(table, operators[index + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """Several branches of fused steps read the same tables: the topic is fetched once."""
+
+    branches: tuple[tuple[Step, ...], ...]
+
+    def start(self, context: StageContext) -> Operator:
+        return _FanOut([[step.start(context) for step in branch] for branch in self.branches])
+
+
+class _FanOut:
+    def __init__(self, branches: list[list[Operator]]) -> None:
+        self._branches = branches
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        for operators in self._branches:
+            yield from feed(table, operators)
+
+    def finish(self) -> Iterable[pa.Table]:
+        for operators in self._branches:
+            yield from finish(operators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStage:
+    """The function that `mapInArrow` gets: pickled once per assignment, called once per slot and micro-batch."""
+
+    name: str
+    slots: int
+    steps: tuple[Step, ...]
+    source: SourceStep | None = None
+    output: tuple[str, ...] | None = (
+        None  # columns that go on to Spark; None: the last stage, which answers with its report
+    )
+    # How brokers are reached. It travels with the pickled function, never in the plan: Spark's UI shows that.
+    access: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        index, attempt, text = _task_context()
+        slot = index % self.slots  # chains side by side are one Spark job: its partitions run through all of them
+        plan = MicroBatchPlan.from_json(text)
+        reach_by(plan.bootstrap_servers, self.access)
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        context = StageContext(plan=plan, slot=plan.slot(slot), side_path=side_path, fetches=self.source is not None)
+        try:
+            if attempt > 0 and not plan.probe:  # a probe leaves nothing behind
+                raise HeadraceError("second-attempt", f"Spark ran slot {slot} of batch {plan.batch} a second time")
+            yield from self._run(batches, context)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            side_path.write_error(self.name, slot, error)
+            raise
+        _freeze_once()
+
+    def _run(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.RecordBatch]:
+        started = time.perf_counter()
+        client = client_for(context.plan.bootstrap_servers)
+        reconnects = client.reconnects
+        operators = [step.start(context) for step in self.steps]
+        for table in self._tables(batches, context):
+            yield from self._out(feed(table, operators))
+        yield from self._out(finish(operators))
+        context.timed(self.name, started)
+        report = StageReport(
+            stage=self.name,
+            slot=context.slot.slot,
+            batch=context.plan.batch,
+            tasks=tuple(context.reports.values()),
+            timings_ms=context.timings_ms,
+            reconnects=client.reconnects - reconnects,
+        )
+        if self.output is None:
+            yield pa.record_batch([[context.slot.slot], [report.to_json()]], schema=_REPORT_ARROW)
+        else:
+            context.side_path.write_report(report)
+
+    def _tables(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.Table]:
+        if self.source is None:
+            yield from (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+            return
+        for _nothing in batches:  # the row of `spark.range` that makes this slot a Spark partition
+            pass
+        yield from self.source.tables(context)
+
+    def _out(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        for table in tables:
+            if self.output is not None and table.num_rows:
+                yield from table.select(self.output).to_batches()
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema`, in its order and types."""
+    if table.schema == schema:
+        return table
+    columns = [_cast(table.column(field.name), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, wanted: pa.DataType) -> Any:
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _task_context() -> tuple[int, int, str]:
+    """(Spark partition, attempt, plan) of the running task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    text = context.getLocalProperty(PLAN_PROPERTY) if context is not None else None
+    if context is None or not text:
+        raise HeadraceError("no-plan", "a stage of the runtime ran outside a micro-batch")
+    return context.partitionId(), context.attemptNumber(), text
+
+
+_frozen: list[bool] = []
+
+
+def _freeze_once(freeze: Callable[[], None] = gc.freeze) -> None:
+    """PySpark collects garbage after each task; what was imported by then need not be walked again (44 ms a time)."""
+    if not _frozen:
+        _frozen.append(True)
+        gc.collect()
+        freeze()

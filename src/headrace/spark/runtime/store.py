@@ -1,0 +1,335 @@
+"""One store of one task: an LMDB environment that is a cache of its changelog topic.
+
+Values lie in blocks, many to one entry of LMDB (`store_blocks`). A commit of LMDB is atomic, so values and the position
+they stand for never part. A micro-batch is *prepared*: the new values, the batch's position and an undo record of the
+old values go in together (`open_batch`). Only a later call that names the batch as committed drops the undo; any other
+call rolls back by it. So a failed, cancelled or truncated Spark job leaves nothing behind, and what a straggler of a
+failed job prepares is refused by batch id and attempt.
+
+A *replay* of the changelog takes the store over first (`begin_replay`): each piece of it is written only while the
+store still belongs to that replay, so a standby's and an active task's writes cannot mix, whoever is late.
+
+LMDB runs without fsync: a crash of the process loses nothing, a crash of the machine may, therefore the boot id is
+part of the identity. A store of another boot, another topic (id, not name) or another schema is emptied, in place,
+because other worker processes may have the same files open; one that is corrupt is set aside (`store_files`). Several
+processes of one host may open a store at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import StateError
+from headrace.spark.runtime import store_blocks
+from headrace.spark.runtime.bulk_load import names_of_keys, newest_values, order_of_keys
+from headrace.spark.runtime.open_batch import OpenBatch
+from headrace.spark.runtime.store_environment import StoreEnvironment
+from headrace.spark.runtime.store_files import file_bytes, open_to_look
+from headrace.spark.runtime.store_records import (
+    BatchKey,
+    StoreIdentity,
+    StorePosition,
+    boot_id,
+    is_format_1,
+    pack_undo,
+    seal,
+    unpack_undo,
+    unseal,
+)
+
+__all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id", "position_on_disk"]
+
+_POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
+_PIECE = 50_000  # entries of an older format that are brought over at a time
+
+
+class TaskStore:
+    """The values of one aggregate of one task."""
+
+    def __init__(self, path: Path, identity: StoreIdentity) -> None:
+        """`rebuilt`: why what was here before is of no use, in words; None when it is there, or nothing was."""
+        self.path = path
+        self.rebuilt: str | None = None
+        try:
+            self._open(identity)
+        except StateError as error:
+            if error.code != "state-corrupt":
+                raise
+            self._open(identity)  # condemned by now, hence set aside
+
+    def _open(self, identity: StoreIdentity) -> None:
+        self._environment = StoreEnvironment(self.path)
+        self.rebuilt = self._environment.rebuilt
+        try:
+            self._meta = self._environment.lmdb.open_db(b"meta")
+            self._blocks = self._environment.lmdb.open_db(b"blocks")
+            self._older = self._older_values()
+            self._environment.write(lambda transaction: self._take_identity(transaction, identity))
+        except BaseException:
+            self._environment.close()
+            raise
+
+    def _older_values(self) -> Any | None:
+        """Where formats 1 and 2 kept their entries; None: no such release wrote this store."""
+        try:
+            return self._environment.lmdb.open_db(b"values", create=False)
+        except lmdb.NotFoundError:
+            return None
+
+    def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
+        found = transaction.get(_IDENTITY, db=self._meta)
+        if found is not None:
+            format_1 = is_format_1(found)
+            difference = identity.difference(bytes(found) if format_1 else unseal(found))
+            if difference is not None:
+                self.rebuilt = difference
+                self._empty(transaction)
+            elif format_1:
+                self._seal_all(transaction)
+        if self._older is not None:
+            self._bring_over(transaction, self._older)
+        transaction.put(_IDENTITY, seal(identity.to_bytes()), db=self._meta)
+
+    def _seal_all(self, transaction: Any) -> None:
+        """From format 1 to 2, in place and in one transaction."""
+        for name in (_POSITION, _PREPARED, _UNDO):
+            body = transaction.get(name, db=self._meta)
+            if body is not None:
+                transaction.put(name, seal(bytes(body)), db=self._meta)
+
+    def _bring_over(self, transaction: Any, older: Any) -> None:
+        """From format 2 to 3, in the same transaction. Nothing is left to do the next time."""
+        with transaction.cursor(older) as cursor:
+            entries = iter(cursor)
+            while piece := list(itertools.islice(entries, _PIECE)):
+                names, values = (pa.array([pair[index] for pair in piece], pa.binary()) for index in (0, 1))
+                self._apply(transaction, names, values)
+        transaction.drop(older, delete=False)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files behind the path are still the ones that are open here."""
+        return self._environment.is_current
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def position(self) -> StorePosition | None:
+        """Where the last committed batch left the values; None for an empty store."""
+        return self._read_position(_POSITION)
+
+    def prepared(self) -> StorePosition | None:
+        """Where an undecided batch left them."""
+        return self._read_position(_PREPARED)
+
+    def count(self) -> int:
+        """Keys, those of an undecided batch included."""
+        with self._environment.reading() as transaction:
+            return self._count_in(transaction)
+
+    def size_bytes(self) -> int:
+        """Bytes of the pages in use by values."""
+        with self._environment.reading() as transaction:
+            return self._bytes_in(transaction)
+
+    def disk_bytes(self) -> int:
+        """What its files take on disk; LMDB keeps freed pages for later."""
+        return file_bytes(self.path)
+
+    def values(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of every short key, in key order; for tests and tools."""
+        with self._environment.reading() as transaction:
+            for name, value in store_blocks.entries(transaction, self._blocks):
+                if name[:1] == b"k":
+                    yield name[1:], value
+
+    def settle(self, committed: BatchKey | None) -> StorePosition | None:
+        """Decide about a prepared batch: keep it when it is `committed`, else undo it. The position after that."""
+
+        def decide(transaction: Any) -> StorePosition | None:
+            return self._settle(transaction, committed)
+
+        return self._environment.write(decide)
+
+    def merge(
+        self,
+        after: BatchKey | None,
+        position: StorePosition,
+        keys: pa.Array,
+        merge: Callable[[pa.Array], pa.Array],
+    ) -> OpenBatch:
+        """Merge a micro-batch into the values, revocably: what comes back is to be prepared or abandoned.
+
+        `after` is the batch the driver knows as committed: the values must stand there. `merge` gets the old value of
+        each key, null where there is none, and returns the new ones (null deletes); it is called again when there was
+        no room. The changelog's offset in `position` does not count. Raises StateError("store-behind") when the values
+        stand elsewhere, StateError("stale-attempt") when a newer attempt has been here. No key comes twice; keys in
+        order (`bulk_load.order_of_keys`) cost least.
+        """
+        names = names_of_keys(keys)
+
+        def put(transaction: Any) -> StorePosition | None:
+            self._refuse_stragglers(transaction, position.batch)
+            base = self._settle(transaction, after)
+            if (base.batch if base else None) != after or (base is not None and base.restoring):
+                raise StateError(
+                    "store-behind", f"the store {self.path} stands at {base and base.batch}, not at {after}"
+                )
+            self._put(transaction, _UNDO, self._merge(transaction, names, merge))
+            return base
+
+        def place(transaction: Any, changelog_offset: int) -> tuple[int, int]:
+            placed = replace(position, changelog_offset=changelog_offset)
+            self._put(transaction, _PREPARED, placed.to_bytes())
+            return self._count_in(transaction), self._bytes_in(transaction)
+
+        return OpenBatch(self._environment, put, place)
+
+    def begin_replay(self, writer: BatchKey, first: int, end: int) -> int:
+        """Take the store over for a replay of the changelog, which now begins at `first` and ends at `end`.
+
+        Undoes what was prepared. Returns the offset to replay from: where the values stand, or `first` when the log
+        does not hold that place any more (the store is emptied then, and `rebuilt` says why).
+        """
+
+        def take(transaction: Any) -> int:
+            base = self._settle(transaction, None)
+            start = base.changelog_offset if base is not None else first
+            if not first <= start <= end:
+                self.rebuilt = f"it stands at {start}, the changelog holds {first} to {end}"
+                self._empty_values(transaction)
+                start = first
+            taken = StorePosition(batch=writer, input_offsets={}, changelog_offset=start, restoring=True)
+            self._put(transaction, _POSITION, taken.to_bytes())
+            return start
+
+        return int(self._environment.write(take))
+
+    def load(self, writer: BatchKey, keys: pa.Array, values: pa.Array, next_offset: int) -> None:
+        """Write a piece of the changelog, in the order of the log; a null value deletes.
+
+        Raises StateError("store-taken") when the store does not belong to the replay `writer` any more.
+        """
+        names, newest = newest_values(keys, values)
+
+        def put(transaction: Any) -> None:
+            stands = self._position_in(transaction, _POSITION)
+            if stands is None or not stands.restoring or stands.batch != writer:
+                raise StateError("store-taken", f"the store {self.path} belongs to {stands and stands.batch} now")
+            self._apply(transaction, names, newest)
+            self._put(transaction, _POSITION, replace(stands, changelog_offset=next_offset).to_bytes())
+
+        self._environment.write(put)
+
+    def place(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
+        """Say whose the values are now and for which input they stand. `over`: where they stood when that was judged.
+
+        Their place in the changelog stays: what the group told may be old, and a later place would claim changes of the
+        next owner that are not in here. Raises StateError("store-taken") when somebody has been here since.
+        """
+        placed = replace(over, batch=batch, input_offsets=dict(input_offsets), restoring=False)
+
+        def put(transaction: Any) -> None:
+            stands = self._position_in(transaction, _POSITION)
+            if stands != over:
+                raise StateError("store-taken", f"the store {self.path} stands at {stands} now, not at {over}")
+            self._put(transaction, _POSITION, placed.to_bytes())
+
+        self._environment.write(put)
+
+    def condemn(self, reason: str) -> None:
+        """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
+        self._environment.condemn(reason)
+
+    def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
+        for name in (_PREPARED, _POSITION):
+            stands = self._position_in(transaction, name)
+            seen = stands.batch if stands else None
+            if seen and seen.incarnation == batch.incarnation and seen > batch:
+                raise StateError("stale-attempt", f"{self.path} has seen {seen}, newer than {batch}")
+
+    def _settle(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
+        prepared = self._position_in(transaction, _PREPARED)
+        if prepared is not None:
+            if prepared.batch == committed:
+                self._put(transaction, _POSITION, prepared.to_bytes())
+            else:
+                self._apply(transaction, *unpack_undo(unseal(transaction.get(_UNDO, db=self._meta))))
+            transaction.delete(_PREPARED, db=self._meta)
+            transaction.delete(_UNDO, db=self._meta)
+        return self._position_in(transaction, _POSITION)
+
+    def _merge(self, transaction: Any, names: pa.Array, merge: Callable[[pa.Array], pa.Array]) -> bytes:
+        """Old values become new ones; what undoes that."""
+        order = order_of_keys(names)
+        found = store_blocks.find(transaction, self._blocks, names if order is None else names.take(order))
+        old = found.values()
+        new = merge(old) if order is None else merge(old.take(pa.array(np.argsort(order)))).take(order)
+        self._written(transaction, found, new)
+        return pack_undo(found.names, old)
+
+    def _apply(self, transaction: Any, names: pa.Array, values: pa.Array) -> None:
+        order = order_of_keys(names)
+        if order is not None:  # an undo record of an older format
+            names, values = names.take(order), values.take(order)
+        self._written(transaction, store_blocks.find(transaction, self._blocks, names), values)
+
+    def _written(self, transaction: Any, found: store_blocks.Found, values: pa.Array) -> None:
+        count = self._count_in(transaction) + store_blocks.put(transaction, self._blocks, found, values)
+        transaction.put(_COUNT, count.to_bytes(8, "little"), db=self._meta)
+
+    def _count_in(self, transaction: Any) -> int:
+        return int.from_bytes(transaction.get(_COUNT, b"", db=self._meta), "little")
+
+    def _bytes_in(self, transaction: Any) -> int:
+        stat = transaction.stat(self._blocks)
+        return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
+
+    def _empty(self, transaction: Any) -> None:
+        for database in (self._blocks, self._meta, self._older):
+            if database is not None:
+                transaction.drop(database, delete=False)
+
+    def _empty_values(self, transaction: Any) -> None:
+        """All but the identity."""
+        identity = transaction.get(_IDENTITY, db=self._meta)
+        self._empty(transaction)
+        transaction.put(_IDENTITY, identity, db=self._meta)
+
+    def _put(self, transaction: Any, name: bytes, body: bytes) -> None:
+        transaction.put(name, seal(body), db=self._meta)
+
+    def _position_in(self, transaction: Any, name: bytes) -> StorePosition | None:
+        data = transaction.get(name, db=self._meta)
+        return StorePosition.from_bytes(unseal(data)) if data is not None else None
+
+    def _read_position(self, name: bytes) -> StorePosition | None:
+        with self._environment.reading() as transaction:
+            return self._position_in(transaction, name)
+
+
+def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
+    """Where a store stands that nobody need have open; nothing is changed. None: it is of no use, or there is none."""
+    environment = open_to_look(path)
+    if environment is None:
+        return None
+    try:
+        meta = environment.open_db(b"meta", create=False)
+        with environment.begin(db=meta) as transaction:
+            found = transaction.get(_IDENTITY)
+            stands = transaction.get(_POSITION)
+        if found is None or stands is None or is_format_1(found) or identity.difference(unseal(found)) is not None:
+            return None
+        return StorePosition.from_bytes(unseal(stands))
+    except (lmdb.Error, StateError):
+        return None
+    finally:
+        environment.close()

@@ -1,0 +1,144 @@
+"""The entries of a store, many to a block: what LMDB keeps is blocks, so nothing here costs a Python object per key.
+
+A block holds the entries of a range of names in their order (`block_kernels`), sealed with a checksum, under the first
+name of its range; the first range of all begins at `FIRST`, which is below every name. Four full blocks fill a page of
+LMDB. One that grows beyond is cut, one that is empty goes away and the range before it grows. Names and values come and
+go as Arrow arrays, sorted; the work is one merge over the blocks touched.
+
+Names keep their order, so what belongs together by name (a window, a day, one customer) lies in few blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import StateError
+from headrace.spark.runtime import block_kernels as kernels
+from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
+from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
+
+__all__ = ["FIRST", "Found", "entries", "find", "put"]
+
+FIRST = b"\0"
+LIMIT = 950  # bytes: larger blocks are faster where a micro-batch touches most keys, smaller ones where it touches few
+FILLED = LIMIT * 3 // 4  # of a block that was cut, so that it has room
+FEW = 4  # names are sought one by one where blocks are so many times more
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The blocks that some names fall into, as a transaction saw them. `blocks[bounds[i]:bounds[i + 1]]` is one."""
+
+    names: pa.Array
+    firsts: Sequence[bytes]  # under which each block is kept
+    block_at: Positions  # for each name, which of these blocks
+    blocks: Bytes
+    bounds: Positions
+
+    def values(self) -> pa.Array:
+        """The value of each name; null: there is none. Raises StateError("state-corrupt")."""
+        try:
+            at, sizes = kernels.look_up(*spans_of(self.names), self.block_at, self.blocks, self.bounds)
+        except ValueError as error:
+            raise StateError("state-corrupt", str(error)) from error
+        return array_of_spans(self.blocks, at, np.maximum(sizes, 0), pa.binary(), sizes < 0)
+
+
+def find(transaction: Any, database: Any, names: pa.Array) -> Found:
+    """The blocks of `names`, which are sorted, each there once. Raises StateError("state-corrupt")."""
+    with transaction.cursor(database) as cursor:
+        if len(names) * FEW < transaction.stat(database)["entries"]:
+            firsts, block_at = _sought(cursor, names.to_pylist())
+        else:
+            firsts, block_at = _among_all(cursor, names)
+        bodies = [unseal(body) for _, body in cursor.getmulti(firsts)]
+    if len(bodies) < len(firsts):
+        bodies.insert(0, b"")  # the first range has no block
+    bounds = np.zeros(len(bodies) + 1, np.int64)
+    bounds[1:] = np.cumsum([len(body) for body in bodies])
+    return Found(names, firsts, block_at, np.frombuffer(b"".join(bodies) or b"\0", np.uint8), bounds)
+
+
+def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
+    """Write a value for each name found, null for none; how many entries more there are. Raises StateError."""
+    value_data, value_starts, value_sizes = spans_of(values)
+    if values.null_count:
+        value_sizes = np.where(values.is_null().to_numpy(zero_copy_only=False), -1, value_sizes)
+    try:
+        written, bounds, after, before = kernels.rewrite(
+            *spans_of(found.names),
+            found.block_at,
+            value_data,
+            value_starts,
+            value_sizes,
+            found.blocks,
+            found.bounds,
+        )
+        pieces, begins, owners = kernels.cut(written, bounds, after, LIMIT, FILLED, SEAL_BYTES)
+    except ValueError as error:
+        raise StateError("state-corrupt", str(error)) from error
+    with transaction.cursor(database) as cursor:
+        cursor.putmulti(_sealed(found.firsts, memoryview(pieces), begins.tolist(), owners.tolist()))
+    for block in np.setdiff1d(np.arange(len(found.firsts)), owners).tolist():
+        transaction.delete(found.firsts[block], db=database)
+    return int(after - before)
+
+
+def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
+    """(name, value) of all, in the order of names; for tests and tools."""
+    with transaction.cursor(database) as cursor:
+        for sealed in cursor.iternext(keys=False, values=True):
+            body = unseal(sealed)
+            at = 0
+            while at < len(body):
+                value_at = at + kernels.ENTRY_HEADER + int.from_bytes(body[at : at + 2], "little")
+                end = value_at + int.from_bytes(body[at + 2 : at + kernels.ENTRY_HEADER], "little")
+                yield body[at + kernels.ENTRY_HEADER : value_at], body[value_at:end]
+                at = end
+
+
+def _sealed(
+    firsts: Sequence[bytes], pieces: memoryview, begins: list[int], owners: list[int]
+) -> list[tuple[bytes, memoryview]]:
+    """Each piece under its first name, sealed; the first one of a block stays under that of the block."""
+    pairs, before = [], -1
+    for at, end, owner in zip(begins, begins[1:], owners, strict=False):
+        body = at + SEAL_BYTES
+        first = firsts[owner]
+        if owner == before:
+            name_at = body + kernels.ENTRY_HEADER
+            first = bytes(pieces[name_at : name_at + int.from_bytes(pieces[body : body + 2], "little")])
+        pieces[at:body] = seal_of(pieces[body:end])
+        pairs.append((first, pieces[at:end]))
+        before = owner
+    return pairs
+
+
+def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
+    """(first names of the blocks that names fall into, which one each falls into), from a list of all blocks."""
+    firsts = list(cursor.iternext(keys=True, values=False))
+    if not firsts or firsts[0] != FIRST:
+        firsts.insert(0, FIRST)
+    numbers = kernels.block_of_each(*spans_of(names), *spans_of(pa.array(firsts, pa.binary())))
+    touched, block_at = np.unique(numbers, return_inverse=True)
+    return [firsts[block] for block in touched.tolist()], block_at
+
+
+def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
+    """The same, by a search in LMDB's tree for each name."""
+    firsts: list[bytes] = []
+    block_at = np.empty(len(names), np.int64)
+    for row, name in enumerate(names):
+        found = cursor.set_range(name)
+        if not found or cursor.key() != name:
+            found = cursor.prev() if found else cursor.last()
+        first = cursor.key() if found else FIRST
+        if not firsts or firsts[-1] != first:
+            firsts.append(first)
+        block_at[row] = len(firsts) - 1
+    return firsts, block_at

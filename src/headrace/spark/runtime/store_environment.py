@@ -1,0 +1,110 @@
+"""The LMDB environment of one store, open: transactions that grow its map, notice corruption and a full disk.
+
+A transaction whose map is full is done again in one of twice the size, so work is given as functions of a transaction
+that may be called more than once. Transactions of several processes take turns at the write lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from headrace.errors import StateError
+from headrace.spark.runtime.store_files import CORRUPTIONS, condemn, disk_full, file_id, open_environment
+
+__all__ = ["StoreEnvironment"]
+
+
+class StoreEnvironment:
+    """Mutable: whether its files are still the ones at the path."""
+
+    def __init__(self, path: Path) -> None:
+        """`rebuilt`: why what was here before had to be set aside; None: it was not."""
+        self.path = path
+        self.lmdb, self.rebuilt = open_environment(path)
+        self._file = file_id(path)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files behind the path are still the ones that are open here."""
+        return file_id(self.path) == self._file
+
+    def close(self) -> None:
+        self.lmdb.close()
+
+    def condemn(self, reason: str) -> None:
+        """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
+        condemn(self.path, reason)
+        self._file = (-1, -1)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Any]:
+        """A read transaction."""
+        with self._watched(), self._begin(write=False) as transaction:
+            yield transaction
+
+    def write(self, work: Callable[[Any], Any]) -> Any:
+        """Run `work` in a write transaction; what it returns."""
+        while True:
+            transaction, result = self.opened(work)
+            committed, _ = self.finished(transaction, lambda _: None)
+            if committed:
+                return result
+
+    def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """(a write transaction after `work` in it, what that returned), to be finished or aborted in this thread."""
+        while True:
+            with self._watched():
+                transaction = self._begin(write=True)
+                try:
+                    return transaction, work(transaction)
+                except lmdb.MapFullError:
+                    transaction.abort()
+                except BaseException:
+                    transaction.abort()
+                    raise
+            self._enlarge()
+
+    def finished(self, transaction: Any, work: Callable[[Any], Any]) -> tuple[bool, Any]:
+        """(True, what `work` returned): it is done and committed. (False, None): everything is to be done again."""
+        try:
+            with self._watched():
+                result = work(transaction)
+                transaction.commit()
+        except lmdb.MapFullError:
+            transaction.abort()
+            self._enlarge()
+            return False, None
+        except BaseException:
+            transaction.abort()
+            raise
+        return True, result
+
+    def _enlarge(self) -> None:
+        self.lmdb.set_mapsize(self.lmdb.info()["map_size"] * 2)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Corruption that LMDB or a checksum finds condemns the files; a full disk is called one."""
+        try:
+            yield
+        except CORRUPTIONS as error:
+            self.condemn(str(error))
+            raise StateError("state-corrupt", f"the store {self.path} is corrupt ({error})") from error
+        except lmdb.DiskError as error:
+            raise disk_full(self.path) from error
+        except StateError as error:
+            if error.code == "state-corrupt":
+                self.condemn(error.message)
+            raise
+
+    def _begin(self, *, write: bool) -> Any:
+        try:
+            return self.lmdb.begin(write=write)
+        except lmdb.MapResizedError:  # another process made the map larger
+            self.lmdb.set_mapsize(0)
+            return self.lmdb.begin(write=write)

@@ -1,0 +1,143 @@
+"""What a store says about itself: identity, position and undo record, each sealed with a checksum.
+
+Sealed: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the undo record. Format
+3, of this release, keeps its entries in sealed blocks as well (`store_blocks`). Format 2 had an entry of LMDB for each;
+format 1 besides that had the bare bytes for its own records: `is_format_1` tells it apart, and `TaskStore` brings both
+into the form of today. Values are rows of `rows.py` in all, which have a version byte of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import xxhash
+
+from headrace.errors import StateError
+
+__all__ = [
+    "SEAL_BYTES",
+    "STORE_FORMAT",
+    "BatchKey",
+    "StoreIdentity",
+    "StorePosition",
+    "boot_id",
+    "is_format_1",
+    "pack_undo",
+    "seal",
+    "seal_of",
+    "unpack_undo",
+    "unseal",
+]
+
+STORE_FORMAT = 3
+_SEAL = b"S2"
+SEAL_BYTES = len(_SEAL) + 8
+
+
+def boot_id() -> str:
+    """What changes when the machine starts anew: files written without fsync before that are not trusted."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    import subprocess
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=True)
+        return found.stdout.strip()
+    return platform.node()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BatchKey:
+    """Which attempt of which micro-batch, of which run of the application. A replay has one as well."""
+
+    incarnation: str
+    batch_id: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreIdentity:
+    """What the content of a store depends on; any difference empties it."""
+
+    changelog_topic_id: str
+    schema_hash: str
+    boot_id: str
+    format: int = STORE_FORMAT
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    def difference(self, found: bytes) -> str | None:
+        """Why a store of the identity `found` is of no use, in words; None when it is this one, or its older format."""
+        facts = json.loads(found)
+        if facts.get("format") not in range(1, STORE_FORMAT + 1):
+            return f"it has format {facts.get('format')}, this release knows the formats 1 to {STORE_FORMAT}"
+        if facts.get("changelog_topic_id") != self.changelog_topic_id:
+            return "its changelog topic was deleted and created anew"
+        if facts.get("schema_hash") != self.schema_hash:
+            return "the aggregate has other columns now"
+        if facts.get("boot_id") != self.boot_id:
+            return "the machine was started anew since, and a store is written without fsync"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePosition:
+    """What the values stand for: input up to `input_offsets`, changelog up to `changelog_offset` (both exclusive)."""
+
+    batch: BatchKey
+    input_offsets: Mapping[str, int]  # "topic-partition" → next offset
+    changelog_offset: int
+    restoring: bool = False  # a replay is under way: no input position belongs to these values yet
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({**asdict(self), "batch": asdict(self.batch)}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StorePosition:
+        facts = json.loads(data)
+        return cls(**{**facts, "batch": BatchKey(**facts["batch"])})
+
+
+def seal(body: bytes) -> bytes:
+    """The body with its checksum before it."""
+    return seal_of(body) + body
+
+
+def seal_of(body: bytes | memoryview) -> bytes:
+    """What stands before a body."""
+    return _SEAL + xxhash.xxh3_64_digest(body)
+
+
+def unseal(data: bytes) -> bytes:
+    """The body of a sealed record. Raises StateError("state-corrupt")."""
+    body = data[SEAL_BYTES:]
+    if data[: len(_SEAL)] != _SEAL or xxhash.xxh3_64_digest(body) != data[len(_SEAL) : SEAL_BYTES]:
+        raise StateError("state-corrupt", "a checksum of the store is wrong")
+    return body
+
+
+def is_format_1(data: bytes) -> bool:
+    """Whether this identity record was written before records were sealed."""
+    return data.startswith(b"{")
+
+
+def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
+    """Old values under their names; null: there was none."""
+    batch = pa.record_batch([names, values], names=["name", "value"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def unpack_undo(data: bytes) -> tuple[pa.Array, pa.Array]:
+    """What `pack_undo` was given."""
+    table = pa.ipc.open_stream(data).read_all()
+    return table.column("name").combine_chunks(), table.column("value").combine_chunks()

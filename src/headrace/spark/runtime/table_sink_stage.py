@@ -1,0 +1,107 @@
+"""The step that writes rows to a table: each task's rows go into a part of their own, which nobody sees yet.
+
+The driver commits the parts when the group's offsets are committed (`table_sinks`). A part whose input broke off half
+way belongs to a batch that failed, and is discarded with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import SinkError
+from headrace.spark.runtime.plan import MicroBatchPlan, TaskPlan
+from headrace.spark.runtime.stages import Operator, StageContext, fitted
+from headrace.spark.sinks.interface import SinkPart, SinkTask, SinkWriter
+from headrace.spark.topology.nodes import TASK_COLUMN, TableSink
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.store import BatchKey
+
+__all__ = ["TableSinkStep", "batch_name", "part_of", "refused_by"]
+
+
+def batch_name(batch: BatchKey) -> str:
+    """The attempt's name, for parts and for the metadata of the offset commit."""
+    return f"{batch.incarnation}.{batch.batch_id}.{batch.attempt}"
+
+
+def part_of(plan: MicroBatchPlan, task: TaskPlan) -> SinkPart:
+    """The part that one task's rows of this attempt go into."""
+    return SinkPart(
+        task=SinkTask(group_id=plan.group_id, subtopology_id=plan.subtopology_id, partition=task.partition),
+        batch=batch_name(plan.batch),
+        starts={f"{found.topic}-{found.partition}": found.start for found in task.ranges},
+    )
+
+
+@contextlib.contextmanager
+def refused_by(sink: TableSink, doing: str) -> Iterator[None]:
+    """What a sink's own failure is called."""
+    try:
+        yield
+    except OSError as error:
+        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "sink-failed"
+        fix = "Free room there." if code == "disk-full" else "Look at that place; what was not committed comes again."
+        raise SinkError(code, f"{sink.name} failed while {doing}: {error}", fix, sink=sink.name) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TableSinkStep:
+    """Rows leave to a table."""
+
+    sink: TableSink
+
+    def start(self, context: StageContext) -> Operator:
+        return _TableSink(self.sink, context)
+
+
+class _TableSink:
+    def __init__(self, sink: TableSink, context: StageContext) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        self._sink, self._context = sink, context
+        self._schema = to_arrow_schema(StructType.fromJson(json.loads(sink.schema_json)))
+        self._tasks = {task.partition: task for task in context.slot.tasks}
+        self._writers: dict[int, SinkWriter] = {}
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        started = time.perf_counter()
+        tasks = table.column(TASK_COLUMN).to_numpy()
+        rows = fitted(table.select(self._schema.names), self._schema)
+        for partition in np.unique(tasks).tolist():
+            task = self._tasks[partition]
+            if self._sink.name not in task.had:
+                mine = tasks == partition
+                self._write(task, rows if mine.all() else rows.filter(pa.array(mine)))
+        self._context.timed("table", started)
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        started = time.perf_counter()
+        with refused_by(self._sink, "rows were written"):
+            for writer in self._writers.values():
+                writer.close()
+        self._writers.clear()
+        self._context.timed("table", started)
+        return ()
+
+    def _write(self, task: TaskPlan, rows: pa.Table) -> None:
+        with refused_by(self._sink, "rows were written"):
+            writer = self._writers.get(task.partition)
+            if writer is None:
+                part = part_of(self._context.plan, task)
+                writer = self._writers[task.partition] = self._sink.sink.writer(part, self._schema)
+            writer.write(rows)
+        report = self._context.report(task.partition)
+        report.records_out += rows.num_rows
+        report.sunk[self._sink.name] = report.sunk.get(self._sink.name, 0) + rows.num_rows

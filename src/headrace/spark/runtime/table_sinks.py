@@ -1,0 +1,130 @@
+"""The driver's side of tables: parts count when the group's offsets are committed, and what was left lying is settled.
+
+Parts are written by `table_sink_stage`, in the workers. Here, by the runner of the subtopology: committed after the
+transaction (or the offset commit) of their micro-batch; discarded when it came to nothing; and, when a task is opened,
+settled by what the stable offsets of the group say (`sinks.settling`), before the task runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from headrace.client.admin_results import CommittedOffset
+from headrace.errors import SinkError
+from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.plan import MicroBatchPlan, TaskReport
+from headrace.spark.runtime.table_sink_stage import batch_name, part_of, refused_by
+from headrace.spark.runtime.tasks import RunningTask, TopicPartition
+from headrace.spark.sinks import settling
+from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.topology.nodes import CompiledSubtopology, TableSink
+
+__all__ = ["TableSinks", "metadata_of"]
+
+log = logging.getLogger("headrace.spark")
+TRIES = 4
+PAUSE = 0.2
+
+
+def metadata_of(plan: MicroBatchPlan) -> str:
+    """What the offset commit of a micro-batch says about it."""
+    return settling.metadata_of(batch_name(plan.batch))
+
+
+class TableSinks:
+    """Those of one subtopology. `settle` is called by the thread that opens tasks, the others by the runner's."""
+
+    def __init__(self, group_id: str, subtopology: CompiledSubtopology) -> None:
+        self._group_id, self._subtopology_id = group_id, subtopology.subtopology_id
+        found = [branch.sink for branch in subtopology.branches if isinstance(branch.sink, TableSink)]
+        self._sinks: Mapping[str, TableSink] = {sink.name: sink for sink in found}
+
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
+    def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> None:
+        """The parts of the committed tasks are seen from now on. Raises SinkError: they are when a task is opened."""
+        for sink in self._sinks.values():
+            parts = [part for part, name in _written(plan, reports) if name == sink.name]
+            if parts:
+                self._try(sink, "a micro-batch was committed", lambda s=sink, p=parts: s.sink.commit(p))  # type: ignore[misc]
+
+    def discard(self, plan: MicroBatchPlan, partitions: Iterable[int]) -> None:
+        """These tasks' parts of the batch came to nothing."""
+        wanted = set(partitions)
+        parts = [part_of(plan, task) for task in plan.tasks if task.partition in wanted]
+        for sink in self._sinks.values():
+            with refused_by(sink, "rows of a failed micro-batch were taken back"):
+                sink.sink.discard(parts)
+
+    def settle(self, tasks: Iterable[RunningTask], committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Bring the tables of these tasks to where the group's offsets stand. Raises SinkError."""
+        for task in tasks:
+            stands = {
+                name_of(*where): settling.Committed(offset=row.offset, metadata=row.metadata)
+                for where, row in committed.items()
+                if where in task.positions
+            }
+            for sink in self._sinks.values():
+                self._settle(sink, task, stands)
+
+    def _settle(self, sink: TableSink, task: RunningTask, stands: Mapping[str, settling.Committed]) -> None:
+        mine = SinkTask(group_id=self._group_id, subtopology_id=self._subtopology_id, partition=task.partition)
+        with refused_by(sink, f"the task {self._subtopology_id}-{task.partition} was opened"):
+            found = settling.settle(sink.sink.pending(mine), stands)
+        if found.undecided:
+            raise _undecided(sink, found.undecided[0])
+        if found.commit:
+            log.warning("%s: a micro-batch that was committed is brought into %s", self._subtopology_id, sink.name)
+            self._try(sink, "a micro-batch was committed", lambda: sink.sink.commit(found.commit))
+        with refused_by(sink, "rows of a failed micro-batch were taken back"):
+            sink.sink.discard(found.discard)
+            positions = sink.sink.positions(mine)
+        further = {where: positions.get(name_of(*where), 0) for where in task.positions}
+        further = {where: at for where, at in further.items() if at > task.positions[where]}
+        if further:
+            task.ahead[sink.name] = further
+            log.warning(
+                "%s has the rows of %s already: they are not written again",
+                sink.name,
+                ", ".join(f"{name_of(*where)} up to {at}" for where, at in sorted(further.items())),
+            )
+
+    def _try(self, sink: TableSink, doing: str, work: Callable[[], None]) -> None:
+        """What the group has committed must get into the table; a file system may need a moment."""
+        for _ in range(TRIES - 1):
+            try:
+                with refused_by(sink, doing):
+                    work()
+            except SinkError as error:
+                log.warning("%s; trying again", error)
+                time.sleep(PAUSE)
+            else:
+                return
+        with refused_by(sink, doing):
+            work()
+
+
+def _written(plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> Iterable[tuple[SinkPart, str]]:
+    """(part with its ends, the table's name) of what was written."""
+    for task in plan.tasks:
+        report = reports.get(task.partition)
+        for name in report.sunk if report is not None else ():
+            part = part_of(plan, task)
+            ends = {where: report.reached.get(where, at) for where, at in part.starts.items()}  # type: ignore[union-attr]
+            yield SinkPart(task=part.task, batch=part.batch, starts=part.starts, ends=ends), name
+
+
+def _undecided(sink: TableSink, part: SinkPart) -> SinkError:
+    starts = ", ".join(f"{name} from {at}" for name, at in sorted(part.starts.items()))
+    return SinkError(
+        "sink-undecided",
+        f"{sink.name} holds rows of an unfinished micro-batch ({starts}), and the group's offsets, which a tool has "
+        "set, do not say whether it was committed",
+        f"Set the group's offsets to where that micro-batch begins and start again: its rows are then written anew. "
+        f"(Its name is {part.batch}.)",
+        sink=sink.name,
+        batch=part.batch,
+    )

@@ -1,0 +1,100 @@
+"""The driver's view of the tasks of one subtopology: where each stands, and what the next micro-batch may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.plan import InputRange, SlotPlan, TaskPlan, TaskReport
+from headrace.spark.runtime.store import BatchKey
+
+__all__ = ["RunningTask", "TopicPartition", "plan_slots"]
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningTask:
+    """One task that this instance owns and has opened."""
+
+    partition: int
+    positions: dict[TopicPartition, int]
+    committed: BatchKey | None = None
+    assignment: AssignmentSnapshot  # the newest one that names the task; its epoch is captured by plans
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    skipped: dict[TopicPartition, dict[int, str]] = field(default_factory=dict)  # undigestible offsets → reason
+    stop_at: dict[TopicPartition, int] = field(default_factory=dict)  # the record at which the application fails
+    # by table: how far it has the rows, where that is further than the group's offsets
+    ahead: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    state_keys: int = 0
+    state_bytes: int = 0
+
+    @property
+    def lag(self) -> int:
+        return sum(max(0, end - self.positions.get(where, 0)) for where, end in self.ends.items())
+
+    def plan(self, max_records: int) -> TaskPlan:
+        """What to read next, every input partition named, those without news with an empty range."""
+        ranges = tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
+        ranges, had = self._alike(ranges) if self.ahead else (ranges, ())
+        return TaskPlan(partition=self.partition, ranges=ranges, committed=self.committed, had=had)
+
+    def _alike(self, ranges: tuple[InputRange, ...]) -> tuple[tuple[InputRange, ...], tuple[str, ...]]:
+        """Ranges that the same tables have already, each as a whole; the others wait for the next micro-batch."""
+        chosen: tuple[str, ...] | None = None
+        found = []
+        for given in ranges:
+            where = (given.topic, given.partition)
+            further = {name: at[where] for name, at in self.ahead.items() if at.get(where, 0) > given.start}
+            cut = given.cut(min([given.end, *further.values()]))
+            if cut.end > cut.start:
+                had = tuple(sorted(further))
+                chosen = had if chosen is None else chosen
+                cut = cut if had == chosen else given.cut(given.start)
+            found.append(cut)
+        return tuple(found), chosen or ()
+
+    def _range(self, where: TopicPartition, start: int, max_records: int) -> InputRange:
+        end = max(start, min(self.ends.get(where, start), start + max_records))
+        end = min(end, max(start, self.stop_at.get(where, end)))
+        bad = {offset: reason for offset, reason in self.skipped.get(where, {}).items() if start <= offset < end}
+        return InputRange(
+            topic=where[0],
+            partition=where[1],
+            start=start,
+            end=end,
+            skipped=tuple(sorted(bad)),
+            dead={str(offset): reason for offset, reason in bad.items()},
+        )
+
+    def take(self, report: TaskReport, batch: BatchKey) -> None:
+        """The batch is committed: stand where it reached."""
+        for where in self.positions:
+            self.positions[where] = report.reached.get(name_of(*where), self.positions[where])
+            known = self.skipped.get(where)
+            if known:
+                self.skipped[where] = {at: why for at, why in known.items() if at >= self.positions[where]}
+        self.committed = batch
+        self.state_keys, self.state_bytes = report.state_keys, report.state_bytes
+
+
+def plan_slots(tasks: Iterable[RunningTask], slots: int, max_records: int) -> tuple[SlotPlan, ...]:
+    """A slot plan for each slot with a task that has news; a task is always in the same slot."""
+    rows: dict[int, list[TaskPlan]] = {}
+    for task in sorted(tasks, key=lambda found: found.partition):
+        plan = task.plan(max_records)
+        if plan.records:
+            rows.setdefault(task.partition % slots, []).append(plan)
+    return tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
+
+
+def only(slots: Sequence[SlotPlan], tasks: Mapping[int, tuple[InputRange, ...]]) -> tuple[SlotPlan, ...]:
+    """The same slots with these tasks and ranges, everything else left out."""
+    kept = []
+    for slot in slots:
+        rows = tuple(replace(task, ranges=tasks[task.partition]) for task in slot.tasks if task.partition in tasks)
+        if rows:
+            kept.append(SlotPlan(slot=slot.slot, tasks=rows))
+    return tuple(kept)

@@ -1,0 +1,90 @@
+"""What one Python worker process keeps between micro-batches: connections and open stores.
+
+Workers swap roles and slots from batch to batch, so nothing here is the only place of anything: whatever is missing is
+opened again. Forked workers start with empty caches, because the daemon opens neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.spark.runtime.store import StoreIdentity, TaskStore
+from headrace.spark.runtime.store_files import path_of_store
+from headrace.spark.topology.nodes import Aggregate
+
+if TYPE_CHECKING:
+    from headrace.client.network_client import NetworkClient
+
+__all__ = ["client_for", "forget_client", "reach_by", "schema_hash", "store_for", "store_path"]
+
+_clients: dict[str, NetworkClient] = {}
+_access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
+LOOK_S = 30.0
+_looked = 0.0
+_stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
+
+
+def reach_by(bootstrap_servers: str, access: Mapping[str, str]) -> None:
+    """From now on `client_for` goes to this cluster with these settings; another user gets other connections."""
+    if _access.get(bootstrap_servers, {}) != access:
+        forget_client(bootstrap_servers)
+        _access[bootstrap_servers] = access
+
+
+def client_for(bootstrap_servers: str) -> NetworkClient:
+    """This process's client of a cluster."""
+    from headrace.client.network_client import NetworkClient
+
+    if bootstrap_servers not in _clients:
+        access = _access.get(bootstrap_servers, {})
+        _clients[bootstrap_servers] = NetworkClient(bootstrap_servers, client_id="headrace-worker", security=access)
+    return _clients[bootstrap_servers]
+
+
+def forget_client(bootstrap_servers: str) -> None:
+    """After an error the state of a connection is not worth guessing."""
+    client = _clients.pop(bootstrap_servers, None)
+    if client is not None:
+        client.close()
+
+
+def store_path(state_dir: str | Path, subtopology_id: str, partition: int, aggregate: Aggregate) -> Path:
+    """Where a task keeps the store of one of its aggregates."""
+    return path_of_store(state_dir, subtopology_id, partition, aggregate.name)
+
+
+def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
+    """The open store at `path`, opened anew when its files or its identity are other ones than last time."""
+    _let_go()
+    known = _stores.get(path)
+    if known is not None:
+        if known[0] == identity and known[1].is_current:
+            return known[1]
+        known[1].close()
+    store = TaskStore(path, identity)
+    _stores[path] = (identity, store)
+    return store
+
+
+def _let_go() -> None:
+    """Now and then, close what was deleted or set aside: an open file keeps its room on the disk."""
+    global _looked
+    if time.monotonic() - _looked < LOOK_S:
+        return
+    _looked = time.monotonic()
+    for path, (_, store) in list(_stores.items()):
+        if not store.is_current:
+            store.close()
+            del _stores[path]
+
+
+def schema_hash(aggregate: Aggregate) -> str:
+    """What the bytes of a store's rows depend on."""
+    said = repr(
+        [(aggregate.group_columns), [(b.name, b.function, b.input_type, b.result_type) for b in aggregate.buffers]]
+    )
+    return hashlib.sha256(said.encode()).hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""Settings of an application beyond the arguments of `StreamsApp`, by Kafka's names where Kafka has one.
+
+`StreamsApp(config={"max.poll.interval.ms": 60_000})`. An unknown name is an error with the nearest known one. The table
+is `client_settings`, with the defaults that suit micro-batches. How brokers are reached (`security.protocol`, `ssl.*`,
+`sasl.*`) is read by `ClientConfiguration`, for applications as for everybody else, and kept apart: it holds secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
+from headrace.client.configuration import ClientConfiguration
+from headrace.client.ignored_settings import warn_if_ignored
+from headrace.client.security import ClientSecurity
+from headrace.errors import ConfigError
+from headrace.near_names import nearest
+
+__all__ = ["SETTINGS", "checked_config", "reached_by"]
+
+SETTINGS: Mapping[str, ClientSetting] = {
+    name: setting for name, setting in CLIENT_SETTINGS.items() if setting.in_application is not None
+}
+
+
+def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
+    """Every setting with its value, defaults included, but for those of security. Raises ConfigError."""
+    values = {name: setting.in_application for name, setting in SETTINGS.items() if setting.in_application is not None}
+    for name, value in (given or {}).items():
+        if name in SECURITY_SETTINGS:
+            continue
+        if name not in SETTINGS:
+            if warn_if_ignored(str(name)):
+                continue
+            near = nearest(str(name), SETTINGS)
+            hint = f'; did you mean "{near}"?' if near else ""
+            raise ConfigError("unknown-setting", f'no setting "{name}"{hint}', f"known: {', '.join(SETTINGS)}")
+        values[name] = parsed(SETTINGS[name], value)
+    return values
+
+
+def reached_by(
+    bootstrap_servers: str | Sequence[str] | None, given: Mapping[str, object] | None
+) -> tuple[str, ClientSecurity]:
+    """Where the brokers are and how they are reached: arguments, `given`, environment, file. Raises ConfigError."""
+    secured = {name: value for name, value in (given or {}).items() if name in SECURITY_SETTINGS}
+    configuration = ClientConfiguration(secured, bootstrap_servers=bootstrap_servers)
+    return configuration.bootstrap_servers, configuration.security

@@ -1,0 +1,194 @@
+"""How rows leave: the checks that a sink can make when it is declared."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.spark.refusals import refusal, translated
+from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink
+
+if TYPE_CHECKING:
+    from headrace.spark.stream import Rows
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_VALUE_FORMATS = ("json", "string", "raw")
+
+
+def check_topic_name(topic: object, where: str) -> str:
+    """Kafka's rule: letters, digits, dot, underscore and hyphen, 1 to 249 of them, neither "." nor ".."."""
+    if not isinstance(topic, str) or not _TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        raise refusal(
+            "bad-topic-name",
+            f"{topic!r} is no topic name",
+            "letters, digits, '.', '_' and '-', at most 249 of them",
+            where,
+        )
+    return topic
+
+
+def topic_sink(
+    rows: Rows,
+    topic: str,
+    *,
+    key: str | Sequence[str] | None,
+    value: FormatName,
+    output_mode: OutputMode,
+    partitions: int | None,
+    where: str,
+) -> TopicSink:
+    check_topic_name(topic, where)
+    if value not in _VALUE_FORMATS:
+        raise refusal("bad-value", f"value={value!r} is no format", 'value is "json", "string" or "raw"', where)
+    if output_mode != "update":
+        raise refusal(
+            "not-supported-here",
+            f"output_mode={output_mode!r} comes in a later release",
+            'output_mode is "update"',
+            where,
+        )
+    if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
+        raise refusal(
+            "bad-value", f"partitions={partitions!r} is no number of partitions", "a whole number above 0", where
+        )
+    return TopicSink(
+        topic=topic,
+        value_format=value,
+        key_columns=_key_columns(rows, key, where),
+        value_columns=_value_columns(rows, key, value, where),
+        output_mode=output_mode,
+        partitions=partitions,
+        where=where,
+    )
+
+
+def foreach_batch_sink(rows: Rows, function: Callable[[Any, int], None], where: str) -> ForeachBatchSink:
+    if not callable(function):
+        raise refusal(
+            "bad-value",
+            f"foreachBatch takes a function of (dataframe, batch_id), not {type(function).__name__}",
+            "def write(frame, batch_id): ..",
+            where,
+        )
+    return ForeachBatchSink(
+        function=function,
+        name=getattr(function, "__name__", type(function).__name__),
+        columns=tuple(rows.columns),
+        where=where,
+    )
+
+
+_SINK_METHODS = ("writer", "pending", "positions", "commit", "discard")
+_DIRECTORY_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
+
+
+def parquet_sink(
+    rows: Rows, path: object, partition_by: str | Sequence[str] | None, name: str | None, where: str
+) -> TableSink:
+    from headrace.spark.sinks.parquet import ParquetSink
+
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
+        raise refusal(
+            "bad-value",
+            f"{path!r} is no directory of a file system",
+            "a local or shared directory that all instances see, as /data/flights; object stores need to_sink",
+            where,
+        )
+    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    types = dict(rows.dtypes)
+    for column in names:
+        if types.get(column) not in _DIRECTORY_TYPES:
+            known = f"is of type {types[column]}" if column in types else "is no column of these rows"
+            raise refusal(
+                "bad-value",
+                f'partition_by="{column}" {known}',
+                f"a column of type {', '.join(_DIRECTORY_TYPES)}",
+                where,
+            )
+    if set(names) >= set(types):
+        raise refusal("bad-value", "partition_by= leaves no column for the files", "name fewer columns", where)
+    return table_sink(rows, ParquetSink(str(Path(path).absolute()), partition_by=names), name, where)
+
+
+def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink:
+    lacks = [method for method in _SINK_METHODS if not callable(getattr(sink, method, None))]
+    if lacks:
+        raise refusal(
+            "bad-value",
+            f"{type(sink).__name__} is no sink: it has no {lacks[0]}()",
+            "implement headrace.spark.sinks.Sink",
+            where,
+        )
+    if not rows.columns:
+        raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
+    if rows._row_for_row and not sink.takes_updates:
+        raise refusal(
+            "not-supported-here",
+            f"{sink.name} only grows, and an aggregate's rows replace each other",
+            "write them with to_topic, or to a sink that takes updates",
+            where,
+        )
+    return TableSink(
+        sink=sink,
+        name=name or str(sink.name),
+        columns=tuple(rows.columns),
+        schema_json=rows.schema.json(),
+        where=where,
+    )
+
+
+def _key_columns(rows: Rows, key: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
+    if key is None:
+        return None
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise refusal(
+            "bad-value",
+            "key= takes names of columns",
+            "compute it first: .withColumn('k', ..).to_topic(.., key='k')",
+            where,
+        )
+    with translated(where, rows._template.columns):
+        chosen = rows._template.select(*names).columns
+    own = {name.lower(): name for name in rows.columns}
+    missing = [name for name in chosen if name.lower() not in own]
+    if missing:
+        raise refusal(
+            "bad-value",
+            f'key="{missing[0]}" is no column of these rows',
+            f".withColumn('k', F.col('{names[0]}')).to_topic(.., key='k')",
+            where,
+        )
+    rows._check_key([own[name.lower()] for name in chosen], where)
+    return tuple(own[name.lower()] for name in chosen)
+
+
+def _value_columns(rows: Rows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
+    if not rows.columns:
+        raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
+    if value == "json":
+        return tuple(rows.columns)
+    types = dict(rows.dtypes)
+    if value == "raw":
+        column = next((name for name in rows.columns if name.lower() == "value"), None)
+        if column is None or types[column] not in {"binary", "string"}:
+            raise refusal(
+                "bad-value",
+                'value="raw" writes the column "value", of type binary or string',
+                ".withColumn('value', ..)",
+                where,
+            )
+        return (column,)
+    keys = {name.lower() for name in ([key] if isinstance(key, str) else key or rows._default_key_columns())}
+    rest = [name for name in rows.columns if name.lower() not in keys]
+    if len(rest) != 1:
+        raise refusal(
+            "bad-value",
+            f'value="string" writes one column besides the key; here are {", ".join(rest) or "none"}',
+            "select the one, or value='json'",
+            where,
+        )
+    return (rest[0],)

@@ -1,0 +1,164 @@
+"""The static side of a join: a plain DataFrame that lies whole in every worker, while the stream goes by.
+
+The driver reads it, once at the start and again when it is older than `headrace.join.refresh.ms`; micro-batches join
+what it holds, so nothing is shuffled and no micro-batch reads a table. Reading apart from the micro-batch is a rule:
+a database that is away would else look like records that Spark SQL cannot digest.
+
+Until `hold()` the user's own DataFrame stands in the plan (templates, `verify`). What is held keeps the DataFrame's
+columns with their ids, so that conditions written with `df["code"]` mean the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.errors import TopologyError
+from headrace.spark.plan_reader import analysed, class_of, sequence
+from headrace.spark.refusals import refusal
+
+__all__ = ["StaticSide", "checked_join"]
+
+log = logging.getLogger("headrace.spark")
+
+_UNKNOWN_BYTES = 2**62  # Spark takes what it knows nothing about for larger than anything
+_SMALLER = (
+    "take the rows and columns you need first (where, select), or write F.broadcast(df) when it fits into the memory "
+    "of the driver and of every worker; two large sides are joined where you read"
+)
+
+
+_NARROW_JOINS = {"inner": "inner", "left": "left", "leftouter": "left", "leftsemi": "left_semi", "semi": "left_semi"}
+_NARROW_JOINS |= {"leftanti": "left_anti", "anti": "left_anti"}
+_WIDE_JOINS = ("right", "rightouter", "outer", "full", "fullouter")
+
+
+def checked_join(other: object, on: object, how: str | None, where: str) -> str:
+    """The type of the join, by one name. Raises TopologyError for what no task can do by itself."""
+    if not isinstance(other, DataFrame) or not hasattr(other, "_jdf"):
+        raise refusal(
+            "not-supported-here",
+            f"join takes a plain DataFrame, not a {type(other).__name__}; joins of streams come in a later release",
+            "spark.read.., spark.table(..) or spark.createDataFrame(..) give one",
+            where,
+        )
+    if other.isStreaming:
+        raise refusal(
+            "not-supported-here",
+            "this DataFrame is a Structured Streaming query; it never ends, so it cannot lie in every worker",
+            "read the same data with spark.read",
+            where,
+        )
+    kind = _NARROW_JOINS.get(folded := str(how or "inner").lower().replace("_", ""))
+    if folded in _WIDE_JOINS:
+        raise refusal(
+            "needs-shuffle",
+            f"a {how} join has rows for whatever no row of the stream ever met, and a stream never ends",
+            'how="left" keeps every row of the stream; what was never met is found where you read',
+            where,
+        )
+    if kind is None or on is None:
+        raise refusal(
+            "not-supported-here",
+            "a join without a condition makes as many of each row as the DataFrame has"
+            if on is None
+            else f"how={how!r} is no join of a stream",
+            'join(df, "column"), or join(df, condition); inner, left, left_semi, left_anti',
+            where,
+        )
+    return kind
+
+
+class StaticSide:
+    """One DataFrame of the user's in one join; shared by the micro-batches of all subtopologies that join it."""
+
+    def __init__(self, dataframe: DataFrame, *, refresh_ms: int, where: str) -> None:
+        """Raises TopologyError("needs-shuffle") when Spark knows already that it is too large."""
+        self.where = where
+        self._frame, self._refresh_ms = dataframe, refresh_ms
+        self._is_hinted = class_of(analysed(dataframe)) == "ResolvedHint"
+        self._held: DataFrame | None = None
+        self._version = 0
+        self._looked_at = 0.0
+        self._lock = threading.Lock()
+        if not self._is_hinted:
+            expected = int(str(dataframe._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+            self._check_size(expected if expected < _UNKNOWN_BYTES else 0)
+
+    def dataframe(self) -> DataFrame:
+        """What stands on the right of the join: what is held, before that the user's DataFrame."""
+        held = self._held
+        return F.broadcast(held if held is not None else self._frame)
+
+    def hold(self) -> int:
+        """Read it when it was never read or is older than the refresh interval. A number that grows with each reading.
+
+        Raises TopologyError when the first reading fails or is too large; later ones leave what is held, and warn.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self._held is None:
+                self._held = self._read()
+            elif (now - self._looked_at) * 1000 < self._refresh_ms:
+                return self._version
+            else:
+                try:
+                    self._held = self._read()
+                except TopologyError as error:
+                    log.warning("%s; micro-batches go on with what was read before", error.message)
+                    self._looked_at = now
+                    return self._version
+            self._looked_at = now
+            self._version += 1
+            return self._version
+
+    def _read(self) -> DataFrame:
+        most = None if self._is_hinted else max(0, self._threshold_bytes())
+        session = self._frame.sparkSession
+        jvm: Any = session._jvm
+        try:
+            plan = analysed(self._frame)
+            plan.refresh()  # files that came into a directory since
+            row_bytes = 8 + sum(int(one.dataType().defaultSize()) for one in sequence(plan.output()))
+            rows = _planned_anew(session, plan)  # one DataFrame read twice has the files of the first time
+            found = (rows if most is None else rows.limit(most // row_bytes + 1))._jdf.collectAsList()
+        except (PySparkException, Py4JError) as error:
+            sentence = str(error).strip().splitlines()[0]
+            raise refusal(
+                "refused-by-spark",
+                f"the DataFrame of this join could not be read: {sentence}",
+                "see that df.collect() works in this session",
+                self.where,
+            ) from None
+        if most is not None:
+            self._check_size(len(found) * row_bytes)
+        catalyst = jvm.org.apache.spark.sql.catalyst.plans.logical
+        relation = catalyst.LocalRelation.fromExternalRows(plan.output(), jvm.PythonUtils.toSeq(found))
+        return _planned_anew(session, relation)
+
+    def _threshold_bytes(self) -> int:
+        return int(self._frame.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
+
+    def _check_size(self, expected: int) -> None:
+        most = self._threshold_bytes()
+        if expected > max(0, most):
+            raise refusal(
+                "needs-shuffle",
+                f"the DataFrame of this join takes about {expected:,} bytes by Spark's estimate, and without a "
+                f"shuffle it lies whole in every worker: spark.sql.autoBroadcastJoinThreshold is {most:,}",
+                _SMALLER,
+                self.where,
+                bytes=expected,
+            )
+
+
+def _planned_anew(session: SparkSession, plan: Any) -> DataFrame:
+    jvm: Any = session._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

@@ -1,0 +1,316 @@
+"""`Stream`: the part of PySpark's DataFrame that can be kept up to date record by record.
+
+A stream keeps an empty template DataFrame and the calls that led to it. Each call is applied to the template at once,
+so Spark reports a mistake at the user's line, and recorded, so the runtime can apply it to every micro-batch. Names,
+arguments and meaning are PySpark's; what is ours is snake_case.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from headrace.spark.frames import apply_calls, quoted, without_hidden
+from headrace.spark.plan_reader import check_narrow
+from headrace.spark.refusals import (
+    call_site,
+    is_hidden,
+    refusal,
+    translated,
+    visible,
+)
+from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
+from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
+from headrace.spark.static_side import StaticSide, checked_join
+from headrace.spark.topology.nodes import FormatName, NarrowCall, OutputMode, TopicSource
+
+if TYPE_CHECKING:
+    from headrace.spark.grouped_stream import GroupedStream
+    from headrace.spark.sinks.interface import Sink
+    from headrace.spark.streams_app import StreamsApp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way on which rows come to a stream: a source and the calls since. A union has several."""
+
+    source: TopicSource
+    calls: tuple[NarrowCall, ...] = ()
+
+
+class Rows:
+    """What `Stream` and `StreamTable` share: a template, and the calls that are the same on both."""
+
+    _row_for_row = False
+
+    def __init__(self, app: StreamsApp, template: DataFrame) -> None:
+        self._app = app
+        self._template = template
+
+    # -- columns ----------------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> list[str]:
+        """As `DataFrame.columns`."""
+        return visible(self._template.columns)
+
+    @property
+    def schema(self) -> StructType:
+        """As `DataFrame.schema`."""
+        return StructType([field for field in self._template.schema.fields if not is_hidden(field.name)])
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """As `DataFrame.dtypes`."""
+        return [(name, kind) for name, kind in self._template.dtypes if not is_hidden(name)]
+
+    def printSchema(self, level: int | None = None) -> None:
+        """As `DataFrame.printSchema`."""
+        without_hidden(self._template).printSchema(level)
+
+    def __getitem__(self, item: Any) -> Any:
+        """As `DataFrame[..]`: a column by name or position, a condition, a list of columns."""
+        if isinstance(item, str):
+            return self._column(item, call_site())
+        if isinstance(item, int):
+            return F.col(quoted(self.columns[item]))
+        if isinstance(item, Column):
+            return self.where(item)
+        if isinstance(item, (list, tuple)):
+            return self.select(*item)
+        raise TypeError(f"a column's name, a condition or a list of columns is wanted, not {type(item).__name__}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name != "_kafka":
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+        if any(name.lower() == column.lower() for column in self._template.columns):
+            return F.col(quoted(name))
+        if name in REFUSED_PROPERTIES:
+            raise refusal(*REFUSED_PROPERTIES[name], call_site())
+        if name in REFUSED_METHODS:
+            return _refusing(name)
+        raise AttributeError(_unknown_attribute(type(self).__name__, name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}[{', '.join(f'{name}: {kind}' for name, kind in self.dtypes)}]"
+
+    def _column(self, name: str, where: str) -> Column:
+        with translated(where, self._template.columns):
+            self._template.select(name)
+        return F.col(name)
+
+    # -- rows to rows -----------------------------------------------------------------------------------------------
+
+    def select(self, *cols: Any) -> Any:
+        """As `DataFrame.select`. `"*"` does not hold `_kafka`, as with Spark's own `_metadata`."""
+        return self._narrow("select", *cols)
+
+    def selectExpr(self, *expr: str | list[str]) -> Any:
+        """As `DataFrame.selectExpr`."""
+        return self._narrow("selectExpr", *expr)
+
+    def where(self, condition: Column | str) -> Any:
+        """As `DataFrame.where`."""
+        return self._narrow("where", condition)
+
+    def filter(self, condition: Column | str) -> Any:
+        """As `DataFrame.filter`."""
+        return self._narrow("where", condition)
+
+    def withColumn(self, colName: str, col: Column) -> Any:  # noqa: N803 PySpark's own name
+        """As `DataFrame.withColumn`."""
+        return self._narrow("withColumn", colName, col)
+
+    def withColumns(self, *colsMap: dict[str, Column]) -> Any:  # noqa: N803 PySpark's own name
+        """As `DataFrame.withColumns`."""
+        return self._narrow("withColumns", *colsMap)
+
+    def withColumnRenamed(self, existing: str, new: str) -> Any:
+        """As `DataFrame.withColumnRenamed`."""
+        return self._narrow("withColumnRenamed", existing, new)
+
+    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Any:  # noqa: N803 PySpark's own name
+        """As `DataFrame.withColumnsRenamed`."""
+        return self._narrow("withColumnsRenamed", colsMap)
+
+    def drop(self, *cols: Any) -> Any:
+        """As `DataFrame.drop`."""
+        return self._narrow("drop", *cols)
+
+    def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As `DataFrame.transform`: `func` gets this stream."""
+        result = func(self, *args, **kwargs)
+        if not isinstance(result, Rows):
+            raise TypeError(f"the function given to transform returned {type(result).__name__}, a stream is wanted")
+        return result
+
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        where = call_site()
+        call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=where)
+        with translated(where, self._template.columns):
+            template = apply_calls(self._template, (call,))
+            check_narrow(template, where, row_for_row=self._row_for_row)
+        return self._followed_by(call, template)
+
+    def _followed_by(self, call: NarrowCall, template: DataFrame) -> Any:
+        raise NotImplementedError
+
+    def _default_key_columns(self) -> tuple[str, ...]:
+        return ()
+
+    def _check_key(self, key: list[str], where: str) -> None:
+        """Any column may be a stream's key."""
+
+    def _visible_quoted(self) -> list[str]:
+        return [quoted(name) for name in self.columns]
+
+    # -- leaving ----------------------------------------------------------------------------------------------------
+
+    def to_topic(
+        self,
+        topic: str,
+        *,
+        key: str | Sequence[str] | None = None,
+        value: FormatName = "json",
+        output_mode: OutputMode = "update",
+        partitions: int | None = None,
+    ) -> Any:
+        """Write the rows to a topic and return the stream.
+
+        `key`: the columns of the record's key (one string column as plain text, others or several as a JSON object);
+        None means the input record's key for a stream, the grouping columns for a table. `value`: `"json"` (all
+        columns, nulls left out as Spark's `to_json` does), `"string"` (the one column that is no key) or `"raw"` (the
+        column `value`, and `key` if there is one, as Spark's Kafka sink). `output_mode="update"`: a row each time its
+        value changed. `partitions` is the consent to create a missing topic. Raises TopologyError.
+        """
+        sink = topic_sink(
+            self, topic, key=key, value=value, output_mode=output_mode, partitions=partitions, where=call_site()
+        )
+        self._app._leave(self, sink)
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Any:
+        """As `DataStreamWriter.foreachBatch`: `func(dataframe, batch_id)` for every micro-batch; at least once.
+
+        Several instances call it, each for its own tasks, and batch ids are each instance's own.
+        """
+        self._app._leave(self, foreach_batch_sink(self, func, call_site()))
+        return self
+
+    def to_parquet(
+        self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] | None = None, name: str | None = None
+    ) -> Any:
+        """Write the rows to Parquet files below `path`, each row once, and return the stream.
+
+        One file for each task and micro-batch that had rows (`trigger_interval_ms` makes fewer and larger ones), seen
+        by readers when the micro-batch is committed, whatever dies meanwhile. `partition_by`: Hive directories.
+        `path` is on a file system that every instance sees. Rows of an aggregate, which replace each other, are
+        refused. Raises TopologyError.
+        """
+        where = call_site()
+        self._app._leave(self, parquet_sink(self, path, partition_by, name, where))
+        return self
+
+    def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
+        """Write the rows to a `headrace.spark.sinks.Sink`, each row once, and return the stream.
+
+        `name` (by default the sink's own) is unique within the application. Raises TopologyError.
+        """
+        self._app._leave(self, table_sink(self, sink, name, call_site()))
+        return self
+
+
+class Stream(Rows):
+    """Rows as they come from topics. Made by `StreamsApp.stream`."""
+
+    def __init__(self, app: StreamsApp, template: DataFrame, arms: tuple[Arm, ...]) -> None:
+        super().__init__(app, template)
+        self._arms = arms
+
+    def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
+        arms = tuple(Arm(source=arm.source, calls=(*arm.calls, call)) for arm in self._arms)
+        return Stream(self._app, template, arms)
+
+    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:  # noqa: N803 PySpark's own
+        """As `DataFrame.unionByName`; rows of the two keep their own order, not one between them."""
+        where = call_site()
+        if not isinstance(other, Stream) or other._app is not self._app:
+            raise refusal(
+                "not-supported-here",
+                "unionByName takes a stream of the same app",
+                "bring the rows in through a topic of their own",
+                where,
+            )
+        with translated(where, self._template.columns):
+            union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
+        arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
+        return Stream(self._app, self._app._template_of(union.schema), arms)
+
+    def join(self, other: DataFrame, on: Any = None, how: str | None = None) -> Stream:
+        """As `DataFrame.join` with a plain DataFrame on the right: inner, left, left_semi, left_anti.
+
+        `other` is small: it is read by the driver when the application starts, and again when what was read is older
+        than `headrace.join.refresh.ms`, and lies whole in every worker; no row moves. Without `F.broadcast(other)` it
+        must be below `spark.sql.autoBroadcastJoinThreshold`. Raises TopologyError: needs-shuffle, not-supported-here,
+        duplicate-column, unresolved-column.
+        """
+        where = call_site()
+        how = checked_join(other, on, how, where)
+        with translated(where, [*self._template.columns, *getattr(other, "columns", ())]):
+            side = StaticSide(other, refresh_ms=int(self._app.config["headrace.join.refresh.ms"]), where=where)
+            call = NarrowCall(method="join", args=(side, on, how), where=where)
+            template = apply_calls(self._template, (call,))
+            check_narrow(template, where)
+        return self._followed_by(call, template)
+
+    def groupBy(self, *cols: Any) -> GroupedStream:
+        """As `DataFrame.groupBy`. Rows move through an internal topic unless the group is the declared key."""
+        from headrace.spark.grouped_stream import GroupedStream
+
+        return GroupedStream(self, cols, call_site())
+
+    groupby = groupBy
+
+    def agg(self, *_exprs: Any) -> NoReturn:
+        """Refused: an aggregate over everything would need every row in one task."""
+        raise refusal(
+            "needs-shuffle",
+            "an aggregate over all rows needs them in one place",
+            'group first: groupBy("c").agg(..)',
+            call_site(),
+        )
+
+
+def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
+    """`arm` with one more call that gives its rows the columns and types of the union."""
+    have = {name.lower(): name for name in side.columns}
+    columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
+    return Arm(source=arm.source, calls=(*arm.calls, NarrowCall(method="select", args=tuple(columns), where=where)))
+
+
+def _as_type(name: str | None, kind: DataType) -> Column:
+    return (F.lit(None) if name is None else F.col(quoted(name))).cast(kind)
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise refusal(*REFUSED_METHODS[name], call_site())
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _unknown_attribute(kind: str, name: str) -> str:
+    camel = re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
+    if camel != name and hasattr(DataFrame, camel):
+        return f"{kind} has no '{name}'; as in PySpark it is '{camel}'"
+    if hasattr(DataFrame, name):
+        return f"{kind} has no '{name}' yet; DataFrame has it: use it in foreachBatch"
+    return f"{kind} has no column and no method '{name}'"

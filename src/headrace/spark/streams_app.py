@@ -1,0 +1,324 @@
+"""`StreamsApp`: the topology a streams group runs, declared in PySpark's words.
+
+Building an application needs a Spark session and no Kafka; `check`, `verify`, `start` and `run` reach for the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+from headrace.errors import ConfigError
+from headrace.spark.compilation import Output, check_new_output, compile_app, source_name
+from headrace.spark.formats.schemas import COORDINATES, RAW, STRING, check_schema, struct_of
+from headrace.spark.frames import empty_frame
+from headrace.spark.listeners import check_listener
+from headrace.spark.refusals import call_site, is_hidden, refusal
+from headrace.spark.sinks.declaration import check_topic_name
+from headrace.spark.spark_session import classic, session
+from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.topology.nodes import (
+    COORDINATES_COLUMN,
+    KEY_COLUMN,
+    TASK_COLUMN,
+    CompiledTopology,
+    DeadLetter,
+    ErrorPolicy,
+    FormatName,
+    Leaving,
+    TopicSource,
+)
+
+if TYPE_CHECKING:
+    from headrace.client.network_client import NetworkClient
+    from headrace.spark.findings import Finding
+    from headrace.spark.running_app import RunningApp
+    from headrace.spark.verdict import Verdict
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
+
+
+class StreamsApp:
+    """One member of a Kafka streams group, and the topology the group runs."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        spark: SparkSession | None = None,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        processing_guarantee: Literal["at_least_once", "exactly_once_v2"] | None = None,
+        auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest",
+        state_dir: str | os.PathLike[str] | None = None,
+        trigger_interval_ms: int = 0,
+        on_error: ErrorPolicy = "fail",
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """`name` is the group's id, the prefix of internal topics and of the state directory.
+
+        `spark`: None takes the active session, else starts a local one. `bootstrap_servers`: None takes
+        HEADRACE_BOOTSTRAP_SERVERS, else localhost:9092. `state_dir`: None takes HEADRACE_STATE_DIR, else
+        `<user's state directory>/headrace/<name>`. `trigger_interval_ms` 0: the next micro-batch as soon as there is
+        data. `processing_guarantee`: "exactly_once_v2" or "at_least_once", as Kafka Streams names them; None takes
+        `processing.guarantee` of `config`, by default exactly_once_v2. `on_error`: what becomes of a record that cannot
+        be used: "fail", "skip" or DeadLetter("topic").
+        `config`: further settings by Kafka's names, see `headrace.spark.settings`. `security.protocol`, `ssl.*` and
+        `sasl.*` may stand there, in the environment (HEADRACE_SASL_PASSWORD) or in the file that HEADRACE_CONFIG names.
+        Raises ConfigError.
+        """
+        from headrace.spark.settings import checked_config, reached_by
+
+        self._where = call_site()
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(
+                "bad-value",
+                f"{name!r} is no name for an application",
+                "letters, digits, '.', '_' and '-', at most 120: it becomes part of topic names",
+            )
+        if processing_guarantee is not None:
+            _check_choice("processing_guarantee", processing_guarantee, ("exactly_once_v2", "at_least_once"))
+        _check_choice("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none"))
+        if isinstance(trigger_interval_ms, bool) or not isinstance(trigger_interval_ms, int) or trigger_interval_ms < 0:
+            raise ConfigError(
+                "bad-value", f"trigger_interval_ms={trigger_interval_ms!r} is no number of milliseconds", "0 or more"
+            )
+        self.name = name
+        self.bootstrap_servers, self.security = reached_by(bootstrap_servers, config)
+        self.auto_offset_reset = auto_offset_reset
+        self.state_dir = _state_dir(state_dir, name)
+        self.trigger_interval_ms = trigger_interval_ms
+        self.on_error = _checked_policy(on_error)
+        self.config = checked_config(config)
+        self.processing_guarantee = processing_guarantee or str(self.config["processing.guarantee"])
+        self.spark = classic(spark if spark is not None else session(name))
+        self.listeners: list[object] = []
+        self._sources: dict[str, TopicSource] = {}
+        self._outputs: list[Output] = []
+
+    # -- sources ----------------------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        topics: str | Sequence[str],
+        *,
+        schema: StructType | str | None = None,
+        value: FormatName | None = None,
+        key: str | None = None,
+        on_error: ErrorPolicy | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """The records of one or several topics as rows.
+
+        Without `schema` and `value`: the eight columns of Spark's Kafka source. With `schema` (a StructType or DDL):
+        its columns, decoded from JSON, and the record's coordinates in the struct `_kafka` (key, topic, partition,
+        offset, timestamp, headers), which `*` does not hold. `value="string"`: one column `value`. `key`: the column
+        that equals the record's key, so that grouping by it moves no rows. Raises TopologyError.
+        """
+        where = call_site()
+        names = tuple(topics) if isinstance(topics, (list, tuple)) else (topics,)
+        if not names:
+            raise refusal("bad-topic-name", "stream needs a topic", 'app.stream("flights", ..)', where)
+        for topic in names:
+            check_topic_name(topic, where)
+        if len(set(names)) != len(names):
+            raise refusal("topic-read-twice", "a topic is named twice", "name each once", where)
+        format_name, columns = self._columns_of(schema, value, where)
+        source = TopicSource(
+            name=name or source_name(names),
+            topics=names,
+            value_format=format_name,
+            schema_json=columns.json(),
+            key_column=_key_column(key, columns, where),
+            on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
+            time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
+            where=where,
+        )
+        return Stream(self, self._template_of_source(self._registered(source)), (Arm(source=source),))
+
+    def _columns_of(
+        self, schema: StructType | str | None, value: str | None, where: str
+    ) -> tuple[FormatName, StructType]:
+        format_name: Any = value or ("json" if schema is not None else "raw")
+        if format_name not in {"json", "string", "raw"}:
+            raise refusal("bad-value", f"value={value!r} is no format", 'value is "json", "string" or "raw"', where)
+        if format_name == "raw" or format_name == "string":
+            if schema is not None:
+                raise refusal(
+                    "bad-value", f"value={format_name!r} takes no schema", "leave schema= or value= out", where
+                )
+            return format_name, RAW if format_name == "raw" else STRING
+        if schema is None:
+            raise refusal("schema-missing", "JSON needs a schema", 'schema="origin string, dep_delay double"', where)
+        if isinstance(schema, str):
+            try:
+                schema = StructType.fromDDL(schema)
+            except PySparkException as error:
+                raise refusal(
+                    "bad-value",
+                    f"this is no schema: {str(error).strip().splitlines()[0]}",
+                    'schema="origin string, dep_delay double"',
+                    where,
+                ) from None
+        if not isinstance(schema, StructType):
+            raise refusal(
+                "bad-value",
+                f"schema= takes a StructType or DDL text, not {type(schema).__name__}",
+                'schema="origin string, dep_delay double"',
+                where,
+            )
+        check_schema(schema, where)
+        return format_name, schema.toNullable()
+
+    def _registered(self, source: TopicSource) -> TopicSource:
+        for known in self._sources.values():
+            shared = sorted(set(known.topics) & set(source.topics))
+            if shared and _without_place(known) != _without_place(source):
+                raise refusal(
+                    "topic-read-twice",
+                    f'"{shared[0]}" is read twice, in two ways',
+                    "keep the first stream in a variable and use it twice",
+                    source.where,
+                    why=f"the other: {known.where}",
+                )
+            if not shared and known.name == source.name:
+                raise refusal(
+                    "state-name-taken",
+                    f'two sources are called "{source.name}"',
+                    "name one: app.stream(.., name='..')",
+                    source.where,
+                )
+        return self._sources.setdefault(source.name, source)
+
+    def _template_of(self, columns: StructType, *, coordinates: bool = False, hidden: bool = True) -> DataFrame:
+        """An empty frame with `columns` and the runtime's own beside them."""
+        schema = StructType(list(columns.fields))
+        if coordinates:
+            schema = StructType(schema.fields).add(COORDINATES_COLUMN, COORDINATES)
+        if hidden:
+            schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
+        return empty_frame(self.spark, schema)
+
+    def _template_of_source(self, source: TopicSource) -> DataFrame:
+        return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
+
+    def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
+        """A client of the application's cluster, by its way in. Raises CannotConnect when it is used."""
+        from headrace.client.network_client import NetworkClient
+
+        return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
+
+    def _leave(self, rows: Rows, sink: Leaving) -> None:
+        output = Output(rows=rows, sink=sink)
+        check_new_output(self._outputs, output)
+        self._outputs.append(output)
+
+    # -- look before you run ----------------------------------------------------------------------------------------
+
+    def compile(self) -> CompiledTopology:
+        """The application as plain data; what the runtime runs."""
+        return compile_app(self)
+
+    def describe(self, format: Literal["text", "json", "mermaid"] = "text") -> str:
+        """The topology: subtopologies, topics, state, sinks. Connects to nothing."""
+        from headrace.spark.describe import describe
+
+        return describe(self.compile(), format)
+
+    def check(self) -> list[Finding]:
+        """Preflight against the cluster; returns findings, raises nothing."""
+        from headrace.spark.check import check
+
+        return check(self)
+
+    def verify(self, *, sinks: Sequence[str] | None = None) -> Verdict:
+        """Recompute the application as one Spark batch over its input topics and compare with what its sinks hold."""
+        from headrace.spark.verify import verify
+
+        return verify(self, sinks=sinks)
+
+    # -- run --------------------------------------------------------------------------------------------------------
+
+    def addListener(self, listener: object) -> None:
+        """Tell `listener` from the start on what the application does.
+
+        A `pyspark.sql.streaming.StreamingQueryListener` as it is, or anything with some of its methods; besides,
+        `onTasksChanged` gets a `headrace.spark.listeners.TasksChanged`. Raises TypeError for something else.
+        """
+        check_listener(listener)
+        self.listeners.append(listener)
+
+    def start(self) -> RunningApp:
+        """Join the group and run its tasks in the background."""
+        from headrace.spark.runtime import driver
+
+        return driver.start(self, self.compile())
+
+    def run(self, until: Literal["stopped", "caught-up"] = "stopped") -> None:
+        """`start()` and wait. SIGTERM and SIGINT finish the micro-batch, commit and leave.
+
+        `until="caught-up"` returns when every task has reached the ends its topics had at the start.
+        """
+        _check_choice("until", until, ("stopped", "caught-up"))
+        from headrace.spark.foreground import run_in_foreground
+
+        run_in_foreground(self.start, until)
+
+    def __repr__(self) -> str:
+        return f"StreamsApp({self.name!r}, {len(self._sources)} sources, {len(self._outputs)} outputs)"
+
+
+def _check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
+    if value in choices:
+        return
+    raise ConfigError(
+        "bad-value", f"{argument}={value!r} is none of {', '.join(choices)}", f'{argument}="{choices[0]}"'
+    )
+
+
+def _checked_policy(policy: object) -> ErrorPolicy:
+    if policy == "fail":
+        return "fail"
+    if policy == "skip":
+        return "skip"
+    if isinstance(policy, DeadLetter):
+        return policy
+    raise ConfigError(
+        "bad-value", f"on_error={policy!r} is no error policy", 'on_error is "fail", "skip" or DeadLetter("topic")'
+    )
+
+
+def _state_dir(given: str | os.PathLike[str] | None, name: str) -> Path:
+    if given is not None:
+        return Path(given).expanduser()
+    if "HEADRACE_STATE_DIR" in os.environ:
+        return Path(os.environ["HEADRACE_STATE_DIR"]).expanduser() / name
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "headrace" / name
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "headrace" / name
+
+
+def _key_column(key: str | None, columns: StructType, where: str) -> str | None:
+    if key is None:
+        return None
+    names = [field.name for field in columns.fields if not is_hidden(field.name)]
+    if key not in names:
+        raise refusal(
+            "unresolved-column",
+            f'key="{key}" is no column of this stream',
+            "name the column that equals the record's key",
+            where,
+            why=f"columns here: {', '.join(names)}",
+        )
+    return key
+
+
+def _without_place(source: TopicSource) -> tuple[object, ...]:
+    return (source.name, source.topics, source.value_format, source.schema_json, source.key_column, source.on_error)

@@ -1,0 +1,83 @@
+"""Topics as finite DataFrames: fixed ranges of offsets, read by Spark's Python workers through our own fetcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from headrace.client.security import ClientSecurity
+from headrace.spark.formats.schemas import RAW, struct_of
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
+
+BAD_COLUMN = "__headrace_bad"
+# As our own decoder: RFC 8259 without Spark's leniency for single quotes.
+_JSON_OPTIONS = {"columnNameOfCorruptRecord": BAD_COLUMN, "allowSingleQuotes": "false", "mode": "PERMISSIVE"}
+TopicPartition = tuple[str, int]
+
+
+def topic_frame(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    security: ClientSecurity,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+) -> DataFrame:
+    """The records of `[from, to)` of each topic-partition, with the eight columns of Spark's Kafka source."""
+    wanted = [
+        (topic, partition, start, end) for (topic, partition), (start, end) in sorted(ranges.items()) if end > start
+    ]
+    if not wanted:
+        return spark.createDataFrame([], RAW)
+    reader = _reader(wanted, bootstrap_servers, security)
+    return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(reader, RAW)
+
+
+def _reader(
+    wanted: list[tuple[str, int, int, int]], bootstrap_servers: str, security: ClientSecurity
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    raw = TopicSource(name="raw", topics=(), value_format="raw", schema_json=RAW.json())
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from headrace.client.fetcher import Fetcher
+        from headrace.client.network_client import NetworkClient
+        from headrace.spark import formats
+
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                topic, partition, start, end = wanted[index]
+                with NetworkClient(bootstrap_servers, client_id="headrace-verify", security=security) as client:
+                    for fetched in Fetcher(client, isolation_level="read_committed").fetch_ranges(
+                        {(topic, partition): (start, end)}
+                    ):
+                        yield formats.decode(fetched.table, raw, topic=topic, partition=partition).batch
+
+    return read
+
+
+def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
+    """`records` as the columns of `source`, decoded by Spark's own functions: what our decoder is held against.
+
+    Hidden columns: the record's key, `_kafka`, and BAD_COLUMN, which is not null for a record that does not decode.
+    """
+    key = F.col("key").alias(KEY_COLUMN)
+    if source.value_format == "raw":
+        return records.select("*", key, F.lit(None).cast("string").alias(BAD_COLUMN))
+    coordinates = F.struct("key", "topic", "partition", "offset", "timestamp", "headers").alias(COORDINATES_COLUMN)
+    text = F.col("value").cast("string")
+    if source.value_format == "string":
+        bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
+        return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
+    columns = struct_of(source.schema_json)
+    schema = StructType(columns.fields).add(BAD_COLUMN, StringType())
+    parsed = records.select(F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"), coordinates, key)
+    fields = [F.col("__headrace_row").getField(name).alias(name) for name in columns.names]
+    return parsed.select(
+        *fields, COORDINATES_COLUMN, KEY_COLUMN, F.col(f"__headrace_row.{BAD_COLUMN}").alias(BAD_COLUMN)
+    )
+
+
+def good_rows(decoded: DataFrame) -> DataFrame:
+    return decoded.where(F.col(BAD_COLUMN).isNull()).drop(BAD_COLUMN)

@@ -1,0 +1,216 @@
+"""The compiled form of an application: what its tasks read, compute and write, as plain data.
+
+The DSL (`headrace.spark.stream`) writes these nodes, the runtime (`headrace.spark.runtime`) reads them. Nothing here
+imports PySpark: recorded calls and user functions are opaque objects, types are Spark's own JSON (`DataType.json()`),
+expressions are Spark SQL text. Every collection is a tuple in an order that depends on nothing but the program.
+
+Columns of a row on its way, by name:
+
+- `g0, g1, ..` the grouping values, `i0, i1, ..` the inputs of the aggregate buffers: what a `ProjectForGroup` yields,
+  what a repartition topic carries (`RepartitionSource.columns`) and what an `Aggregate` takes;
+- `g0.., b0..` the grouping values and the *finished* buffers (an `avg` already divided): what the results of an
+  `Aggregate` (`Aggregate.results`) are written over;
+- the hidden columns below, carried beside the user's columns by `headrace.spark.frames.apply_calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from headrace.client.membership.topology import Topology
+
+HIDDEN_PREFIX = "__headrace_"
+TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
+KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the sink names no key columns
+COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
+
+FormatName: TypeAlias = Literal["json", "string", "raw"]
+OutputMode: TypeAlias = Literal["update"]
+BufferFunction: TypeAlias = Literal["count", "sum", "min", "max", "avg"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """`on_error=DeadLetter("flights.bad")`: records that cannot be used go, unchanged, to this topic."""
+
+    topic: str
+
+
+ErrorPolicy: TypeAlias = Literal["fail", "skip"] | DeadLetter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowCall:
+    """One DataFrame call of the user, recorded: the method's name and its arguments as they came."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    where: str = ""  # "file:line" of the user's call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSource:
+    """Topics of the outside world, decoded into columns."""
+
+    name: str
+    topics: tuple[str, ...]
+    value_format: FormatName
+    schema_json: (
+        str  # StructType of the columns a record decodes to (for "raw" those of Spark's Kafka source), without `_kafka`
+    )
+    key_column: str | None = None  # the column that equals the record's key, when the user said so
+    on_error: ErrorPolicy = "fail"
+    columns_needed: tuple[str, ...] | None = None  # None: all; may hold `_kafka`; never anything hidden
+    time_zone: str = "UTC"  # of timestamps in records that name none: the session's
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionSource:
+    """An internal topic that one or more `RepartitionSink`s of the same application write."""
+
+    topic: str
+    columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON): g0.., i0..
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectForGroup:
+    """What a row becomes before it is repartitioned or aggregated: its grouping values and the buffers' inputs."""
+
+    key_sql: tuple[tuple[str, str], ...]  # ("g0", SQL over the columns behind `Branch.before`)
+    input_sql: tuple[tuple[str, str], ...]  # ("i0", SQL)
+    columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON) of the result, g0.. then i0..
+    bare: bool = False  # nothing but source columns as they are: no Spark SQL is needed; then see `source_columns`
+    source_columns: tuple[tuple[str, str], ...] = ()  # when bare: ("g0", column of the source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """One mergeable part of an aggregate. Null inputs do not count, `count` without input counts rows.
+
+    Spark's rules: `sum` of integers is a bigint (overflow is an error), of float and double a double; `avg` sums
+    doubles; `min`/`max` order NaN above every number; `sum`, `min`, `max`, `avg` of nothing are null.
+    """
+
+    name: str  # "b0"
+    function: BufferFunction
+    input: str | None  # "i0"; None only for `count` of rows
+    input_type: str | None  # Spark type as JSON
+    result_type: str  # Spark type as JSON, of the finished buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """A keyed aggregate with its store: rows `g0.., i0..` in, one row per changed key out."""
+
+    name: str  # "by-origin": the store's name, the subtopology's as well behind a repartition
+    group_columns: tuple[tuple[str, str], ...]  # (name the user sees, type JSON) of g0, g1, ..
+    buffers: tuple[Buffer, ...]
+    results: tuple[tuple[str, str], ...]  # (output column, SQL over g0.. and b0..)
+    output_schema_json: str  # StructType of the results
+    changelog_topic: str
+    bare: bool = False  # every result is a g or b as it is: no Spark SQL is needed
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSink:
+    """Rows leave to a topic of the outside world.
+
+    `key_columns` None: the carried `KEY_COLUMN`, which holds the input record's key for a stateless branch, and
+    `formats.encode_key` of the grouping values (under their user-visible names) behind an aggregate.
+    """
+
+    topic: str
+    value_format: FormatName = "json"
+    key_columns: tuple[str, ...] | None = None
+    value_columns: tuple[str, ...] = ()  # in order: the visible columns of the rows
+    output_mode: OutputMode = "update"
+    partitions: int | None = None  # the consent to create the topic when it is missing
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionSink:
+    """Rows `g0.., i0..` leave to an internal topic, partitioned by `g0..`."""
+
+    topic: str
+    columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeachBatchSink:
+    """`function(dataframe, batch_id)` of the user gets the rows of a micro-batch."""
+
+    function: Callable[[Any, int], None]
+    name: str = "foreachBatch"
+    columns: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """Rows leave, exactly once, to a place outside of Kafka; `sink` is a `headrace.spark.sinks.Sink`."""
+
+    sink: Any
+    name: str
+    columns: tuple[str, ...]
+    schema_json: str  # StructType of the columns
+    where: str = ""
+
+
+Source: TypeAlias = TopicSource | RepartitionSource
+Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
+Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One path of rows from a source of the subtopology to a sink.
+
+    In order: `before` on the source's columns, `projection`, `aggregate`, its results, `after` on them, `sink`.
+    """
+
+    source_index: int
+    before: tuple[NarrowCall, ...] = ()
+    projection: ProjectForGroup | None = None  # None behind a RepartitionSource, whose rows are projected already
+    aggregate: Aggregate | None = None
+    after: tuple[NarrowCall, ...] = ()
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledSubtopology:
+    """What one kind of task does: partition p of it reads partition p of every source."""
+
+    subtopology_id: str
+    sources: tuple[Source, ...]
+    branches: tuple[Branch, ...]
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        return tuple(branch.aggregate for branch in self.branches if branch.aggregate is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledTopology:
+    """The whole application, subtopologies sorted by id."""
+
+    app_name: str
+    subtopologies: tuple[CompiledSubtopology, ...]
+
+    def description(self) -> Topology:
+        """The topology as the streams group's heartbeat carries it (KIP-1071), everything sorted."""
+        from headrace.spark.topology.description import description  # nodes are below it
+
+        return description(self)
+
+    def subtopology(self, subtopology_id: str) -> CompiledSubtopology:
+        for subtopology in self.subtopologies:
+            if subtopology.subtopology_id == subtopology_id:
+                return subtopology
+        raise KeyError(subtopology_id)

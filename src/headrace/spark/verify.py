@@ -1,0 +1,267 @@
+"""`verify`: the same program once more, as one Spark batch over the same input, compared with what its sinks hold.
+
+The input is what the application has committed; it is decoded by Spark's `from_json` (not by our decoder) and goes
+through the user's recorded calls as plain DataFrame operations, `groupBy` included (not through our aggregates).
+Doubles compare within a relative 1e-12, since sums depend on the order of their terms. At least once may count records
+again after a crash: such repeats are counted, bounded and shown (`verify_tables`), never hidden; anything lost fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.client.admin import Admin
+from headrace.client.near_names import topic_missing
+from headrace.errors import ConfigError
+from headrace.spark.compilation import Output
+from headrace.spark.frames import apply_calls
+from headrace.spark.grouped_stream import StreamTable
+from headrace.spark.sinks.parquet import ParquetSink
+from headrace.spark.stream import Arm, Stream
+from headrace.spark.topic_frames import BAD_COLUMN, TopicPartition, decoded_by_spark, good_rows, topic_frame
+from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
+from headrace.spark.verdict import SinkVerdict, Verdict
+from headrace.spark.verify_streams import compare_files, compare_stream
+from headrace.spark.verify_tables import compare_table
+from headrace.spark.volatile import volatile_columns
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extent:
+    """What of the topics is compared."""
+
+    ranges: Mapping[TopicPartition, tuple[int, int]]  # of the sources: what the application has committed
+    waiting: int
+    undecided: str
+    cannot_claim: tuple[str, ...]
+
+
+def verify(app: StreamsApp, *, sinks: Sequence[str] | None = None) -> Verdict:
+    """Compare `sinks` (topics and Parquet directories; all that the application writes when None).
+
+    Raises ConfigError, CannotConnect, BrokerError.
+    """
+    compiled = app.compile()
+    outputs = [output for output in app._outputs if _is_readable(output.sink)]
+    chosen = [output for output in outputs if sinks is None or _name(output.sink) in sinks]
+    unknown = sorted(set(sinks or ()) - {_name(output.sink) for output in outputs})
+    if unknown:
+        raise ConfigError(
+            "bad-value",
+            f'{app.name} does not write to "{unknown[0]}"',
+            "name sinks of the application, or none for all",
+        )
+    with app.network_client("headrace-verify") as client:
+        admin = Admin(client)
+        sources = [
+            source
+            for source in app._sources.values()
+            if any(_reads(part.sources, source) for part in compiled.subtopologies)
+        ]
+        internal = [
+            s.topic for part in compiled.subtopologies for s in part.sources if isinstance(s, RepartitionSource)
+        ]
+        extent = _extent(app, admin, sources, internal)
+        topics = [output.sink.topic for output in chosen if isinstance(output.sink, TopicSink)]
+        ends = {topic: _whole(admin, topic) for topic in topics}
+    claims = list(extent.cannot_claim)
+    claims += [
+        f"{o.sink.name if isinstance(o.sink, TableSink) else f'foreachBatch({_name(o.sink)})'} "
+        "writes where verify cannot look"
+        for o in app._outputs
+        if not _is_readable(o.sink)
+    ]
+    with _few_shuffle_partitions(app.spark):
+        return _Recomputation(app, extent).compare(sources, chosen, ends, claims)
+
+
+@contextmanager
+def _few_shuffle_partitions(spark: SparkSession) -> Iterator[None]:
+    """Spark's default of 200 would cost more than the comparison; the setting is put back."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(min(int(str(before)), 2 * spark.sparkContext.defaultParallelism)))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
+
+
+def _reads(found: Sequence[object], source: TopicSource) -> bool:
+    return any(isinstance(one, TopicSource) and one.name == source.name for one in found)
+
+
+class _Recomputation:
+    def __init__(self, app: StreamsApp, extent: _Extent) -> None:
+        self._app = app
+        self._extent = extent
+        self._frames: dict[str, DataFrame] = {}
+
+    def compare(
+        self,
+        sources: Sequence[TopicSource],
+        chosen: Sequence[Output],
+        ends: Mapping[str, Mapping[TopicPartition, tuple[int, int]]],
+        claims: list[str],
+    ) -> Verdict:
+        records = bad = 0
+        verdicts: list[SinkVerdict] = []
+        try:
+            for source in sources:
+                counts = self._load(source)
+                records, bad = records + counts[0], bad + counts[1]
+            by_topic: dict[str, list[Output]] = {}
+            for output in chosen:
+                by_topic.setdefault(_name(output.sink), []).append(output)
+            for topic, outputs in by_topic.items():
+                verdicts.append(self._sink(topic, outputs, ends.get(topic, {}), claims))
+        finally:
+            for frame in self._frames.values():
+                frame.unpersist()
+        return Verdict(
+            app_name=self._app.name,
+            guarantee=self._app.processing_guarantee,
+            records=records,
+            bad_records=bad,
+            waiting=self._extent.waiting,
+            sinks=tuple(verdicts),
+            cannot_claim=tuple(claims),
+            undecided=self._extent.undecided,
+        )
+
+    def _load(self, source: TopicSource) -> tuple[int, int]:
+        ranges = {where: span for where, span in self._extent.ranges.items() if where[0] in source.topics}
+        records = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, ranges)
+        decoded = decoded_by_spark(records, source).persist()
+        self._frames[source.name] = decoded
+        counted = decoded.agg(F.count("*"), F.count(BAD_COLUMN)).first()
+        assert counted is not None
+        return int(counted[0]), int(counted[1])
+
+    def _sink(
+        self, topic: str, outputs: list[Output], span: Mapping[TopicPartition, tuple[int, int]], claims: list[str]
+    ) -> SinkVerdict:
+        kind = "table" if isinstance(outputs[0].rows, StreamTable) else "stream"
+        if len(outputs) > 1 and any(isinstance(output.rows, StreamTable) for output in outputs):
+            return _undecided(topic, "table", "several outputs of this application write to it")
+        volatile = [volatile_columns(output.rows, self._app) for output in outputs]
+        for columns, whole in volatile:
+            if whole:
+                return _undecided(
+                    topic, kind, f"{', '.join(whole)} answer differently when asked twice, and rows depend on them"
+                )
+            claims += [f"{topic}.{name} is not compared: it is computed anew each time" for name in columns]
+        ignored = frozenset(name for columns, _ in volatile for name in columns)
+        try:
+            if isinstance(outputs[0].sink, TableSink):
+                return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
+            actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
+            if isinstance(outputs[0].rows, StreamTable):
+                rows = self._rows(outputs[0].rows._aggregate.arms)
+                return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
+            expected = [(self._stream_rows(output), output.sink) for output in outputs]
+            return compare_stream(topic, expected, actual, ignored)  # type: ignore[arg-type]
+        except PySparkException as error:
+            return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
+
+    def _arm(self, arm: Arm) -> DataFrame:
+        return apply_calls(good_rows(self._frames[arm.source.name]), arm.calls)
+
+    def _rows(self, arms: Sequence[Arm]) -> DataFrame:
+        """The rows of all arms; with several, what they have in common."""
+        frames = [self._arm(arm) for arm in arms]
+        if len(frames) == 1:
+            return frames[0]
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _stream_rows(self, output: Output) -> DataFrame:
+        assert isinstance(output.rows, Stream)
+        return self._rows(output.rows._arms)
+
+
+def _extent(app: StreamsApp, admin: Admin, sources: Sequence[TopicSource], internal: Sequence[str]) -> _Extent:
+    topics = [topic for source in sources for topic in source.topics]
+    known = admin.list_topics()
+    for topic in topics:
+        if topic not in known:
+            raise topic_missing(topic, known, app.bootstrap_servers)
+    where = [(topic, partition) for topic in topics for partition in known[topic].partitions]
+    first, last = (
+        admin.list_offsets(dict.fromkeys(where, "earliest")),
+        admin.list_offsets(dict.fromkeys(where, "latest"), isolation_level="read_committed"),
+    )
+    committed = admin.committed_offsets(app.name)
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    claims: list[str] = []
+    waiting = 0
+    for place in where:
+        start, end = first[place].offset, last[place].offset
+        reached = max(start, min(end, committed.get(place, start)))
+        ranges[place] = (start, reached)
+        waiting += end - reached
+        if start > 0:
+            claims.append(
+                f"{place[0]}-{place[1]} begins at offset {start:,}: what stood before is gone and was not recomputed"
+            )
+    if app.auto_offset_reset != "earliest":
+        claims.append(
+            f'auto_offset_reset="{app.auto_offset_reset}": the application may have begun behind the first records'
+        )
+    undecided = ""
+    if not any(place in committed for place in where):
+        undecided = f"{app.name} has committed nothing yet"
+    behind = _behind(admin, internal, committed)
+    if behind:
+        undecided = (
+            f"{app.name} has {behind:,} records on the way in its internal topics; ask again when it has caught up"
+        )
+    return _Extent(ranges=ranges, waiting=waiting, undecided=undecided, cannot_claim=tuple(claims))
+
+
+def _behind(admin: Admin, internal: Sequence[str], committed: Mapping[TopicPartition, int]) -> int:
+    known = admin.list_topics()
+    places = [(topic, partition) for topic in internal if topic in known for partition in known[topic].partitions]
+    if not places:
+        return 0
+    first, last = (
+        admin.list_offsets(dict.fromkeys(places, "earliest")),
+        admin.list_offsets(dict.fromkeys(places, "latest")),
+    )
+    return sum(last[place].offset - max(first[place].offset, committed.get(place, 0)) for place in places)
+
+
+def _whole(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+    known = admin.list_topics()
+    if topic not in known:
+        return {}
+    places = [(topic, partition) for partition in known[topic].partitions]
+    first, last = (
+        admin.list_offsets(dict.fromkeys(places, "earliest")),
+        admin.list_offsets(dict.fromkeys(places, "latest")),
+    )
+    return {place: (first[place].offset, last[place].offset) for place in places}
+
+
+def _is_readable(sink: Leaving) -> bool:
+    return isinstance(sink, TopicSink) or (isinstance(sink, TableSink) and isinstance(sink.sink, ParquetSink))
+
+
+def _name(sink: Leaving) -> str:
+    return sink.topic if isinstance(sink, TopicSink) else sink.name
+
+
+def _undecided(topic: str, kind: str, why: str) -> SinkVerdict:
+    return SinkVerdict(
+        topic=topic, kind="table" if kind == "table" else "stream", expected=0, found=0, equal=0, undecided=why
+    )

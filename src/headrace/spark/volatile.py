@@ -1,0 +1,48 @@
+"""Which columns of a sink cannot be recomputed, because a function in them answers differently when asked twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.spark.frames import apply_calls
+from headrace.spark.grouped_stream import StreamTable
+from headrace.spark.plan_reader import (
+    analysed,
+    class_of,
+    sequence,
+    volatile_functions,
+    volatile_functions_of,
+    walk,
+)
+from headrace.spark.stream import Rows, Stream
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
+
+
+def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(columns of `rows` that are volatile themselves, functions on which more than such a column depends)."""
+    columns: set[str] = set()
+    whole: set[str] = set()
+    final = set(rows.columns)
+    if isinstance(rows, StreamTable):
+        for arm in rows._aggregate.arms:
+            frame = apply_calls(app._template_of_source(arm.source), arm.calls)
+            whole |= volatile_functions_of(analysed(frame))
+        rows_frames = [rows._template]
+    else:
+        assert isinstance(rows, Stream)
+        rows_frames = [apply_calls(app._template_of_source(arm.source), arm.calls) for arm in rows._arms]
+    for frame in rows_frames:
+        top = analysed(frame)
+        for node in walk(top):
+            for expression in sequence(node.expressions()):
+                found = volatile_functions(expression)
+                if not found:
+                    continue
+                # Only what the last call itself computes is surely used by nothing else.
+                if node.equals(top) and class_of(expression) == "Alias" and str(expression.name()) in final:
+                    columns.add(str(expression.name()))
+                else:
+                    whole |= found
+    return tuple(sorted(columns)), tuple(sorted(whole))

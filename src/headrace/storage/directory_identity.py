@@ -1,0 +1,86 @@
+"""Whose directory it is: `headrace.properties`, and the refusal to work in somebody else's.
+
+There is never a `meta.properties`: with it a real Kafka could be started here, would find no topics in *its* metadata
+and set all our logs aside as stray. Found there, the directory is Kafka's and we keep out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.storage.errors import DirectoryUnusable
+from headrace.storage.file_system import FileSystem
+
+__all__ = ["PROPERTIES", "DirectoryIdentity", "load_identity", "save_identity"]
+
+PROPERTIES = "headrace.properties"
+_FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryIdentity:
+    """`broker_epoch` counts the starts, `next_producer_id` is the first id not yet promised to a producer."""
+
+    cluster_id: str
+    broker_epoch: int = 0
+    next_producer_id: int = 0
+
+    def started(self) -> DirectoryIdentity:
+        return replace(self, broker_epoch=self.broker_epoch + 1)
+
+
+def load_identity(file_system: FileSystem, directory: Path) -> DirectoryIdentity | None:
+    """None for a directory that is new. Raises DirectoryUnusable."""
+    path = directory / PROPERTIES
+    try:
+        text = file_system.read_bytes(path).decode()
+    except FileNotFoundError:
+        if file_system.exists(directory / "meta.properties"):
+            raise DirectoryUnusable(
+                "state-corrupt",
+                f"{directory} is a data directory of Apache Kafka (it holds meta.properties).",
+                "Choose another directory; topics are copied over the protocol, not by directory.",
+                path=str(directory),
+            ) from None
+        return None
+    stored = _properties(text)
+    if stored.get("format.version") != _FORMAT:
+        _refuse(path, f"its format.version is {stored.get('format.version')}, not {_FORMAT}")
+    try:
+        return DirectoryIdentity(
+            cluster_id=stored["cluster.id"],
+            broker_epoch=int(stored["broker.epoch"]),
+            next_producer_id=int(stored["next.producer.id"]),
+        )
+    except (KeyError, ValueError) as error:
+        _refuse(path, f"it lacks or garbles {error}")
+        raise
+
+
+def save_identity(file_system: FileSystem, directory: Path, identity: DirectoryIdentity) -> None:
+    """Raises OSError."""
+    lines = [
+        "# A data directory of Headrace's embedded broker. Its topics are listed in headrace-topics.json.",
+        f"format.version={_FORMAT}",
+        f"cluster.id={identity.cluster_id}",
+        f"broker.epoch={identity.broker_epoch}",
+        f"next.producer.id={identity.next_producer_id}",
+    ]
+    file_system.write_atomically(directory / PROPERTIES, ("\n".join(lines) + "\n").encode(), sync=True)
+
+
+def _properties(text: str) -> Mapping[str, str]:
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _refuse(path: Path, why: str) -> None:
+    raise DirectoryUnusable(
+        "state-corrupt",
+        f"{path} cannot be used: {why}.",
+        "Use the version of Headrace that wrote it, or another data directory.",
+        path=str(path),
+    )

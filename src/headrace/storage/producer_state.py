@@ -1,0 +1,318 @@
+"""What a partition remembers of the producers that wrote to it: epochs, sequences, open transactions.
+
+Rules (KIP-98, KIP-185, KIP-360): a batch follows its producer's last one without a gap, sequences wrap from 2^31 - 1
+to 0; a repeat of one of the last five batches is answered with that batch's offsets and not written; a smaller epoch
+is refused, a larger one begins at sequence 0; a producer nothing is known of (expired, records deleted) may begin
+anywhere, unless it speaks transaction version 2 (KIP-890), where each transaction begins at 0. Of what a coordinator
+appends only the epochs are checked, its own too: TxnOffsetCommit batches all carry sequence 0. At version 2 an end
+raises the epoch, so a marker with the epoch that has an open transaction is one that comes late (KIP-1228).
+`snapshot` and `load` speak Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from google_crc32c import value as crc32c
+
+from headrace.protocol.record_batches import BatchHeader, control_record
+from headrace.storage.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from headrace.storage.file_system import Buffer
+
+__all__ = ["LARGEST_SEQUENCE", "DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
+
+REMEMBERED_BATCHES = 5
+EPOCH_BUMP_VERSION = 2
+LARGEST_SEQUENCE = 2**31 - 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_CRC_END = 6
+
+
+class SnapshotCorrupt(Exception):
+    """The file is no snapshot, or torn; the state is rebuilt from the log instead."""
+
+
+class WrittenBatch(NamedTuple):
+    """A batch as its producer may repeat it."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class DescribedProducer(NamedTuple):
+    """A producer as it stands in the log. -1: nothing known, or no transaction open."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
+class _Producer:
+    """Mutable: one entry per producer id, moved forward by every batch."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "transaction_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[WrittenBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.timestamp_ms = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerState:
+    """All producers of one partition. Mutable, owned by its PartitionLog."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        starts = [p.transaction_start for p in self._producers.values() if p.transaction_start >= 0]
+        return min(starts) if starts else None
+
+    def check(self, headers: Iterable[BatchHeader], transaction_version: int = 0) -> WrittenBatch | None:
+        """Judge the batches of one append, in order; change nothing. `transaction_version`: the producer's.
+
+        The remembered batch when the append repeats it. Raises OutOfOrderSequence, InvalidProducerEpoch,
+        InvalidTransactionState.
+        """
+        ahead: dict[int, tuple[int, int]] = {}
+        for header in headers:
+            if header.producer_id < 0:
+                continue
+            known = self._producers.get(header.producer_id)
+            if header.producer_id not in ahead:
+                if known is not None and (repeated := _repeated(known, header)) is not None:
+                    return repeated
+                if known is not None:
+                    ahead[header.producer_id] = (known.epoch, known.last_sequence)
+                elif header.is_transactional and transaction_version >= EPOCH_BUMP_VERSION:
+                    ahead[header.producer_id] = (header.producer_epoch, -1)
+            if header.producer_id in ahead:
+                self._check_follows(header, *ahead[header.producer_id])
+            if known is not None and known.transaction_start >= 0 and not header.is_transactional:
+                self._refuse_outside(header)
+            ahead[header.producer_id] = (header.producer_epoch, header.last_sequence)
+        return None
+
+    def check_coordinators(self, batches: Buffer, headers: Iterable[BatchHeader], transaction_version: int) -> None:
+        """Judge what a coordinator appends; change nothing. `transaction_version`: under which the marker is written.
+
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced.
+        """
+        for header in headers:
+            known = self._producers.get(header.producer_id)
+            if known is None:
+                continue
+            late = transaction_version >= EPOCH_BUMP_VERSION and header.is_control and known.transaction_start >= 0
+            if header.producer_epoch < known.epoch or (late and header.producer_epoch == known.epoch):
+                self._refuse_epoch(header, known.epoch)
+            if header.is_control and control_record(batches, header)[1] < known.coordinator_epoch:
+                self._refuse_coordinator(header, control_record(batches, header)[1], known.coordinator_epoch)
+
+    def surely_next(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
+        """Whether a batch outside of transactions certainly follows its producer's last one; False says nothing."""
+        known = self._producers.get(producer_id)
+        return (
+            known is not None
+            and known.epoch == producer_epoch
+            and known.transaction_start < 0
+            and bool(known.batches)
+            and known.batches[-1].last_sequence + 1 == base_sequence
+        )
+
+    def note_next(self, producer_id: int, producer_epoch: int, batch: WrittenBatch, *, seen_ms: int) -> None:
+        """`update` for a batch that was `surely_next`."""
+        producer = self._producers.get(producer_id)
+        if producer is None:  # it has expired since, with the segment that was begun for this batch
+            producer = self._producers[producer_id] = _Producer(producer_epoch)
+        if seen_ms > producer.timestamp_ms:
+            producer.timestamp_ms = seen_ms
+        producer.batches.append(batch)
+
+    def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
+        if header.producer_epoch < epoch:
+            self._refuse_epoch(header, epoch)
+        expected = 0 if header.producer_epoch > epoch or sequence == LARGEST_SEQUENCE else sequence + 1
+        if header.base_sequence != expected:
+            raise OutOfOrderSequence(
+                "sequence-out-of-order",
+                f"Out of order sequence number {self._where(header)}: {header.base_sequence} (incoming), {expected} "
+                f"(expected, epoch {epoch}).",
+                "Batches of this producer were lost or overtook each other; begin anew with InitProducerId.",
+                **self._facts(header),
+            )
+
+    def _refuse_epoch(self, header: BatchHeader, epoch: int) -> NoReturn:
+        raise InvalidProducerEpoch(
+            "producer-epoch-old",
+            f"Epoch {header.producer_epoch} {self._where(header)} is too old: the last seen epoch is {epoch}.",
+            "A newer incarnation of this producer is at work; begin anew with InitProducerId.",
+            **self._facts(header),
+        )
+
+    def _refuse_coordinator(self, header: BatchHeader, epoch: int, seen: int) -> NoReturn:
+        raise TransactionCoordinatorFenced(
+            "coordinator-epoch-old",
+            f"A marker {self._where(header)} comes from a coordinator of epoch {epoch}, and one of epoch {seen} has "
+            "written.",
+            "Give the coordinator epoch that `kafka-transactions describe-producers` shows, or a later one.",
+            **self._facts(header),
+        )
+
+    def _refuse_outside(self, header: BatchHeader) -> NoReturn:
+        raise InvalidTransactionState(
+            "record-invalid",
+            f"A batch {self._where(header)} is not transactional, while the producer has a transaction open there.",
+            "End the transaction first, or send the records as a part of it.",
+            **self._facts(header),
+        )
+
+    def _where(self, header: BatchHeader) -> str:
+        return f"of producer {header.producer_id} in partition {self._topic}-{self._partition}"
+
+    def _facts(self, header: BatchHeader) -> dict[str, Any]:
+        return {"topic": self._topic, "partition": self._partition, "producer_id": header.producer_id}
+
+    def update(self, header: BatchHeader, *, seen_ms: int, coordinator_epoch: int = -1) -> int:
+        """Note a batch that is in the log, at its final offset; where the transaction began that it ends, else -1.
+
+        `seen_ms` is the wall clock: records may be old. `coordinator_epoch`: as the marker says, of a control batch.
+        """
+        if header.producer_id < 0:
+            return -1
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        if header.producer_epoch > producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        producer.timestamp_ms = max(producer.timestamp_ms, seen_ms)
+        if header.is_control:
+            began, producer.transaction_start = producer.transaction_start, -1
+            producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
+            return began
+        last_offset = header.base_offset + header.last_offset_delta
+        producer.batches.append(
+            WrittenBatch(
+                header.base_sequence, header.last_sequence, header.base_offset, last_offset, header.max_timestamp
+            )
+        )
+        if header.is_transactional and producer.transaction_start < 0:
+            producer.transaction_start = header.base_offset
+        return -1
+
+    def open_transactions(self) -> Iterator[tuple[int, int, int]]:
+        """(producer id, epoch, where it begins) of each transaction that no marker has ended."""
+        for producer_id, producer in self._producers.items():
+            if producer.transaction_start >= 0:
+                yield producer_id, producer.epoch, producer.transaction_start
+
+    def described(self) -> Iterator[DescribedProducer]:
+        """All of them, for operators."""
+        for producer_id, producer in self._producers.items():
+            yield DescribedProducer(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp_ms=producer.timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                transaction_start_offset=producer.transaction_start,
+            )
+
+    def next_sequence(self, producer_id: int) -> int:
+        """What a batch of this producer would have to begin with; 0 for one that is not known."""
+        producer = self._producers.get(producer_id)
+        return 0 if producer is None else producer.last_sequence + 1
+
+    def last_batches(self) -> dict[int, tuple[int, int]]:
+        """Producer id → last offset of its last data batch (-1: only markers are known) and epoch."""
+        return {
+            producer_id: (producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
+            for producer_id, producer in self._producers.items()
+        }
+
+    def expire(self, older_than_ms: int) -> None:
+        """Forget producers whose last batch is older and that have no transaction open."""
+        for producer_id, producer in list(self._producers.items()):
+            if producer.timestamp_ms < older_than_ms and producer.transaction_start < 0:
+                del self._producers[producer_id]
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def snapshot(self) -> bytes:
+        """Kafka's ProducerSnapshot, version 1."""
+        body = bytearray()
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else WrittenBatch(-1, -1, -1, -1, producer.timestamp_ms)
+            body += _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.base_offset,
+                producer.timestamp_ms,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+        content = struct.pack(">i", len(self._producers)) + bytes(body)
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(content)) + content
+
+    def load(self, data: bytes) -> None:
+        """Replace the state by a snapshot's. Raises SnapshotCorrupt and then holds what it held."""
+        if len(data) < _HEAD.size:
+            raise SnapshotCorrupt("too short")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or len(data) != _HEAD.size + count * _ENTRY.size:
+            raise SnapshotCorrupt(f"version {version} with {count} entries in {len(data)} bytes")
+        if crc != crc32c(data[_CRC_END:]):
+            raise SnapshotCorrupt("the CRC differs")
+        producers: dict[int, _Producer] = {}
+        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, sequence, last_offset, delta, timestamp_ms, coordinator_epoch, transaction_start = entry
+            producer = producers[producer_id] = _Producer(epoch)
+            producer.timestamp_ms = timestamp_ms
+            producer.coordinator_epoch = coordinator_epoch
+            producer.transaction_start = transaction_start
+            if sequence >= 0 and last_offset >= 0:
+                first = sequence - delta if sequence >= delta else sequence - delta + LARGEST_SEQUENCE + 1
+                producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
+        self._producers = producers
+
+
+def _repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:
+    if header.producer_epoch != known.epoch:
+        return None
+    last = header.last_sequence
+    for batch in known.batches:
+        if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+            return batch
+    return None

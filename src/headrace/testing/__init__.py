@@ -1,0 +1,41 @@
+"""Testing Kafka code without Docker: a real broker in the test's process, faults on demand, a clock that tests move.
+
+The pytest plugin (`headrace.testing.plugin`) gives the fixtures; docs/testing.md shows them. Names are loaded when they
+are first asked for, so that a test run that does not use them pays nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.embedded import EmbeddedBroker, EmbeddedGroup, Record
+    from headrace.broker.faults import Fault, Faults
+    from headrace.broker.manual_clock import ManualClock
+    from headrace.testing.real_cluster import RealCluster
+
+__all__ = ["EmbeddedBroker", "EmbeddedGroup", "Fault", "Faults", "ManualClock", "RealCluster", "Record"]
+
+_MODULES = {
+    "EmbeddedBroker": "headrace.broker.embedded",
+    "EmbeddedGroup": "headrace.broker.embedded",
+    "Fault": "headrace.broker.faults",
+    "Faults": "headrace.broker.faults",
+    "ManualClock": "headrace.broker.manual_clock",
+    "RealCluster": "headrace.testing.real_cluster",
+    "Record": "headrace.broker.embedded",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'headrace.testing' has no attribute '{name}'")
+    found: object = getattr(importlib.import_module(module), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

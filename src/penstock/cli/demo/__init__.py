@@ -1,1 +1,0 @@
-"""`penstock demo`: the main job on real data, with a kill in the middle and a proof at the end."""

@@ -1,3 +1,0 @@
-"""The other side: Kafka clients, synchronous and blocking; `membership/` is pure. Imports protocol and errors only."""
-
-import penstock.protocol  # noqa: F401  kio comes in through it: see there what that saves
