@@ -170,6 +170,20 @@ def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
     assert found.status == "UNKNOWN"
 
 
+def test_an_internal_topic_that_removes_records_is_named_with_the_command_that_corrects_it() -> None:
+    changelog = InternalTopic(name="cl", configs=(("cleanup.policy", "compact,delete"), ("retention.ms", "60000")))
+    topology = Topology(
+        subtopologies=(Subtopology(subtopology_id="0", source_topics=("in",), state_changelog_topics=(changelog,)),)
+    )
+    settings = {"cleanup.policy": "delete", "retention.ms": "60000", "retention.bytes": "-1"}
+    (found,) = obstacles(topology, {**counted(cl=2), "in": counted(x=2)["x"]}, {"cl": settings})
+    assert found.why == (
+        'the internal topic "cl" would remove records that are needed: '
+        "cleanup.policy=compact,delete, found delete (MISSING_INTERNAL_TOPICS)"
+    )
+    assert found.do == "headrace configs --alter --topic cl --add-config cleanup.policy=[compact,delete]"
+
+
 def derived_topology() -> Topology:
     """flights → a → b, all counts derived, a changelog behind b; b is joined with the table `origins`."""
     return Topology(

@@ -17,6 +17,7 @@ from headrace.client.membership.events import (
     AssignmentChanged,
     Left,
     Lost,
+    NotReady,
     ShutdownRequested,
     TargetSeen,
 )
@@ -227,3 +228,29 @@ def test_settings_come_in_kafkas_spelling_too(broker: EmbeddedBroker) -> None:
         take_changes(member, 4)
         (described,) = admin.describe_streams_groups(["app"])["app"].members
         assert (described.client_id, described.instance_id, described.rack_id) == ("by-config", "pod-7", "rack-1")
+
+
+def test_a_changelog_that_is_not_compacted_keeps_the_group_not_ready(broker: EmbeddedBroker) -> None:
+    changelog = InternalTopic(name="app-store-changelog", configs=(("cleanup.policy", "compact"),))
+    topology = Topology(
+        subtopologies=(
+            Subtopology(subtopology_id="flights", source_topics=("flights",), state_changelog_topics=(changelog,)),
+        )
+    )
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics({changelog.name: 4}, configs={changelog.name: {"cleanup.policy": "delete"}})
+        with StreamsMember("app", topology, bootstrap_servers=broker.bootstrap_servers) as member:
+            seen: list[object] = []
+            while not any(isinstance(event, NotReady) for event in seen):
+                seen += member.changes(timeout=None)
+            ((code, detail),) = next(event.status for event in seen if isinstance(event, NotReady))
+            assert code == 3
+            assert detail.endswith("; set app-store-changelog (cleanup.policy=compact, found delete).")
+            assert [group.state for group in admin.list_groups()] == ["NotReady"]
+            admin.alter_configs("topic", changelog.name, {"cleanup.policy": "compact"})
+            take_changes(member, 4)
+            # A broker-wide default counts too: the topic no longer has a value of its own.
+            admin.alter_configs("topic", changelog.name, {"cleanup.policy": None})
+            take_changes(member, 0)
+            admin.alter_configs("broker", "", {"log.cleanup.policy": "compact"})
+            take_changes(member, 4)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage, TopicRetention
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.topic_catalog import TopicEntry
 
@@ -39,8 +39,13 @@ class TopicDescription:
 class ClusterMetadata:
     """Mutable: the broker's one copy. Readers take `TopicDescription`s, which never change."""
 
-    def __init__(self, directory: LogDirectory) -> None:
+    def __init__(
+        self, directory: LogDirectory, retention_of: Callable[[Mapping[str, str]], TopicRetention] | None = None
+    ) -> None:
+        """`retention_of` returns the effective retention of a topic with these settings of its own; without it the
+        coordinator does not check the settings of internal topics."""
         self._directory = directory
+        self._retention_of = retention_of
         self._by_name: dict[str, TopicDescription] = {}
         self._by_id: dict[uuid.UUID, TopicDescription] = {}
         self._by_key: dict[bytes, TopicDescription] = {}
@@ -66,12 +71,22 @@ class ClusterMetadata:
     @property
     def image(self) -> MetadataImage:
         if self._image is None:
-            topics = {
-                topic.name: TopicImage(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions)
-                for topic in self._by_name.values()
-            }
-            self._image = MetadataImage(version=self._version, topics=MappingProxyType(topics))
+            self._image = MetadataImage(version=self._version, topics=MappingProxyType(self._topic_images()))
         return self._image
+
+    def _topic_images(self) -> dict[str, TopicImage]:
+        retention_of = self._retention_of
+        # Nearly all topics share a few sets of settings, and an image may hold 100,000 topics.
+        retentions: dict[frozenset[tuple[str, str]], TopicRetention | None] = {}
+        images: dict[str, TopicImage] = {}
+        for topic in self._by_name.values():
+            own = frozenset(topic.configs.items())
+            if own not in retentions:
+                retentions[own] = None if retention_of is None else retention_of(topic.configs)
+            images[topic.name] = TopicImage(
+                name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions, retention=retentions[own]
+            )
+        return images
 
     def topic(self, name: str | None) -> TopicDescription | None:
         return self._by_name.get(name) if name is not None else None
@@ -123,6 +138,11 @@ class ClusterMetadata:
     def configure_topic(self, topic: TopicDescription, configs: Mapping[str, str]) -> None:
         self._directory.alter_configs(topic.name, configs)
         self._refresh()
+
+    def refresh_image(self) -> None:
+        """Compute the image anew: a broker setting changed, which topics without their own value inherit."""
+        self._version += 1
+        self._image = None
 
     def next_producer_id(self) -> int:
         """An id never given out before, also after a crash: whole blocks are reserved on the disk."""

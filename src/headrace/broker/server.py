@@ -238,6 +238,8 @@ class Server:
     def _settings_changed(self) -> None:
         if self.services is not None:
             self.services.coordinator.configuration_changed()
+            self.services.metadata.refresh_image()
+            self._metadata_changed()
 
     def _stop_listening(self) -> None:
         self._metrics_server.close()

@@ -29,6 +29,7 @@ from headrace.broker.security.scram_credentials import ScramCredentials
 from headrace.broker.services import Services
 from headrace.broker.steady_answers import DoorRules
 from headrace.broker.topic_administration import TopicAdministration
+from headrace.broker.topic_configuration import effective_retention
 from headrace.broker.transaction_logs import TransactionStateTopic, transaction_configuration
 from headrace.broker.transaction_markers import TransactionMarkers
 from headrace.broker.transaction_runtime import TransactionRuntime
@@ -70,7 +71,7 @@ def open_services(
         authorizer = Authorizer(configuration, directory, door_rules.changed)
         quotas = Quotas(configuration, directory, door_rules.changed)
         features = Features(directory, configuration.integer("node.id"), door_rules.changed)
-        metadata = ClusterMetadata(directory)
+        metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
         group_topic = metadata.topic(GROUP_METADATA_TOPIC) or _add_group_metadata_topic(configuration, metadata)
         logs = PartitionLogs(
             directory,

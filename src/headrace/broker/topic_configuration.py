@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from headrace.broker.configuration import BrokerConfiguration
-from headrace.settings import Kind, Setting, Value, parse_value
+from headrace.coordinator.metadata_image import TopicRetention
+from headrace.settings import Kind, Setting, Value, list_of, parse_value
 
-__all__ = ["TOPIC_SETTINGS", "broker_default", "broker_settings_of", "effective_value", "validated"]
+__all__ = [
+    "TOPIC_SETTINGS",
+    "broker_default",
+    "broker_settings_of",
+    "effective_retention",
+    "effective_value",
+    "validated",
+]
 
 _LONGEST = 2**63 - 1
 
@@ -112,3 +120,12 @@ def effective_value(name: str, topic_configs: Mapping[str, str], broker: BrokerC
     if name in topic_configs:
         return parse_value(TOPIC_SETTINGS[name], topic_configs[name])
     return broker_default(name, broker)
+
+
+def effective_retention(topic_configs: Mapping[str, str], broker: BrokerConfiguration) -> TopicRetention:
+    """Return which records a topic with these settings of its own removes."""
+    return TopicRetention(
+        cleanup_policy=frozenset(list_of(str(effective_value("cleanup.policy", topic_configs, broker)))),
+        retention_ms=int(str(effective_value("retention.ms", topic_configs, broker))),
+        retention_bytes=int(str(effective_value("retention.bytes", topic_configs, broker))),
+    )

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.cli.readiness import Obstacle, obstacles, unread_partitions
+from headrace.cli.readiness import Obstacle, internal_topics, obstacles, unread_partitions
+from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin, IsolationLevel
     from headrace.client.admin_results import StreamsGroupDescription, StreamsMemberDescription
+    from headrace.client.cluster_metadata import TopicMetadata
     from headrace.client.membership.topology import Topology
 
 __all__ = ["AWAY_EPOCH", "GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
@@ -132,11 +134,26 @@ class GroupWatch:
 
     def _obstacles(self, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
         if group.state == "NotReady" or group.topology is None:
-            return obstacles(group.topology, self._admin.list_topics(include_internal=True))
+            topics = self._admin.list_topics(include_internal=True)
+            return obstacles(group.topology, topics, self._internal_settings(group.topology, topics))
         stateful = [each for each in group.topology.subtopologies if each.state_changelog_topics and each.source_topics]
         names = {name for each in stateful for name in each.source_topics}
         names |= {topic.name for each in stateful for topic in each.state_changelog_topics}
         return unread_partitions(group.topology, self._admin.describe_topics(names)) if names else ()
+
+    def _internal_settings(
+        self, topology: Topology | None, topics: Mapping[str, TopicMetadata]
+    ) -> dict[str, dict[str, str]]:
+        """Return the effective settings of the internal topics that exist; none without DESCRIBE_CONFIGS on them."""
+        names = [] if topology is None else [topic.name for topic in internal_topics(topology) if topic.name in topics]
+        try:
+            described = self._admin.describe_configs([("topic", name) for name in names]) if names else {}
+        except BrokerError:
+            return {}
+        return {
+            name: {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+            for (_, name), entries in described.items()
+        }
 
     def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
         """Rates over the last seconds: offsets move in steps, one per micro-batch."""

@@ -8,17 +8,22 @@ brackets are the statuses of KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.coordinator.streams.topics.internal_topic_retention import (
+    RetentionChange,
+    required_changes,
+    retention_of,
+)
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.cluster_metadata import TopicMetadata
-    from headrace.client.membership.topology import Subtopology, Topology
+    from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 
-__all__ = ["Obstacle", "obstacles", "unread_partitions"]
+__all__ = ["Obstacle", "internal_topics", "obstacles", "unread_partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +35,18 @@ class Obstacle:
     do: str
 
 
-def obstacles(topology: Topology | None, topics: Mapping[str, TopicMetadata]) -> tuple[Obstacle, ...]:
-    """All that keeps the group from its tasks, sources before internal topics."""
+def obstacles(
+    topology: Topology | None,
+    topics: Mapping[str, TopicMetadata],
+    settings: Mapping[str, Mapping[str, str]] | None = None,
+) -> tuple[Obstacle, ...]:
+    """Everything that keeps the group from its tasks, sources before internal topics.
+
+    Args:
+        topology: The group's topology, None if it has none yet.
+        topics: All topics of the cluster by name.
+        settings: Effective settings of the internal topics that exist, by topic.
+    """
     if topology is None:
         return (
             Obstacle(
@@ -47,6 +62,7 @@ def obstacles(topology: Topology | None, topics: Mapping[str, TopicMetadata]) ->
         wanted = _wanted_counts(topology, topics)
         found += _wrong_internal_topics(topology, topics, wanted)
         found += [_missing_internal_topic(name, wanted[name]) for name in wanted if name not in topics]
+        found += _wrong_settings(topology, settings or {})
     if not found:
         for subtopology in topology.subtopologies:
             found += _uneven_sources(subtopology, topics)
@@ -130,6 +146,34 @@ def _remedy(name: str, kind: str, present: int, count: int) -> str:
         return f"headrace topics --alter --topic {name} --partitions {count}   (keys then move to other partitions)"
     lost = "the state in it is lost" if kind == "changelog" else "records in it that nobody has read yet are lost"
     return f"stop the members, then  headrace topics --delete --topic {name}   ({lost}; the broker creates it anew)"
+
+
+def _wrong_settings(topology: Topology, settings: Mapping[str, Mapping[str, str]]) -> list[Obstacle]:
+    found = []
+    for topic in internal_topics(topology):
+        existing = retention_of(settings.get(topic.name, {}))
+        changes = () if existing is None else tuple(required_changes(dict(topic.configs), existing))
+        if changes:
+            why = f'the internal topic "{topic.name}" would remove records that are needed: ' + "; ".join(
+                map(str, changes)
+            )
+            do = f"headrace configs --alter --topic {topic.name} --add-config {add_config(changes)}"
+            found.append(Obstacle(status="MISSING_INTERNAL_TOPICS", why=f"{why} (MISSING_INTERNAL_TOPICS)", do=do))
+    return found
+
+
+def add_config(changes: Iterable[RetentionChange]) -> str:
+    """Return the value of `--add-config` that makes these changes; lists stand in brackets, as in Kafka's tools."""
+    return ",".join(f"{each.name}=" + (f"[{each.needed}]" if "," in each.needed else each.needed) for each in changes)
+
+
+def internal_topics(topology: Topology) -> list[InternalTopic]:
+    """Repartition and changelog topics of all subtopologies."""
+    return [
+        topic
+        for each in topology.subtopologies
+        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
+    ]
 
 
 def _missing_internal_topic(name: str, count: int) -> Obstacle:

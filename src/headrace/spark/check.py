@@ -17,6 +17,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.findings import Finding
+from headrace.spark.internal_topics import unsafe_internal_topics
 from headrace.spark.refusals import shown
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_session import missing_settings
@@ -60,6 +61,7 @@ def _cluster(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient)
         for branch in part.branches:
             if isinstance(branch.sink, TopicSink):
                 yield from _sink_topic(branch.sink, known)
+    yield from _guarded(lambda: _internal_topics(app, compiled, admin))
     for source in sources:
         if all(topic in known for topic in source.topics):
             yield from _guarded(lambda source=source: _last_records(admin, source, known))  # type: ignore[misc]
@@ -156,6 +158,11 @@ def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator
             fix=f'.to_topic("{sink.topic}", partitions=8)',
             where=shown(sink.where),
         )
+
+
+def _internal_topics(app: StreamsApp, compiled: CompiledTopology, admin: Admin) -> Iterator[Finding]:
+    for topic in unsafe_internal_topics(admin, compiled.description(), app.bootstrap_servers):
+        yield Finding(level="problem", code="internal-topic-unsafe", message=topic.message, fix=topic.fix)
 
 
 def _last_records(admin: Admin, source: TopicSource, known: Mapping[str, TopicMetadata]) -> Iterator[Finding]:

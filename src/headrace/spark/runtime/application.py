@@ -26,6 +26,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.heartbeat_version import HeartbeatVersion
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError, MaxPollExceeded
+from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
 from headrace.spark.runtime.batch_runner import SubtopologyRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
@@ -94,6 +95,7 @@ class ApplicationRuntime:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
             check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
+            refuse_unsafe_topics(Admin(self._client), self.compiled.description(), self.bootstrap_servers)
             self._journal.end_left_behind(
                 self._client, topics=self._written, transaction_timeout_ms=self.planning.transaction_timeout_ms
             )

@@ -1,9 +1,10 @@
 """A topology on the topics there are: subtopologies with their task counts, or the reason why it cannot run.
 
 A pure function of topology, image, and whether the topology runs already. Steps: 1 external sources exist,
-2 repartition counts, 3 copartitioning, 4 task and changelog counts, 5 internal topics. A failed step 1-3 leaves no
-subtopologies; missing internal topics do, but the topology is not ready before they exist. Counts that do not fit stop
-a topology that runs only if more happened than that source topics grew (`kept_tasks`).
+2 repartition counts, 3 copartitioning, 4 task and changelog counts, 5 internal topics and their retention. A failed
+step 1-3 leaves no subtopologies; missing or wrongly configured internal topics do, but the topology is not ready before
+they fit. Counts that do not fit stop a topology that runs only if more happened than that source topics grew
+(`kept_tasks`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.coordinator.records.schemas import StreamsGroupTopologyValue, Subt
 from headrace.coordinator.result import CreatableTopic
 from headrace.coordinator.streams.topics.changelog_topics import task_count
 from headrace.coordinator.streams.topics.copartitioned_topics import enforce_copartitioning
+from headrace.coordinator.streams.topics.internal_topic_retention import retention_status
 from headrace.coordinator.streams.topics.internal_topics import (
     configured_internal_topic,
     missing_internal_topics,
@@ -88,16 +90,18 @@ def configure_topology(
         sources = _source_partitions(topology, image)
         try:
             subtopologies = _configure(topology, sources, image)
-            internal = [topic for each in subtopologies.values() for topic in _internal_topics(each)]
+            internal = _all_internal_topics(subtopologies)
             missing = missing_internal_topics(internal, image)
         except TopicProblem:
             kept = kept_tasks(topology, sources, image, present_tasks()) if present_tasks is not None else None
             if kept is None:
                 raise
+            subtopologies = _configured(topology, kept.partitions, kept.tasks)
             return ConfiguredTopology(
                 epoch=topology.epoch,
                 metadata_hash=metadata_hash,
-                subtopologies=_configured(topology, kept.partitions, kept.tasks),
+                subtopologies=subtopologies,
+                status=retention_status(_all_internal_topics(subtopologies), image),
                 unread=kept.unread,
             )
     except TopicProblem as problem:
@@ -109,7 +113,7 @@ def configure_topology(
         metadata_hash=metadata_hash,
         subtopologies=subtopologies,
         topics_to_create=missing,
-        status=missing_status(missing),
+        status=missing_status(missing) or retention_status(internal, image),
     )
 
 
@@ -166,6 +170,10 @@ def _configured_subtopology(
         ),
         changelog_topics=tuple(configured_internal_topic(t, tasks) for t in subtopology.state_changelog_topics),
     )
+
+
+def _all_internal_topics(subtopologies: Mapping[str, ConfiguredSubtopology]) -> list[CreatableTopic]:
+    return [topic for each in subtopologies.values() for topic in _internal_topics(each)]
 
 
 def _internal_topics(subtopology: ConfiguredSubtopology) -> Iterator[CreatableTopic]:
