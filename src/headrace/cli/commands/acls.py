@@ -18,6 +18,7 @@ from headrace.cli.options import (
     timeout_option,
 )
 from headrace.cli.terminal import data, print_json, talk
+from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -104,7 +105,9 @@ def _operations(kind: str, given: Mapping[str, Any]) -> list[str]:
         names = {_plain(each): each for each in OPERATIONS[2:]}
         unknown = [each for each in wanted if each not in names]
         if unknown:
-            raise click.UsageError(f"There is no operation {unknown[0]}; there are {', '.join(OPERATIONS[2:])}.")
+            near = nearest(unknown[0], names)
+            hint = f"Did you mean {names[near]}?" if near else f"Operations: {', '.join(OPERATIONS[2:])}."
+            raise click.UsageError(f"There is no operation {unknown[0]}. {hint}")
         return [names[each] for each in wanted]
     wanted = []
     if given["producer"]:

@@ -29,11 +29,13 @@ logger = logging.getLogger("headrace.broker")
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1, loopback only]")
 @click.option(
     "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="A server.properties; its names are Apache Kafka's. Options of this command come before it.",
+    "configs",
+    multiple=True,
+    metavar="FILE|NAME=VALUE",
+    help="A server.properties, or one setting; may be repeated. Names are Apache Kafka's. A single setting "
+    "overrides the file's value, an option of this command overrides both.",
 )
-@click.option("--override", multiple=True, metavar="NAME=VALUE", help="One setting, over the file's; may be repeated.")
+@click.option("--override", multiple=True, metavar="NAME=VALUE", help="One setting, as --config NAME=VALUE.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -70,7 +72,7 @@ def command(
     data_dir: Path | None,
     port: int | None,
     host: str | None,
-    config_file: Path | None,
+    configs: tuple[str, ...],
     override: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
@@ -91,11 +93,13 @@ def command(
 
     log_to(sys.stderr, level=log_level, log_format=log_format)
     settings: dict[str, object] = {}
-    if config_file is not None:
-        found = read_server_properties(read_properties(config_file))
+    files = [text for text in configs if "=" not in text or Path(text).is_file()]
+    for file in files:
+        found = read_server_properties(read_properties(Path(file)))
         settings.update(found.settings)
         for notice in found.notices:
-            logger.warning("%s: %s", config_file, notice)
+            logger.warning("%s: %s", file, notice)
+    settings.update(key_value_pairs((text for text in configs if text not in files), "--config"))
     settings.update(key_value_pairs(override, "--override"))
     if data_dir is None and "log.dirs" not in settings:
         raise click.UsageError("Give --data-dir DIR: where the broker keeps its logs.")

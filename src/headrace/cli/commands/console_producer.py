@@ -14,9 +14,12 @@ import click
 
 from headrace.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
 from headrace.cli.terminal import talk
+from headrace.client.near_names import topic_missing
+from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
     from headrace.cli.line_reader import LineReader
+    from headrace.client.network_client import NetworkClient
     from headrace.client.produce_queue import ProduceQueue
     from headrace.protocol.record_batches import PlainRecord
 
@@ -65,12 +68,21 @@ def command(
     reader = LineReader.from_properties(key_value_pairs(properties, "--reader-property"))
     settings = client_settings("console-producer", command_config=command_config)
     with NetworkClient(bootstrap_servers, **settings) as client:
-        partitions = len(client.known_topics([topic]).topics[topic].partitions)
-        writer = _Writer(ProduceQueue(client), topic, partitions, codec)
+        writer = _Writer(ProduceQueue(client), topic, _partition_count(client, topic), codec)
         number = 0
         for lines in _chunks():
             writer.write([_record(reader, line, number + index) for index, line in enumerate(lines, 1)])
             number += len(lines)
+
+
+def _partition_count(client: NetworkClient, topic: str) -> int:
+    """Raises BrokerError `topic-missing`, with the nearest name."""
+    try:
+        return len(client.known_topics([topic]).topics[topic].partitions)
+    except BrokerError as error:
+        if error.code != "topic-missing":
+            raise
+        raise topic_missing(topic, client.metadata(refresh=True).topics, client.bootstrap_servers) from None
 
 
 def _record(reader: LineReader, line: bytes, number: int) -> PlainRecord:

@@ -1,0 +1,72 @@
+"""Fixes of errors in terms of the command line: options, the address that was given, the nearest name of a setting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import click
+from click.core import ParameterSource
+
+from headrace.errors import CannotConnect, HeadraceError
+from headrace.near_names import nearest
+
+__all__ = ["complete_fix"]
+
+_SOURCES = {
+    ParameterSource.COMMANDLINE: "from --bootstrap-server",
+    ParameterSource.ENVIRONMENT: "from HEADRACE_BOOTSTRAP_SERVERS",
+}
+_SETTING = re.compile(r"set bootstrap\.servers \(now [^)]*\) to ")
+_COMMAND = re.compile(r"\bheadrace (?P<name>[a-z][a-z-]*)")
+
+
+# The broker's words are Apache Kafka's, which name no alternative.
+_UNKNOWN_SETTING = re.compile(r"Unknown (?P<kind>topic|group) config name: (?P<name>[\w.-]+)")
+
+
+def complete_fix(error: HeadraceError, context: click.Context) -> None:
+    """Complete the fix of an error of a command. Changes `error.fix`."""
+    unknown = _UNKNOWN_SETTING.search(error.message) if error.code == "bad-setting" else None
+    if unknown is not None:
+        near = nearest(unknown["name"], _settings(unknown["kind"]))
+        error.fix = f"did you mean {near}?  else:  {error.fix}" if near else error.fix
+    _name_bootstrap_server(error, context)
+
+
+def _settings(kind: str) -> Iterable[str]:
+    from headrace.broker.topic_configuration import TOPIC_SETTINGS
+    from headrace.coordinator.settings import GROUP_SETTINGS
+
+    return TOPIC_SETTINGS if kind == "topic" else GROUP_SETTINGS
+
+
+def _name_bootstrap_server(error: HeadraceError, context: click.Context) -> None:
+    """Rewrite the fix for the address of the command line that failed.
+
+    Errors are raised by the client, which knows the setting `bootstrap.servers` but neither the option nor the variable
+    that it came from. Commands inside a fix get the `--bootstrap-server` of this command line; without it they would
+    run against another cluster.
+    """
+    servers = context.params.get("bootstrap_servers")
+    source = context.get_parameter_source("bootstrap_servers")
+    if isinstance(error, CannotConnect):
+        now = f" (now {servers}, {_SOURCES.get(source, 'the default')})" if servers and source else ""
+        error.fix = _SETTING.sub(f"set --bootstrap-server{now} to ", error.fix)
+    if servers and source is ParameterSource.COMMANDLINE and "--bootstrap-server" not in error.fix:
+        error.fix = _with_address(error.fix, str(servers), context.find_root())
+
+
+def _with_address(fix: str, servers: str, root: click.Context) -> str:
+    """Insert the option directly after the command's name: there, the end of the command need not be found."""
+
+    def addressed(found: re.Match[str]) -> str:
+        return f"{found[0]} --bootstrap-server {servers}" if _connects(found["name"], root) else found[0]
+
+    return _COMMAND.sub(addressed, fix)
+
+
+def _connects(name: str, root: click.Context) -> bool:
+    group = root.command
+    command = group.get_command(root, name) if isinstance(group, click.Group) else None
+    return command is not None and any("--bootstrap-server" in parameter.opts for parameter in command.params)
