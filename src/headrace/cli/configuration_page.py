@@ -1,66 +1,149 @@
-"""The page docs/configuration.md, written from the tables of settings that the broker itself goes by."""
+"""The page docs/configuration.md, generated from the tables of settings that the code itself uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final
 
 from headrace.broker.configuration import BROKER_SETTINGS
 from headrace.broker.topic_configuration import TOPIC_SETTINGS
-from headrace.client.client_settings import ClientSetting
+from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
+from headrace.client.client_settings import SECURITY_SETTINGS, ClientSetting
+from headrace.client.configuration import SETTINGS
 from headrace.client.consumer.consumer_settings import CONSUMER_SETTINGS
 from headrace.coordinator.settings import GROUP_SETTINGS, GroupSetting
 from headrace.settings import Setting, render_value
+from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
 
-__all__ = ["configuration_page"]
+__all__ = ["MEMBER_SETTINGS", "configuration_page"]
 
-_HEAD = """# Configuration
+_HEAD = """\
+# Configuration
 
-This page is written by `python -m headrace.cli.docs --write` from the tables the broker goes by. Names, types, defaults
-and bounds are Apache Kafka's; those of our own begin with `headrace.`. An unknown name is refused with the nearest one.
+This page is generated from the code by `python -m headrace.cli.docs --write`. Names, types, defaults and bounds are
+Apache Kafka's; settings of Headrace's own begin with `headrace.`. An unknown name is refused with the nearest one.
 
-Where a value comes from, highest first: the topic's or group's own (`headrace configs --alter --topic …`,
-`--group …`), this broker's (`--broker 1`), that of all brokers (`--broker-defaults`), the one the broker was started
-with (`headrace broker --config NAME=VALUE`), the default. What is changed while the broker runs lies in
-`headrace-configs.json` and `headrace-topics.json` of the data directory, is on the disk before it counts, and survives
-a kill -9. `headrace configs --describe … --all` shows every value with its sources.
-
-A changed setting of a group counts from its next heartbeat on; `streams.num.standby.replicas` and
-`streams.rack.aware.assignment.tags` make a new assignment at once. A stored value that the broker's bounds no longer
-allow counts as the bound.
-
-Which kinds of groups are served is decided in two places: `group.coordinator.rebalance.protocols`, and the features
-`streams.version` and `group.version` (`headrace features describe`). With `streams.version` at 0 every heartbeat and
-description of a streams group is refused with UNSUPPORTED_VERSION; groups and offsets stay.
+| settings of | are given to |
+|---|---|
+| [the broker](#broker) | `headrace broker --config FILE`, `--config NAME=VALUE`; `headrace configs --broker 1` |
+| [a topic](#topic) | `headrace topics --create --topic T --config NAME=VALUE`; `headrace configs --topic T` |
+| [a group](#group) | `headrace configs --group G`, on the broker that coordinates the group |
+| [an application](#application) | `StreamsApp(config={...})`, `headrace run APP --config FILE` |
+| [a consumer](#consumer) | `Consumer(...)`, `AsyncConsumer(...)` |
+| [a member](#member) | `StreamsMember(...)`, `--command-config FILE` of commands |
+| [security of clients](#security-of-clients) | applications, consumers, members and commands alike |
+| [the environment](#environment-variables) | variables of the process |
 """
 
+_SERVER_SIDE = """\
+Where a value of the broker, a topic or a group comes from, highest first: the topic's or group's own
+(`headrace configs --alter --topic …`, `--group …`), this broker's (`--broker 1`), that of all brokers
+(`--broker-defaults`), the one the broker was started with, the default. Values that are changed while the broker runs
+are written to `headrace-configs.json` and `headrace-topics.json` of the data directory before they take effect.
+`headrace configs --describe … --all` shows every value with its sources.
 
-_CONSUMER = """Of `Consumer` and `AsyncConsumer` ([page](consumer.md)): as arguments with underscores, in `config`, in a
-properties file, or in the environment as `HEADRACE_GROUP_ID` and so on. What only means something to the Java client
-or to librdkafka is passed over; an unknown name is refused with the nearest one.
+A changed setting of a group takes effect with the group's next heartbeat; `streams.num.standby.replicas` and
+`streams.rack.aware.assignment.tags` cause a new assignment at once. A stored value outside the broker's bounds counts
+as the nearest bound.
+
+The kinds of groups that are served depend on `group.coordinator.rebalance.protocols` and on the features
+`streams.version` and `group.version` (`headrace features describe`). With `streams.version` at 0 heartbeats and
+descriptions of streams groups are refused with UNSUPPORTED_VERSION; groups and offsets stay.
+
+A setting without a meaning in these tables means what it means in
+[Apache Kafka](https://kafka.apache.org/documentation/#configuration).
 """
+
+_APPLICATION = """\
+Settings of `StreamsApp` ([page](applications.md)). `bootstrap.servers` is the argument `bootstrap_servers=`
+or `headrace run --bootstrap-server`. Settings that streams groups take from the broker (`session.timeout.ms`,
+`num.standby.replicas`) are ignored, with a warning that names the setting of the [group](#group).
+"""
+_CONSUMER = """\
+Settings of `Consumer` and `AsyncConsumer` ([page](consumer.md)): arguments with underscores, the mapping or
+properties file in `config`, or environment variables such as `HEADRACE_GROUP_ID`. A name that only the Java client or
+librdkafka knows is logged and ignored. [Security](#security-of-clients) is the same for all clients.
+"""
+_MEMBER = """\
+Settings of `StreamsMember` ([page](members.md)). Commands read `client.id`, the two timeouts and the security
+settings of their `--command-config`.
+
+{table}
+
+For files that several programs share, a member also accepts and does not use: {unused}.
+"""
+_SECURITY = """\
+How applications, consumers, members and commands reach their brokers ([page](security.md)): in `config`, in a
+properties file, or in the environment (`HEADRACE_SECURITY_PROTOCOL`, `HEADRACE_SASL_PASSWORD`).
+"""
+_ENVIRONMENT = """\
+Every setting of a [consumer](#consumer), a [member](#member) and of
+[security](#security-of-clients) can also be given as a variable: `HEADRACE_` and the name in upper case, with
+underscores for dots (`group.id` is `HEADRACE_GROUP_ID`, `headrace.heartbeat.max.interval.ms` is
+`HEADRACE_HEARTBEAT_MAX_INTERVAL_MS`). Arguments and `config` come before variables, variables before a properties file.
+"""
+_CLIENT_TITLES = ("setting", "type", "default", "bounds", "meaning")
+
+MEMBER_SETTINGS: Final = (
+    "bootstrap.servers",
+    "client.id",
+    "client.rack",
+    "group.instance.id",
+    "application.server",
+    "rebalance.timeout.ms",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+    "headrace.heartbeat.max.interval.ms",
+)
+"""The settings that a StreamsMember uses, without those of security."""
 _BROKER_TITLES = ("setting", "type", "default", "bounds", "dynamic", "meaning")
 
 
 def configuration_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
+    security = [SETTINGS[name] for name in SETTINGS if name in SECURITY_SETTINGS]
+    consumer = [row for name, row in CONSUMER_SETTINGS.items() if name not in SECURITY_SETTINGS]
     return "\n".join(
         [
             _HEAD,
+            _SERVER_SIDE,
             "## Broker\n",
             'Only those marked "dynamic" can be changed while the broker runs; a change of another one is refused.\n',
             *_table(_BROKER_TITLES, map(_broker, BROKER_SETTINGS.values())),
-            "\n## Group\n",
-            "All can be changed at any time, also before the group exists. Bounds with a name are the broker's.\n",
-            *_table(("setting", "type", "default", "bounds", "meaning"), map(_group, GROUP_SETTINGS.values())),
             "\n## Topic\n",
             "All can be given when a topic is created, and be changed at any time.\n",
             *_table(("setting", "type", "default", "bounds", "falls back to"), map(_topic, TOPIC_SETTINGS.values())),
+            "\n## Group\n",
+            "All can be changed at any time, also before the group exists. Bounds with a name are the broker's.\n",
+            *_table(_CLIENT_TITLES, map(_group, GROUP_SETTINGS.values())),
+            "\n## Application\n",
+            _APPLICATION,
+            *_table(_CLIENT_TITLES, map(_application, APPLICATION_SETTINGS.values())),
             "\n## Consumer\n",
             _CONSUMER,
-            *_table(("setting", "type", "default", "bounds", "meaning"), map(_consumer, CONSUMER_SETTINGS.values())),
+            *_table(_CLIENT_TITLES, map(_client, consumer)),
+            "\n## Member\n",
+            _member(),
+            "## Security of clients\n",
+            _SECURITY,
+            *_table(_CLIENT_TITLES, map(_client, security)),
+            "\n## Environment variables\n",
+            _ENVIRONMENT,
+            *_table(("variable", "read by", "meaning"), map(_variable, ENVIRONMENT_VARIABLES.items())),
             "",
         ]
     )
+
+
+def _member() -> str:
+    unused = [f"`{name}`" for name in SETTINGS if name not in MEMBER_SETTINGS and name not in SECURITY_SETTINGS]
+    table = "\n".join(_table(_CLIENT_TITLES, (_client(SETTINGS[name]) for name in MEMBER_SETTINGS)))
+    return _MEMBER.format(table=table, unused=", ".join(unused))
+
+
+def _variable(row: tuple[str, tuple[str, str]]) -> tuple[str, ...]:
+    name, (reader, meaning) = row
+    return f"`{name}`", reader, meaning
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -85,12 +168,20 @@ def _topic(setting: Setting) -> tuple[str, ...]:
     return f"`{setting.name}`", setting.kind, _default(setting), _bounds(setting), synonym
 
 
-def _consumer(setting: ClientSetting) -> tuple[str, ...]:
-    default = ",".join(setting.default) if isinstance(setting.default, tuple) else render_value(setting.default)
+def _client(setting: ClientSetting) -> tuple[str, ...]:
+    return _client_row(setting, setting.default)
+
+
+def _application(setting: ClientSetting) -> tuple[str, ...]:
+    return _client_row(setting, setting.in_application)
+
+
+def _client_row(setting: ClientSetting, default: Any) -> tuple[str, ...]:
+    shown = ",".join(default) if isinstance(default, tuple) else render_value(default)
     bounds = f"≥ {setting.lowest}" if setting.lowest is not None else ""
     if setting.choices:
         bounds = f"one of {', '.join(setting.choices)}"
-    return f"`{setting.name}`", setting.kind, default or "empty", bounds, setting.meaning
+    return f"`{setting.name}`", setting.kind, shown or "empty", bounds, setting.meaning
 
 
 def _meaning(setting: Setting) -> str:

@@ -53,16 +53,23 @@ _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _ROWS: Final = (
-    ClientSetting(name="bootstrap.servers", kind="list", default=("localhost:9092",)),
-    _text("client.id", "headrace", "", "what the broker's logs call this application; empty: the application's name"),
-    _text("client.rack", ""),
+    ClientSetting(
+        name="bootstrap.servers", kind="list", default=("localhost:9092",), meaning="brokers to connect to first"
+    ),
+    _text(
+        "client.id",
+        "headrace",
+        "",
+        "the name of this client in the broker's logs, metrics and quotas; in an application empty means its name",
+    ),
+    _text("client.rack", "", meaning="the rack of this client, for assignors that use racks"),
     _text(
         "group.instance.id",
         "",
         "",
         "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)",
     ),
-    _text("application.server", ""),
+    _text("application.server", "", meaning="host:port for interactive queries; passed to every member"),
     _int("rebalance.timeout.ms", 300_000, 1, 45_000, "how long a revoked task may take to finish"),
     _int("request.timeout.ms", 30_000, 1, 30_000, "one request to a broker"),
     _int("default.api.timeout.ms", 60_000, 1, 60_000, "one call with its retries"),
@@ -73,7 +80,12 @@ _ROWS: Final = (
         300_000,
         "no micro-batch finished for so long: the member leaves and says so",
     ),
-    _text("isolation.level", "read_committed", choices=_ISOLATION_LEVELS),
+    _text(
+        "isolation.level",
+        "read_committed",
+        meaning="whether records of open and aborted transactions are returned",
+        choices=_ISOLATION_LEVELS,
+    ),
     _text("auto.offset.reset", "earliest", choices=("earliest", "latest", "none")),
     _int("fetch.max.bytes", 16 << 20, 1, 52_428_800, "one Fetch of all partitions of a broker"),
     _int("max.partition.fetch.bytes", 8 << 20, 1, 4_194_304, "one Fetch of one partition"),
