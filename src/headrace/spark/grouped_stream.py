@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
 from headrace.spark.refusals import call_site, refusal, translated
-from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.stream import Arm, Rows, Stream, described_arms
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
 
 if TYPE_CHECKING:
@@ -162,6 +162,11 @@ class StreamTable(Rows):
         super().__init__(app, template)
         self._aggregate = aggregate
         self._calls = calls
+
+    def _described_sources(self) -> list[tuple[str, list[str]]]:
+        grouped = f"groupBy({', '.join(self._default_key_columns())}).{self._aggregate.call.method}"
+        later = [grouped, *(call.method for call in self._calls)]
+        return [(source, [*calls, *later]) for source, calls in described_arms(self._aggregate.arms)]
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
         return StreamTable(self._app, template, self._aggregate, (*self._calls, call))

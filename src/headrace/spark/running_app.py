@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.client.admin import Admin, IsolationLevel
 from headrace.client.network_client import NetworkClient
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.display.app_snapshot import as_html
+from headrace.spark.display.live_progress import ProgressDisplay, read_snapshot
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.status import restoring, state_of
 
@@ -46,6 +48,7 @@ class RunningApp:
 
     def __init__(self, runtime: ApplicationRuntime) -> None:
         self._runtime = runtime
+        self._displays: list[ProgressDisplay] = []
         self._ends: dict[tuple[str, ...], dict[tuple[str, int], int]] = {}  # of a wait for "caught-up" under way
 
     # -- as StreamingQuery --------------------------------------------------------------------------------------------
@@ -109,6 +112,9 @@ class RunningApp:
         """Finish the micro-batch, commit, leave the group."""
         self._runtime.stop()
         self._runtime.is_stopped.wait()
+        for display in self._displays:
+            display.join()  # a notebook's last cell would end before the display shows the end
+        self._displays.clear()
 
     # -- ours ---------------------------------------------------------------------------------------------------------
 
@@ -152,6 +158,31 @@ class RunningApp:
             for partition, row in restoring(self._runtime, name, runner.opening()).items()
         }
 
+    def show_progress(self, *, interval_seconds: float = 1.0) -> ProgressDisplay:
+        """Show the state, the figures and the tasks, refreshed in the background until the application ends.
+
+        In a notebook the output of the cell is updated in place. Elsewhere a line is printed whenever something has
+        changed. The call returns at once.
+
+        Args:
+            interval_seconds: Time between two refreshes, more than 0.
+
+        Returns:
+            The display; its `close()` stops the refreshes.
+
+        Raises:
+            ConfigError: bad-value.
+        """
+        if not interval_seconds > 0:
+            raise ConfigError(
+                "bad-value",
+                f"Invalid interval_seconds {interval_seconds!r}: expected a number greater than 0.",
+                "Use show_progress(interval_seconds=1.0).",
+            )
+        display = ProgressDisplay(self, self._runtime.is_stopped, interval_seconds=interval_seconds)
+        self._displays.append(display)
+        return display
+
     def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
         """Wait until every assigned task runs, or until the group has committed what the topics hold now.
 
@@ -177,6 +208,9 @@ class RunningApp:
 
     def __repr__(self) -> str:
         return f"RunningApp({self.name!r}, {self.status['state']}, {len(self.tasks)} tasks)"
+
+    def _repr_html_(self) -> str:
+        return as_html(read_snapshot(self))
 
     def _is_running(self) -> bool:
         snapshot = self._runtime.snapshot

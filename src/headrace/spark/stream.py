@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refusals import (
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from headrace.spark.grouped_stream import GroupedStream
     from headrace.spark.sinks.interface import Sink
     from headrace.spark.streams_app import StreamsApp
+
+_NO_ROWS_YET = (
+    "Rows exist once the application runs: write them with to_topic(), then app.run(), or app.start() in a notebook."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,13 @@ class Rows:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}[{', '.join(f'{name}: {kind}' for name, kind in self.dtypes)}]"
+
+    def _repr_html_(self) -> str:
+        return rows_html(type(self).__name__, self._app.name, self._described_sources(), self.dtypes, _NO_ROWS_YET)
+
+    def _described_sources(self) -> list[tuple[str, list[str]]]:
+        """Each input and the names of the calls made on its rows, for notebooks."""
+        raise NotImplementedError
 
     def _column(self, name: str, where: str) -> Column:
         with translated(where, self._template.columns):
@@ -234,6 +246,9 @@ class Stream(Rows):
         super().__init__(app, template)
         self._arms = arms
 
+    def _described_sources(self) -> list[tuple[str, list[str]]]:
+        return described_arms(self._arms)
+
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
         arms = tuple(Arm(source=arm.source, calls=(*arm.calls, call)) for arm in self._arms)
         return Stream(self._app, template, arms)
@@ -286,6 +301,14 @@ class Stream(Rows):
             'group first: groupBy("c").agg(..)',
             call_site(),
         )
+
+
+def described_arms(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
+    """Return the topics with their format, and the names of the calls, of each arm."""
+    return [
+        (f"{', '.join(arm.source.topics)} ({arm.source.value_format})", [call.method for call in arm.calls])
+        for arm in arms
+    ]
 
 
 def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:

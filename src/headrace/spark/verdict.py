@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from headrace.spark.display.verdict_html import verdict_html
+
 EXIT_EQUAL, EXIT_DIFFERS, EXIT_CANNOT_TELL = 0, 4, 5
 
 
@@ -76,3 +78,6 @@ class Verdict:
     def as_document(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for JSON."""
         return {**asdict(self), "status": self.status, "passed": self.passed, "exit_code": self.exit_code}
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self)
