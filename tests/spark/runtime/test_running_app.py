@@ -1,11 +1,12 @@
 """An application from topic to topic: results, commits, progress, restarts."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from pyspark.sql import functions as F
 
-from headrace.errors import BrokerError, StateError
+from headrace.errors import BrokerError, ConfigError, StateError
 
 pytestmark = pytest.mark.spark
 
@@ -170,3 +171,19 @@ def test_an_instance_without_tasks_is_caught_up_with_its_group(broker, make_app,
     spare.wait_until("caught-up", timeout=60)
     assert sorted(map(len, (worker.tasks, spare.tasks))) == [0, 1]
     assert len(broker.records("numbers")) == 50
+
+
+def test_progress_is_printed_where_there_is_no_notebook(broker, make_app, running, flights, capsys):
+    flights.send(broker, range(40))
+    app = running(flights.count_by_origin(make_app()))
+    shown = app.show_progress(interval_seconds=0.05)
+    app.wait_until("caught-up", timeout=60)
+    app.stop()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert all(line != following for line, following in pairwise(lines))  # a line only when something changed
+    assert lines[-1] == "flight-counts: stopped · 8 tasks · 40 records"
+    assert ">stopped</span>" in app._repr_html_()
+    shown.close()
+    with pytest.raises(ConfigError, match="interval_seconds"):
+        app.show_progress(interval_seconds=0)

@@ -38,7 +38,7 @@ class AppSnapshot:
 
     Attributes:
         state: starting, not-ready, running, stopped or failed.
-        records: Input records processed since the start of this instance.
+        records: Records of source topics processed since the start of this instance.
         records_per_second: Over the last seconds.
         batch_ms: Duration of the latest micro-batch; None before the first.
         restoring: (task, records restored, records remaining).

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.spark.display.app_snapshot import AppSnapshot, TaskRow, as_html, as_text
+from headrace.spark.topology.nodes import TopicSource
 
 if TYPE_CHECKING:
     from headrace.spark.running_app import RunningApp
@@ -99,7 +100,10 @@ def _choose_output() -> _Output:
 def read_snapshot(running: RunningApp) -> AppSnapshot:
     """Read the state of `running` from its runtime."""
     runtime = running._runtime
-    progress = [runner.progress for runner in list(runtime.runners.values())]
+    runners = list(runtime.runners.values())
+    progress = [runner.progress for runner in runners]
+    # Records of repartition topics were counted once already, when they were read from a source topic.
+    reading = [runner for runner in runners if any(isinstance(s, TopicSource) for s in runner.subtopology.sources)]
     last = running.lastProgress
     status = running.status
     member = running.member
@@ -110,8 +114,8 @@ def read_snapshot(running: RunningApp) -> AppSnapshot:
         message=status["message"],
         member_id=member.member_id,
         member_epoch=member.member_epoch,
-        records=sum(found.records for found in progress),
-        records_per_second=sum(found.records_per_second() for found in progress),
+        records=sum(runner.progress.records for runner in reading),
+        records_per_second=sum(runner.progress.records_per_second() for runner in reading),
         batches=sum(found.totals.batches for found in progress),
         batch_ms=last["batchDuration"] if last is not None else None,
         dead_letters=sum(found.totals.dead_letters for found in progress),
