@@ -10,8 +10,13 @@ import pytest
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client import ignored_settings
 from headrace.client.configuration import SETTINGS, ClientConfiguration
+from headrace.client.consumer.consumer_settings import ConsumerConfiguration
+from headrace.client.ignored_settings import check_streams_protocol
+from headrace.client.membership.topology import Topology
 from headrace.client.properties_file import parse_properties
+from headrace.client.streams_member import StreamsMember
 from headrace.errors import ConfigError
+from headrace.spark.settings import checked_config
 
 
 def test_defaults_need_nothing() -> None:
@@ -145,3 +150,57 @@ def test_properties_as_java_reads_them() -> None:
         "g": "a=b",
         "h:i": "j",
     }
+
+
+@pytest.mark.parametrize("given", [None, "streams", "STREAMS"])
+def test_a_streams_member_accepts_its_own_protocol(given: str | None) -> None:
+    settings = ClientConfiguration({} if given is None else {"group.protocol": given}, environment={})
+    check_streams_protocol(settings.group_protocol, member="a StreamsMember")
+
+
+@pytest.mark.parametrize("given", ["classic", "consumer", "stream", ""])
+def test_a_streams_member_refuses_other_protocols(given: str) -> None:
+    with pytest.raises(ConfigError, match="expected streams") as caught:
+        StreamsMember("app", Topology(), config={"group.protocol": given}, bootstrap_servers="127.0.0.1:1")
+    assert (caught.value.code, caught.value.facts["key"]) == ("bad-value", "group.protocol")
+    with pytest.raises(ConfigError, match="expected streams"):
+        checked_config({"group.protocol": given})
+
+
+def test_an_application_accepts_its_own_protocol() -> None:
+    assert "group.protocol" not in checked_config({"group.protocol": "streams"})
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "session_ms"), [(6_000, 6_000), (50_000, None), (None, 3_000)])
+def test_a_heartbeat_interval_must_be_shorter_than_the_session(
+    heartbeat_ms: int | None, session_ms: int | None
+) -> None:
+    given = {"heartbeat.interval.ms": heartbeat_ms, "session.timeout.ms": session_ms}
+    with pytest.raises(ConfigError, match=r"expected less than session\.timeout\.ms") as caught:
+        ConsumerConfiguration(given, environment={})
+    assert caught.value.code == "bad-value"
+    ConsumerConfiguration({"heartbeat.interval.ms": 5_999, "session.timeout.ms": 6_000}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "value", "remedy"),
+    [
+        ("consumer", "session.timeout.ms", 30_000, "consumer.session.timeout.ms on the group"),
+        ("consumer", "heartbeat.interval.ms", 1_000, "consumer.heartbeat.interval.ms on the group"),
+        ("consumer", "partition.assignment.strategy", "range", "group.remote.assignor"),
+        ("classic", "group.remote.assignor", "range", "partition.assignment.strategy"),
+    ],
+)
+def test_a_setting_of_the_other_group_protocol_is_logged(
+    caplog: pytest.LogCaptureFixture, protocol: str, name: str, value: object, remedy: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        ConsumerConfiguration({name: value}, environment={}, group_protocol=protocol)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{name} has no effect with group.protocol={protocol}")
+    assert remedy in record.getMessage()
+    caplog.clear()
+    other = "classic" if protocol == "consumer" else "consumer"
+    ConsumerConfiguration({name: value}, environment={}, group_protocol=other)
+    ConsumerConfiguration({}, environment={}, group_protocol=protocol)
+    assert caplog.records == []

@@ -55,7 +55,6 @@ _MEANINGLESS_HERE: Final = frozenset(
         "linger.ms",
         "queue.buffering.max.ms",
         "queue.buffering.max.messages",
-        "group.protocol",
         "num.stream.threads",
         "cache.max.bytes.buffering",
         "statestore.cache.max.bytes",
@@ -66,7 +65,13 @@ _MEANINGLESS_HERE: Final = frozenset(
 
 
 class ClientConfiguration(Mapping[str, Any]):
-    """Effective values by Kafka's key; also where each comes from. Immutable."""
+    """Effective values by Kafka's key; also where each comes from. Immutable.
+
+    `group_protocol` is the given `group.protocol`, None if there is none. A plain client has no use for it, so files
+    that it shares with members are accepted; a member checks it (`check_streams_protocol`).
+    """
+
+    group_protocol: str | None = None
 
     def __init__(
         self,
@@ -86,6 +91,8 @@ class ClientConfiguration(Mapping[str, Any]):
             _take(given, {key: v for key, v in config.items() if v is not None}, "config", where="config")
         named = {name.replace("_", "."): value for name, value in keywords.items() if value is not None}
         _take(given, named, "argument", where="the arguments")
+        protocol = given.pop("group.protocol", None)
+        self.group_protocol = None if protocol is None else str(protocol[0])
         self._values: dict[str, Any] = {}
         self._sources: dict[str, Source] = {}
         for name, setting in SETTINGS.items():
@@ -138,6 +145,8 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
     for key, value in values.items():
         if key in SETTINGS:
             given[key] = (value, source)
+        elif key == "group.protocol":
+            given[key] = (str(value), source)  # a plain client has no use for it; whoever is a member checks it
         elif warn_if_ignored(key):
             continue
         elif key in _MEANINGLESS_HERE or key in CLIENT_SETTINGS:

@@ -9,7 +9,9 @@ import logging
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["IGNORED_UNDER_STREAMS", "warn_if_ignored"]
+from headrace.errors import ConfigError
+
+__all__ = ["IGNORED_UNDER_STREAMS", "check_streams_protocol", "warn_if_ignored"]
 
 log = logging.getLogger("headrace.client")
 
@@ -35,6 +37,29 @@ IGNORED_UNDER_STREAMS: Final = MappingProxyType(
 _SINCE_4_4: Final = frozenset({"streams.rack.aware.assignment.tags", "streams.assignor.name"})
 
 _warned: set[str] = set()
+
+
+def check_streams_protocol(protocol: str | None, *, member: str) -> None:
+    """Accept `group.protocol=streams`, in any case as Kafka does, and no setting at all.
+
+    Args:
+        protocol: The given value of `group.protocol`; None if it is not set.
+        member: What the setting was given to, for the message: "a StreamsMember".
+
+    Raises:
+        ConfigError: `bad-value` for every other protocol.
+    """
+    if protocol is None or protocol.strip().lower() == "streams":
+        return
+    known = protocol.strip().lower() in ("classic", "consumer")
+    raise ConfigError(
+        "bad-value",
+        f"Invalid group.protocol '{protocol}': expected streams, the only protocol of {member}.",
+        "Remove the setting, or use headrace.Consumer for consumer and classic groups."
+        if known
+        else "Remove the setting, or set it to streams.",
+        key="group.protocol",
+    )
 
 
 def warn_if_ignored(name: str) -> bool:

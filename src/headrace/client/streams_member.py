@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Self
 
 from headrace.client.configuration import ClientConfiguration
+from headrace.client.ignored_settings import check_streams_protocol
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, owner_of
@@ -67,6 +68,7 @@ class StreamsMember:
             default_api_timeout_ms=api_timeout_ms,
             headrace_heartbeat_max_interval_ms=heartbeat_max_interval_ms,
         )
+        check_streams_protocol(settings.group_protocol, member="a StreamsMember")
         member = member_id or _random_id()
         self._queue: queue.SimpleQueue[tuple[MemberEvent, AssignmentSnapshot]] = queue.SimpleQueue()
         self._newest = AssignmentSnapshot(member_id=member)

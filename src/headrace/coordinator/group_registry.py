@@ -1,7 +1,8 @@
 """All groups of a shard by id, which type may replace which, and the dispatch of records: the writer of hard state.
 
-Offline migration: an *empty* group gives way to the type that its next member speaks, and the offsets stay. The
-tombstones of the old type come before the records of the new one. What groups with members do is in `migration`.
+Offline migration: an *empty* classic group gives way to the type that its next member speaks, an empty streams or
+consumer group to a classic one, and the offsets stay. The tombstones of the old type come before the records of the new
+one. What groups with members do is in `migration`.
 
 Compaction may have left any subset of a group's records: each creates what it needs; a tombstone for what is not there
 is nothing. Also in replay an empty group gives way to a record of the other type (KAFKA-20254 was about one that holds
@@ -66,15 +67,19 @@ class GroupRegistry:
         return group
 
     def streams_group_to_join(self, group_id: str) -> tuple[StreamsGroup, tuple[CoordinatorRecord, ...]]:
-        """The group a member may join, a new one if need be, and the records that must come before it: an empty group
-        of another type is converted. Raises CoordinatorError(GROUP_ID_NOT_FOUND) for one that has members."""
+        """Return the group a member may join, a new one if need be, and the records that must come before it.
+
+        An empty classic group is converted. A consumer group is not, even an empty one: in Kafka streams and consumer
+        groups never become one another directly (`GroupMetadataManager.getOrMaybeCreateStreamsGroup`).
+
+        Raises:
+            CoordinatorError: GROUP_ID_NOT_FOUND for a group of another type that is not converted.
+        """
         group = self._groups.get(group_id)
         if group is None:
             return StreamsGroup.new(group_id), ()
         if isinstance(group, ClassicGroup) and group.is_empty:
             return StreamsGroup.new(group_id), (group_metadata_tombstone(group_id),)
-        if isinstance(group, ConsumerGroup) and group.is_empty:
-            return StreamsGroup.new(group_id), group.tombstones()
         return self.streams_group(group_id), ()
 
     def consumer_groups(self) -> list[ConsumerGroup]:
@@ -96,8 +101,6 @@ class GroupRegistry:
             return ConsumerGroup(group_id=group_id), ()
         if isinstance(group, ClassicGroup) and group.is_empty:
             return ConsumerGroup(group_id=group_id), (group_metadata_tombstone(group_id),)
-        if isinstance(group, StreamsGroup) and not group.members:
-            return ConsumerGroup(group_id=group_id), streams_group_tombstones(group_id)
         return self.consumer_group(group_id), ()
 
     def classic_group_to_join(self, group_id: str) -> tuple[ClassicGroup, tuple[CoordinatorRecord, ...]]:

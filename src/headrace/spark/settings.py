@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
 from headrace.client.configuration import ClientConfiguration
-from headrace.client.ignored_settings import warn_if_ignored
+from headrace.client.ignored_settings import check_streams_protocol, warn_if_ignored
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
@@ -28,6 +28,9 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
     values = {name: setting.in_application for name, setting in SETTINGS.items() if setting.in_application is not None}
     for name, value in (given or {}).items():
         if name in SECURITY_SETTINGS:
+            continue
+        if name == "group.protocol":
+            check_streams_protocol(str(value), member="a StreamsApp")
             continue
         if name not in SETTINGS:
             if warn_if_ignored(str(name)):

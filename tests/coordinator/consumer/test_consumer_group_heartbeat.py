@@ -88,11 +88,12 @@ def test_a_group_is_heard_again_after_a_restart() -> None:
     assert not group.members
 
 
-def test_an_empty_group_takes_the_kind_of_its_next_member() -> None:
+def test_an_empty_consumer_group_becomes_a_classic_one_but_no_streams_group() -> None:
     w = world()
     join(w, "a", "in")
     w.beat("a", -1)
-    _, records = w.shard._registry.streams_group_to_join(GROUP)
+    assert refused(w.shard._registry.streams_group_to_join, GROUP) is ErrorCode.group_id_not_found
+    _, records = w.shard._registry.classic_group_to_join(GROUP)
     assert [type(record.key).__name__ for record in records][-1] == "ConsumerGroupMetadataKey"
     w.apply(CoordinatorResult(records=records))
     assert w.shard.group(GROUP) is None

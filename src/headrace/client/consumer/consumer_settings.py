@@ -65,6 +65,20 @@ CONSUMER_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
     | {name: CLIENT_SETTINGS[name] for name in CLIENT_SETTINGS if name in SECURITY_SETTINGS}
 )
 
+# Setting → the group protocol that reads it, and what to do under the other one. The Java consumer refuses the first
+# three under `group.protocol=consumer`; here they still apply when brokers without KIP-848 make it fall back.
+_ONLY_UNDER: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "session.timeout.ms": ("classic", "set consumer.session.timeout.ms on the group (headrace configs --group)"),
+        "heartbeat.interval.ms": (
+            "classic",
+            "set consumer.heartbeat.interval.ms on the group (headrace configs --group)",
+        ),
+        "partition.assignment.strategy": ("classic", "set group.remote.assignor, or group.protocol=classic"),
+        "group.remote.assignor": ("consumer", "set partition.assignment.strategy, or group.protocol=consumer"),
+    }
+)
+
 _PASSED_OVER: Final = frozenset(
     {
         "key.deserializer",
@@ -129,6 +143,29 @@ class ConsumerConfiguration(ClientConfiguration):
                 if _known(key, where, in_file=source == "file"):
                     self._values[key] = parsed(CONSUMER_SETTINGS[key], value)
                     self._sources[key] = source
+        self._check_heartbeat_interval()
+        self._warn_of_other_protocol()
+
+    def _check_heartbeat_interval(self) -> None:
+        # As Kafka's `Heartbeat`: with equal values every late heartbeat would end the session.
+        heartbeat_ms, session_ms = self["heartbeat.interval.ms"], self["session.timeout.ms"]
+        if heartbeat_ms >= session_ms:
+            raise ConfigError(
+                "bad-value",
+                f"Invalid heartbeat.interval.ms '{heartbeat_ms}': expected less than session.timeout.ms, "
+                f"which is {session_ms}.",
+                f"Set heartbeat.interval.ms to at most a third of the session: {max(1, session_ms // 3)}.",
+                key="heartbeat.interval.ms",
+            )
+
+    def _warn_of_other_protocol(self) -> None:
+        """Log each setting that was given and has no effect under the group protocol in use."""
+        protocol = self["group.protocol"]
+        for name, (applies_to, remedy) in _ONLY_UNDER.items():
+            if applies_to == protocol or self.source(name) == "default":
+                continue
+            fallback = " unless the brokers lack KIP-848" if applies_to == "classic" else ""
+            log.warning("%s has no effect with group.protocol=%s%s; %s", name, protocol, fallback, remedy)
 
     def security_with(self, token_provider: TokenProvider | None) -> ClientSecurity:
         """How brokers are reached, with a provider of tokens for OAUTHBEARER. Raises ConfigError `bad-value`."""
