@@ -19,6 +19,7 @@ RULES = (
     Rule(name="written-twice", check=protocol_rules.written_twice),
     Rule(name="mistyped-setting", check=protocol_rules.mistyped_setting),
     Rule(name="no-number", check=protocol_rules.no_number),
+    Rule(name="client-release", check=protocol_rules.client_release),
     Rule(name="set-on-the-broker", check=protocol_rules.set_on_the_broker),
     Rule(name="eager-assignor", check=protocol_rules.eager_assignor),
     Rule(name="static-member", check=liveness_rules.static_member),
@@ -51,10 +52,19 @@ def advise(given: GivenConfiguration, situation: Situation) -> Advice:
 
 
 def _stage(given: GivenConfiguration, situation: Situation, findings: list[Finding]) -> int:
-    """1: as it came. 2: nothing is at risk, and a change stops nobody. 3: work is apart from polls. 4: a restart moves
-    nothing."""
+    """Return how far the configuration is on the way from defaults to a platform, by what it shows.
+
+    1: something is at risk, a change stops everybody, or times are the client's defaults. 2: times were chosen, and a
+    change stops only what moves. 3: commits are the program's own, so that work may be apart from polls. 4: members
+    keep their names, so that a restart moves nothing.
+    """
     if any(finding.level != "hint" or finding.rule == "eager-assignor" for finding in findings):
         return 1
-    if not situation.hands_over or given.flag("enable.auto.commit"):
+    chosen = [
+        name for name in ("session.timeout.ms", "max.poll.interval.ms") if given.text(name) != given.default(name)
+    ]
+    if not chosen and not situation.hands_over:
+        return 1
+    if given.flag("enable.auto.commit"):
         return 2
     return 4 if given.given("group.instance.id") else 3

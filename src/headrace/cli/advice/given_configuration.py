@@ -16,7 +16,7 @@ from typing import Literal
 from headrace.client.properties_file import parse_properties
 from headrace.errors import ConfigError
 
-__all__ = ["Client", "Form", "GivenConfiguration", "read_configuration"]
+__all__ = ["Client", "Form", "GivenConfiguration", "Version", "client_version", "read_configuration"]
 
 Client = Literal["java", "librdkafka"]
 Form = Literal["properties", "json"]
@@ -41,6 +41,18 @@ DEFAULTS: Mapping[Client, Mapping[str, str]] = {
         "enable.auto.offset.store": "true",
     },
 }
+
+Version = tuple[int, int]
+"""Major and minor release of a client."""
+
+# Defaults that older releases had: (client, setting) → (release that changed it, the default before).
+_EARLIER_DEFAULTS: Mapping[tuple[Client, str], tuple[Version, str]] = MappingProxyType(
+    {
+        ("java", "session.timeout.ms"): ((3, 0), "10000"),  # KIP-735
+        ("librdkafka", "session.timeout.ms"): ((1, 7), "10000"),
+        ("java", "partition.assignment.strategy"): ((3, 0), "range"),  # KIP-726
+    }
+)
 
 _ONLY_LIBRDKAFKA = frozenset(
     {
@@ -88,10 +100,14 @@ _ONLY_JAVA = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenConfiguration:
-    """`values`: what the file says, by setting; `twice`: settings that come more than once (the last one counts)."""
+    """`values`: what the file says, by setting; `twice`: settings that come more than once (the last one counts).
+
+    `version`: the client's release, which decides its defaults and what it supports; None: a current one.
+    """
 
     client: Client
     values: Mapping[str, str]
+    version: Version | None = None
     form: Form = "properties"
     twice: tuple[str, ...] = ()
 
@@ -99,8 +115,14 @@ class GivenConfiguration:
         return self.values.get(setting)
 
     def text(self, setting: str) -> str:
-        """The value, or the client's default; empty where there is none."""
-        return self.values.get(setting, DEFAULTS[self.client].get(setting, ""))
+        """The value, or the default of this release of the client; empty where there is none."""
+        return self.values.get(setting, self.default(setting))
+
+    def default(self, setting: str) -> str:
+        """The default of this release of the client; empty where there is none."""
+        changed_in, before = _EARLIER_DEFAULTS.get((self.client, setting), ((0, 0), ""))
+        is_older = self.version is not None and self.version < changed_in
+        return before if is_older else DEFAULTS[self.client].get(setting, "")
 
     def integer(self, setting: str) -> int | None:
         """None when what is given is no number."""
@@ -146,7 +168,18 @@ def assignor_for(client: Client, name: str) -> str:
     return _PACKAGE + classes[name] if name in classes else name
 
 
-def read_configuration(path: Path, client: Client | None = None) -> tuple[GivenConfiguration, str]:
+def client_version(text: str) -> Version:
+    """Parse `3.5`, `3.5.1` or `2.12.1-RC1` into major and minor. Raises ValueError."""
+    major, _, rest = text.strip().removeprefix("v").partition(".")
+    minor = rest.partition(".")[0].partition("-")[0]
+    if not (major.isdigit() and minor.isdigit()):
+        raise ValueError(f"Invalid version '{text}': expected major and minor, as in 3.5.")
+    return int(major), int(minor)
+
+
+def read_configuration(
+    path: Path, client: Client | None = None, version: Version | None = None
+) -> tuple[GivenConfiguration, str]:
     """The configuration and the text of the file. `client` None: told by the names in it, Java where none tells.
 
     Raises ConfigError `bad-value`: it cannot be read, is larger than a megabyte, or is no flat JSON object.
@@ -159,7 +192,8 @@ def read_configuration(path: Path, client: Client | None = None) -> tuple[GivenC
         raise _unreadable(path, str(error)) from error
     form: Form = "json" if path.suffix == ".json" or text.lstrip().startswith("{") else "properties"
     values, twice = _json_values(path, text) if form == "json" else (parse_properties(text), _twice(text))
-    return GivenConfiguration(client=client or _client(values), values=values, form=form, twice=twice), text
+    kind = client or _client(values)
+    return GivenConfiguration(client=kind, values=values, version=version, form=form, twice=twice), text
 
 
 def _client(values: Mapping[str, str]) -> Client:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from headrace.cli.advice.finding import Finding, Level
 from headrace.cli.advice.given_configuration import GivenConfiguration
+from headrace.cli.advice.protocol_rules import is_supported
 from headrace.cli.advice.situation import Situation, in_words
 
 __all__ = ["heartbeat_interval", "max_poll_interval", "session_timeout", "static_member"]
@@ -44,7 +45,7 @@ def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator
         )
     elif session < needed:
         level, word = "risk", "short"
-        reason = _why_short(session, situation)
+        reason = _why_short(given, session, situation)
     else:
         return
     value_ms = min(max(needed, LEAST_SESSION_MS), MOST_SESSION_MS)
@@ -66,15 +67,27 @@ def _needed_session_ms(given: GivenConfiguration, situation: Situation) -> int:
     if session is not None and not SHORT_SESSION_MS <= session <= MOST_SESSION_MS:
         needed = CALM_SESSION_MS
     if situation.longest_pause_ms is not None:
-        needed = max(needed, PAUSING_SESSION_MS, _rounded_up(2 * situation.longest_pause_ms))
+        needed = max(needed, _for_pause_ms(situation.longest_pause_ms))
     if _is_static(given) and situation.restart_ms is not None:
-        needed = max(needed, PAUSING_SESSION_MS, _rounded_up(situation.restart_ms * 3 // 2))
+        needed = max(needed, _for_restart_ms(situation.restart_ms))
     return min(needed, MOST_SESSION_MS)
 
 
-def _why_short(session: int, situation: Situation) -> str:
-    if situation.longest_pause_ms is not None:
-        return f"A pause of {in_words(situation.longest_pause_ms)} and a lost heartbeat make the member dead."
+def _for_pause_ms(pause_ms: int) -> int:
+    return max(PAUSING_SESSION_MS, _rounded_up(2 * pause_ms))
+
+
+def _for_restart_ms(restart_ms: int) -> int:
+    return max(PAUSING_SESSION_MS, _rounded_up(restart_ms * 3 // 2))
+
+
+def _why_short(given: GivenConfiguration, session: int, situation: Situation) -> str:
+    """Name the cause that asks for the longest session."""
+    pause_ms, restart_ms = situation.longest_pause_ms, situation.restart_ms if _is_static(given) else None
+    if restart_ms is not None and _for_restart_ms(restart_ms) >= (0 if pause_ms is None else _for_pause_ms(pause_ms)):
+        return f"A restart of {in_words(restart_ms)} that is a little slower outlives the session and rebalances."
+    if pause_ms is not None:
+        return f"A pause of {in_words(pause_ms)} and a lost heartbeat make the member dead."
     return f"One long pause or a slow network of {in_words(session)}, and the member is declared dead."
 
 
@@ -142,7 +155,7 @@ def static_member(given: GivenConfiguration, situation: Situation) -> Iterator[F
         if text:
             yield _static(text, "risk", "unused", "Streams groups have static members from Kafka 4.4 on.", {})
         return
-    if not text and situation.deploy == "kept-names":
+    if not text and situation.deploy == "kept-names" and is_supported(given, "static members"):
         reason = "Instances keep their names: a restart within the session need not rebalance (KIP-345)."
         yield _static(text, "hint", "absent", reason, {"group.instance.id": "${HOSTNAME}"})
     elif text and situation.deploy == "changing-names":

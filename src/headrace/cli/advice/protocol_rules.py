@@ -6,14 +6,25 @@ rebalancing), and what the clients of Kafka 4.3 and librdkafka 2.x refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from headrace.cli.advice.finding import Finding, Level
-from headrace.cli.advice.given_configuration import DEFAULTS, GivenConfiguration, assignor_for
+from headrace.cli.advice.given_configuration import DEFAULTS, Client, GivenConfiguration, Version, assignor_for
 from headrace.cli.advice.situation import Situation
+from headrace.client.ignored_settings import IGNORED_UNDER_STREAMS
 from headrace.near_names import nearest
 
-__all__ = ["eager_assignor", "mistyped_setting", "no_number", "set_on_the_broker", "standby_replicas", "written_twice"]
+__all__ = [
+    "client_release",
+    "eager_assignor",
+    "is_supported",
+    "mistyped_setting",
+    "no_number",
+    "set_on_the_broker",
+    "standby_replicas",
+    "written_twice",
+]
 
 _NUMBERS = (
     "session.timeout.ms",
@@ -30,12 +41,30 @@ _ON_THE_BROKER = {
         "partition.assignment.strategy": "consumer.assignors (and group.remote.assignor here)",
     },
     "streams": {
-        "session.timeout.ms": "streams.session.timeout.ms",
-        "heartbeat.interval.ms": "streams.heartbeat.interval.ms",
-        "partition.assignment.strategy": "nothing: the broker assigns tasks",
-        "num.standby.replicas": "streams.num.standby.replicas",
+        setting: there or "nothing: the group coordinator assigns tasks by itself"
+        for setting, there in IGNORED_UNDER_STREAMS.items()
     },
 }
+# What a release must have for a setting to work: (client, capability) → the first release that has it.
+_SINCE: Mapping[tuple[Client, str], Version] = MappingProxyType(
+    {
+        ("java", "static members"): (2, 3),  # KIP-345
+        ("librdkafka", "static members"): (1, 4),
+        ("java", "cooperative-sticky"): (2, 4),  # KIP-429
+        ("librdkafka", "cooperative-sticky"): (1, 6),
+        ("java", "group.protocol=consumer"): (4, 0),  # KIP-848
+        ("librdkafka", "group.protocol=consumer"): (2, 12),
+        ("java", "group.protocol=streams"): (4, 2),  # KIP-1071
+    }
+)
+_WITHOUT: Mapping[str, str] = MappingProxyType(
+    {
+        "static members": "an older one ignores it or refuses the name",
+        "cooperative-sticky": "an older one does not start with it",
+        "group.protocol=consumer": "an older one joins as a member of a classic group",
+        "group.protocol=streams": "an older one joins as a member of a classic group",
+    }
+)
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
 _COOPERATIVE = "cooperative-sticky"
 _STOP = "All members stop and give everything back whenever one comes or goes."
@@ -100,6 +129,34 @@ def _only_slipped(setting: str, meant: str) -> bool:
     return any(ours[same + skip :] == theirs[same + other :] for skip in (0, 1, 2) for other in (0, 1, 2))
 
 
+def is_supported(given: GivenConfiguration, capability: str) -> bool:
+    """Whether the client's release has the capability; True where no release was given."""
+    since = _SINCE.get((given.client, capability))
+    return given.version is None or since is None or given.version >= since
+
+
+def client_release(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    """Settings that the client's release does not support."""
+    wanted = {
+        "static members": ("group.instance.id", bool(given.given("group.instance.id"))),
+        "cooperative-sticky": ("partition.assignment.strategy", _COOPERATIVE in given.strategies()),
+        "group.protocol=consumer": ("group.protocol", given.text("group.protocol").lower() == "consumer"),
+        "group.protocol=streams": ("group.protocol", given.text("group.protocol").lower() == "streams"),
+    }
+    for capability, (setting, is_used) in wanted.items():
+        if is_used and not is_supported(given, capability):
+            first = ".".join(map(str, _SINCE[given.client, capability]))
+            yield Finding(
+                rule="client-release",
+                setting=setting,
+                given=given.given(setting),
+                level="error",
+                word="too new",
+                reason=f"It needs {given.client} {first} or later; {_WITHOUT[capability]}. Upgrade the client first.",
+                changes={setting: None},
+            )
+
+
 def set_on_the_broker(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
     """Settings that a consumer or streams group has on the broker."""
     if situation.kind == "classic":
@@ -117,7 +174,9 @@ def set_on_the_broker(given: GivenConfiguration, situation: Situation) -> Iterat
                 reason=f"A {situation.kind} group has it on the broker: {there}.",
                 changes={setting: None},
             )
-    if given.text("group.protocol").lower() != situation.kind:
+    if given.text("group.protocol").lower() != situation.kind and is_supported(
+        given, f"group.protocol={situation.kind}"
+    ):
         yield Finding(
             rule="set-on-the-broker",
             setting="group.protocol",
@@ -135,7 +194,7 @@ def eager_assignor(given: GivenConfiguration, situation: Situation) -> Iterator[
         return
     strategies = given.strategies()
     eager = [name for name in strategies if name in _EAGER]
-    if not eager:
+    if not eager or not is_supported(given, _COOPERATIVE):
         return
     level: Level = "risk"
     word = "eager"

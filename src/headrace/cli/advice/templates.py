@@ -44,7 +44,7 @@ TEMPLATES: dict[str, Template] = {
         situation=Situation(kind="classic"),
         settings=(
             ("session.timeout.ms", "45000", "Kafka's default since 3.0."),
-            ("heartbeat.interval.ms", "3000", "Kafka's default."),
+            ("heartbeat.interval.ms", "15000", "A third of the session: two may be lost."),
             ("max.poll.interval.ms", "300000", "A batch must be done in five minutes, on the worst day too."),
             ("partition.assignment.strategy", _COOPERATIVE, "In a new group from the first day on."),
             ("auto.offset.reset", "earliest", "A new partition is read from its beginning."),
@@ -71,7 +71,7 @@ TEMPLATES: dict[str, Template] = {
         settings=(
             ("group.instance.id", "${HOSTNAME}", "The pod's name in a StatefulSet; one for each instance."),
             ("session.timeout.ms", "120000", "Longer than a restart takes, so that nobody notices it."),
-            ("heartbeat.interval.ms", "15000", "Well below a third of the session."),
+            ("heartbeat.interval.ms", "30000", "A quarter of the session: three may be lost."),
             *_TUNED[2:],
             ("enable.auto.commit", "false", "A record counts when it is done, not when it is polled."),
         ),

@@ -11,7 +11,13 @@ import click
 
 from headrace.cli.advice.advise import advise
 from headrace.cli.advice.corrected_file import corrected_text
-from headrace.cli.advice.given_configuration import Client, GivenConfiguration, read_configuration
+from headrace.cli.advice.given_configuration import (
+    Client,
+    GivenConfiguration,
+    Version,
+    client_version,
+    read_configuration,
+)
 from headrace.cli.advice.report import advice_document, advice_lines, situation_words
 from headrace.cli.advice.situation import Deploy, GroupKind, Situation, duration_ms, size_bytes
 from headrace.cli.advice.templates import TEMPLATES, template_text
@@ -49,6 +55,18 @@ _DURATION = _Amount("duration", duration_ms)
 _SIZE = _Amount("size", size_bytes)
 
 
+class _Release(click.ParamType[Version]):
+    """A client's release, as `client_version` takes it."""
+
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Version:
+        try:
+            return value if isinstance(value, tuple) else client_version(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command("advise")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--group", "kind", type=click.Choice(_KINDS), help="The kind of group. [default: told by FILE, or asked]")
@@ -63,6 +81,9 @@ _SIZE = _Amount("size", size_bytes)
 @click.option("--hands-over", is_flag=True, help="Records are handed to other threads behind the poll.")
 @click.option("--state-size", type=_SIZE, metavar="SIZE", help="State of an instance of a streams group: 20GB.")
 @click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Whose names and defaults. [default: told]")
+@click.option(
+    "--client-version", "release", type=_Release(), metavar="X.Y", help="The client's release. [default: a current one]"
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The corrected file.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 4 when there are errors or risks.")
 @click.option("--template", type=click.Choice(TEMPLATES), help="Print a configuration to hand out, nothing else.")
@@ -77,6 +98,7 @@ def command(
     hands_over: bool,
     state_size: int | None,
     client: Client | None,
+    release: Version | None,
     output: Path | None,
     check: bool,
     template: str | None,
@@ -97,7 +119,7 @@ def command(
         return 0
     if file is None:
         raise click.UsageError("Give FILE, or --template NAME.")
-    given, text = read_configuration(file, client)
+    given, text = read_configuration(file, client, release)
     situation = Situation(
         kind=kind or _kind(given),
         worst_batch_ms=worst_batch,
@@ -142,7 +164,7 @@ def _advise(
     if as_json:
         print_json(advice_document(advice, situation, str(file), str(written) if written else None))
     else:
-        data(f"{file.name}   read as a configuration of {given.client}; {situation_words(situation)}")
+        data(f"{file.name}   read as a configuration of {_client_words(given)}; {situation_words(situation)}")
         for line in advice_lines(advice):
             data(line)
         if not advice.findings:
@@ -152,6 +174,10 @@ def _advise(
             talk(f"Wrote {written}.")
     serious = any(finding.level != "hint" for finding in advice.findings)
     return ADVICE_TO_FOLLOW if check and serious else 0
+
+
+def _client_words(given: GivenConfiguration) -> str:
+    return given.client if given.version is None else f"{given.client} {given.version[0]}.{given.version[1]}"
 
 
 def _written(file: Path, output: Path | None, text: str, given: GivenConfiguration) -> Path:
