@@ -83,7 +83,7 @@ simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
-bench: $(STAMP) ## us and the peers side by side; prints ratios
+bench: $(STAMP) ## the nine shorter benchmarks, beside their peers; prints ratios
 	@for script in record_batches broker_start assignor heartbeats large_group replay spark_source stateful_count stateless_copy; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 pause: $(STAMP) ## how long a moved task stands still, beside Kafka Streams (8 minutes)
