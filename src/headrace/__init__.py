@@ -6,6 +6,7 @@ One table, name → module, loaded when a name is first asked for: `import headr
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.version import __version__
@@ -39,6 +40,9 @@ __all__ = [
     "StreamsApp",
     "__version__",
 ]
+
+# Where the program configures no logging, the library writes nothing to stderr (Python's logging HOWTO).
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _MODULES = {
     "Admin": "headrace.client.admin",

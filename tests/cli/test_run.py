@@ -57,7 +57,8 @@ def test_a_backfill_by_two_instances_then_verify(program: Path, broker: Embedded
 
 
 def test_an_instance_that_fails_says_why(program: Path) -> None:
-    with EmbeddedBroker(topics={"flihgts": 1}) as broker:
+    program.write_text(PROGRAM.replace(", partitions=2", ""))
+    with EmbeddedBroker(topics={"flights": 1}) as broker:
         outcome = headrace_process("run", str(program), "--bootstrap-server", broker.bootstrap_servers, timeout=240)
     assert outcome.code == 1
     assert "error[topic-missing]" in outcome.err

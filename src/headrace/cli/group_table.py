@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import GroupView, MemberView
 from headrace.cli.instances import Instance, InstanceStatus
 from headrace.cli.text_table import align
+from headrace.client.membership.assignment import tasks_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -127,21 +128,6 @@ def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView 
 def _moving(member: MemberView) -> str:
     goal = sum(len(partitions) for partitions in member.target.values())
     return f"on the way to {goal} tasks"
-
-
-def tasks_text(tasks: Mapping[str, Sequence[int]]) -> str:
-    """`flights 0-3   by-origin 0-3`: subtopologies with their partitions, runs joined."""
-    return "   ".join(f"{name} {_ranges(partitions)}" for name, partitions in tasks.items())
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def byte_text(count: int | None) -> str:

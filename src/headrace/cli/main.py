@@ -7,6 +7,7 @@ error is one JSON object on one line of stderr, and stdout stays free for the do
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -41,6 +42,7 @@ def headrace(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """What the installed `headrace` calls."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # `headrace broker` sets up its own log
     end_with(run(sys.argv[1:]))
 
 

@@ -1,46 +1,142 @@
-"""`StreamsApp.run`: an application in the foreground of a process, ended by a signal or when it has caught up."""
+"""`StreamsApp.run`: an application in the foreground of a process, ended by a signal or when it has caught up.
+
+Everything it reports is logged, at INFO and above: the start, topics that are missing, assignments, a progress line
+every few seconds, the end and its reason. `application_log` shows that on stderr.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from headrace.errors import HeadraceError
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.spark.application_log import log_to_stderr
+from headrace.spark.progress_text import ProgressText, total_line
 from headrace.spark.restore_bar import RestoreBar
+from headrace.spark.runtime.user_topics import missing_sources
+from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.spark.running_app import RunningApp
+    from headrace.spark.streams_app import StreamsApp
+
+__all__ = ["WaitingListener", "run_in_foreground"]
+
+log = logging.getLogger("headrace.spark")
+
+WaitingListener = Callable[[Sequence[BrokerError]], None]
+"""Called with the `topic-missing` errors of source topics that are waited for, and with none when all are there."""
 
 _LOOK_S = 0.2  # a signal's handler runs only between waits of the main thread
+_TOPIC_LOOK_S = 0.5
+_REMINDER_S = 60.0
 
 
-def run_in_foreground(start: Callable[[], RunningApp], until: Literal["stopped", "caught-up"]) -> None:
+class _StopRequested(BaseException):
+    """A signal came before the application was running. No Exception: nothing may take it for a failure."""
+
+
+def run_in_foreground(
+    app: StreamsApp, until: Literal["stopped", "caught-up"], *, on_waiting: WaitingListener | None = None
+) -> None:
     """Start and wait. SIGTERM and SIGINT stop gracefully: finish the micro-batch, commit, leave, return."""
-    asked = threading.Event()
-    with _signals_setting(asked):
-        running = start()
+    began_s = time.monotonic()
+    with log_to_stderr(), _StopSignals() as signals:
+        _log_start(app)
         try:
-            _wait(running, until, asked)
+            with signals.interrupting():
+                _await_sources(app, on_waiting or _ignore)
+                running = app.start()
+        except _StopRequested:
+            log.info("%s stopped by %s before it had any task.", app.name, signals.name)
+            return
+        except HeadraceError as error:
+            log.error("%s did not start: %s", app.name, error)
+            raise
+        try:
+            ended = _wait(running, until, signals)
+            log.info("%s stops (%s): it finishes its micro-batch, commits and leaves the group.", app.name, ended)
         finally:
             running.stop()
+        _log_end(running, began_s)
     running.awaitTermination()  # raises what ended it, if anything did
 
 
-def _wait(running: RunningApp, until: str, asked: threading.Event) -> None:
+def _log_start(app: StreamsApp) -> None:
+    context = app.spark.sparkContext
+    log.info("Headrace %s with Spark %s on %s.", __version__, context.version, context.master)
+    log.info(
+        "Starting %s: group %s on %s, %s, state in %s.",
+        *(app.name, app.name, app.bootstrap_servers, app.processing_guarantee, app.state_dir),
+    )
+
+
+def _log_end(running: RunningApp, began_s: float) -> None:
+    told = total_line(running.progress_sample(), began_s)
+    error = running.exception()
+    if error is None:
+        log.info("%s stopped: %s.", running.name, told)
+    else:
+        fix = f" Fix: {error.fix}" if error.fix else ""
+        log.error("%s failed [%s]: %s%s (%s)", running.name, error.code, error.message, fix, told)
+
+
+def _ignore(_missing: Sequence[BrokerError]) -> None:
+    pass
+
+
+def _await_sources(app: StreamsApp, on_waiting: WaitingListener) -> None:
+    """Wait until all source topics exist. Raises what waiting does not help against."""
+    compiled = app.compile()
+    shown: list[str] = []
+    shown_s = 0.0
+    with app.network_client(f"{app.name}-topics") as client:
+        missing = missing_sources(client, compiled)
+        while missing:
+            names = [str(error.facts["topic"]) for error in missing]
+            now_s = time.monotonic()
+            if names != shown or now_s - shown_s > _REMINDER_S:
+                for error in missing:
+                    log.warning("Waiting for topic %s: %s. Fix: %s", error.facts["topic"], error.message, error.fix)
+                on_waiting(missing)
+                shown, shown_s = names, now_s
+            time.sleep(_TOPIC_LOOK_S)
+            try:
+                missing = missing_sources(client, compiled)
+            except CannotConnect as error:
+                log.warning("%s; trying again", error)
+        if shown:
+            log.info("Found topic %s.", ", ".join(shown))
+            on_waiting([])
+
+
+def _wait(running: RunningApp, until: str, signals: _StopSignals) -> str:
+    """Wait for the end, reporting progress. Returns its reason."""
     caught_up = threading.Event()
     if until == "caught-up":
         threading.Thread(
             target=_wait_for_ends, args=(running, caught_up), name="headrace-caught-up", daemon=True
         ).start()
+    text = ProgressText(time.monotonic())
     bar = RestoreBar(running)
     try:
-        while not asked.is_set() and not caught_up.is_set() and running.isActive:
+        while True:
+            if signals.asked.is_set():
+                return signals.name
+            if caught_up.is_set():
+                return "caught up"
+            if not running.isActive:
+                return "ended by itself"
             running.awaitTermination(_LOOK_S)
+            for level, line in text.lines(running.progress_sample()):
+                log.log(level, "%s", line)
             bar.look()
     finally:
         bar.close()
@@ -53,18 +149,42 @@ def _wait_for_ends(running: RunningApp, caught_up: threading.Event) -> None:
         caught_up.set()
 
 
-@contextmanager
-def _signals_setting(asked: threading.Event) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's; whoever runs us elsewhere stops us by RunningApp.stop
-        return
+class _StopSignals:
+    """SIGTERM and SIGINT during the block: noted, and raised as _StopRequested inside `interrupting`.
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        asked.set()
+    While an application starts there is no micro-batch to finish. What its start has begun is undone by the same paths
+    as after a failure, and what it had announced to the guardian is ended by that.
+    """
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.name = ""
+        self._interrupts = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere, RunningApp.stop ends the application
+            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Raise _StopRequested inside the block as soon as a signal comes."""
+        self._interrupts = True
+        try:
+            if self.asked.is_set():
+                raise _StopRequested
+            yield
+        finally:
+            self._interrupts = False
+
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+        self.asked.set()
+        if self._interrupts:
+            self._interrupts = False  # once: a second one must not hit the release
+            raise _StopRequested

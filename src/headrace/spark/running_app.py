@@ -12,6 +12,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.display.app_snapshot import as_html
 from headrace.spark.display.live_progress import ProgressDisplay, read_snapshot
+from headrace.spark.progress_text import ProgressSample
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.status import restoring, state_of
 
@@ -182,6 +183,27 @@ class RunningApp:
         display = ProgressDisplay(self, self._runtime.is_stopped, interval_seconds=interval_seconds)
         self._displays.append(display)
         return display
+
+    def progress_sample(self) -> ProgressSample:
+        """The counters and states that progress lines are made of."""
+        runtime = self._runtime
+        state = state_of(runtime)
+        restores = self.restoring().values() if state == "running" else ()
+        runners = list(runtime.runners.values())
+        totals = [runner.progress.totals for runner in runners]
+        return ProgressSample(
+            now_s=time.monotonic(),
+            state=state,
+            detail="; ".join(detail for _, detail in runtime.not_ready),
+            tasks=sum(len(runner.tasks()) for runner in runners),
+            opening=sum(len(runner.opening()) for runner in runners),
+            restored=sum(restored for restored, _, _ in restores),
+            remaining=sum(remaining for _, remaining, _ in restores),
+            records=sum(runner.progress.records for runner in runners if runner.reads_user_topics),
+            dead_letters=sum(total.dead_letters for total in totals),
+            skipped=sum(count for total in totals for count in total.dropped.copy().values()),
+            lag=sum(runner.progress.lag for runner in runners),
+        )
 
     def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
         """Wait until every assigned task runs, or until the group has committed what the topics hold now.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
+from headrace.spark.application_log import announce_spark
 from headrace.spark.class_archive import archive_options
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if active is not None:
         return active
     java = check_java()
+    announce_spark(master)
     for name in _SILENCED:  # a mistyped column would print a JSON line of 8 kB; our error says it in one
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     wanted = {**SETTINGS, **given}

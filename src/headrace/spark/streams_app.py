@@ -262,14 +262,21 @@ class StreamsApp:
         return driver.start(self, self.compile())
 
     def run(self, until: Literal["stopped", "caught-up"] = "stopped") -> None:
-        """`start()` and wait. SIGTERM and SIGINT finish the micro-batch, commit and leave.
+        """Run the application in the foreground until SIGTERM or SIGINT.
 
-        `until="caught-up"` returns when every task has reached the ends its topics had at the start.
+        A signal finishes the micro-batch, commits and leaves the group. Source topics that do not exist are waited for.
+        Logs progress to stderr at INFO, unless the program configured logging itself.
+
+        Args:
+            until: "caught-up" returns when every task has reached the ends that its topics had at the start.
+
+        Raises:
+            HeadraceError: what ended the application, or kept it from starting.
         """
         _check_choice("until", until, ("stopped", "caught-up"))
         from headrace.spark.foreground import run_in_foreground
 
-        run_in_foreground(self.start, until)
+        run_in_foreground(self, until)
 
     def __repr__(self) -> str:
         return f"StreamsApp({self.name!r}, {len(self._sources)} sources, {len(self._outputs)} outputs)"

@@ -4,9 +4,12 @@ import json
 import os
 import signal
 import threading
+import time
 from datetime import datetime
 
 import pytest
+
+from headrace.errors import BrokerError
 
 pytestmark = pytest.mark.spark
 
@@ -62,6 +65,48 @@ def test_a_signal_ends_a_run_with_its_batch_committed(broker, make_app, flights)
     assert signal.getsignal(signal.SIGTERM) == before
     assert broker.group("flight-counts").members == {}
     assert 0 < len(numbers(broker)) == sum(broker.group("flight-counts").offsets.values())
+
+
+def test_a_missing_source_topic_is_waited_for(broker, make_app, flights, caplog):
+    """And its records are processed once it is there; a signal ends the wait, without an error."""
+    caplog.set_level("INFO", "headrace.spark")
+    app = make_app()
+    app.stream("arrivals", schema="origin string, n bigint").to_topic("copied", partitions=1)
+
+    def awaited():
+        while "Waiting for topic arrivals" not in caplog.text:
+            time.sleep(0.05)
+
+    def interrupt():
+        awaited()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def create():
+        awaited()
+        broker.create_topics({"arrivals": 2})
+        flights.send(broker, range(20), topic="arrivals")
+
+    for act in (interrupt, create):
+        caplog.clear()
+        acting = threading.Thread(target=act)
+        acting.start()
+        app.run(until="caught-up")
+        acting.join()
+        if act is interrupt:
+            assert "stopped by SIGINT" in caplog.text
+            assert broker.group("flight-counts").members == {}
+    assert "headrace topics --create --topic arrivals" in caplog.records[2].getMessage()
+    assert numbers(broker) == list(range(20))
+    told = [record.getMessage() for record in caplog.records]
+    assert any("assigned" in line for line in told)
+    assert "20 records in" in told[-1]
+
+
+def test_a_sink_without_consent_is_refused_before_any_wait(make_app):
+    app = make_app()
+    app.stream("arrivals", schema="origin string, n bigint").to_topic("copied")
+    with pytest.raises(BrokerError, match="copied"):
+        app.run(until="caught-up")
 
 
 def test_micro_batches_begin_an_interval_apart(broker, make_app, running, flights):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["AssignmentSnapshot", "OwnedTasks", "StatusCode", "Tasks", "difference", "is_subset", "tasks_of", "union"]
+__all__ = [
+    "AssignmentSnapshot",
+    "OwnedTasks",
+    "StatusCode",
+    "Tasks",
+    "difference",
+    "is_subset",
+    "tasks_of",
+    "tasks_text",
+    "union",
+]
 
 Tasks = Mapping[str, tuple[int, ...]]
 """Subtopology id → partitions, both sorted, no empty entries. Treat as immutable."""
@@ -43,6 +53,21 @@ def difference(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
 def is_subset(left: Tasks, right: Tasks) -> bool:
     """Whether each task of `left` is in `right`."""
     return not difference(left, right)
+
+
+def tasks_text(tasks: Mapping[str, Sequence[int]]) -> str:
+    """Tasks as text, with runs of partitions joined: `flights 0-3   by-origin 0-3`."""
+    return "   ".join(f"{name} {_ranges(partitions)}" for name, partitions in tasks.items())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from pyspark import inheritable_thread_target
 from headrace.client.admin import Admin
 from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from headrace.client.membership import events as member_events
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, StatusCode, tasks_text
 from headrace.client.membership.heartbeat_version import HeartbeatVersion
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError, MaxPollExceeded
@@ -244,6 +244,7 @@ class ApplicationRuntime:
     def _hear(self, event: Any) -> None:
         match event:
             case member_events.Assigned(assignment=snapshot) | member_events.AssignmentChanged(assignment=snapshot):
+                self._log_assignment(snapshot)
                 self.snapshot = snapshot
                 self.not_ready = ()
                 self._assign(self.state.assigned(snapshot))
@@ -261,9 +262,13 @@ class ApplicationRuntime:
             case member_events.NotReady(status=status):
                 self.not_ready = status
                 how = "runs on" if self.has_tasks else "is not ready"
-                log.warning("%s %s: %s", self.group_id, how, "; ".join(detail for _, detail in status))
+                # Brokers create missing internal topics at once: no action is needed.
+                is_temporary = all(code == StatusCode.MISSING_INTERNAL_TOPICS for code, _ in status)
+                level = logging.INFO if is_temporary else logging.WARNING
+                log.log(level, "%s %s: %s", self.group_id, how, "; ".join(detail for _, detail in status))
             case member_events.Ready():
                 self.not_ready = ()
+                log.info("%s is ready", self.group_id)
             case member_events.ShutdownRequested():
                 log.warning("%s: a member asked the whole application to stop", self.group_id)
                 self.stop()
@@ -275,6 +280,17 @@ class ApplicationRuntime:
                 self.fail(error)
             case _:
                 log.debug("%s: %s", self.group_id, event)
+
+    def _log_assignment(self, snapshot: AssignmentSnapshot) -> None:
+        """Epochs change without any task: only what is different for this instance is worth a line."""
+        before = self.snapshot
+        if before is not None and before.active == snapshot.active:
+            return
+        if before is None and not snapshot.active:
+            log.info("%s joined the group as member %s", self.group_id, snapshot.member_id)
+            return
+        tasks = tasks_text(snapshot.active) or "no tasks"
+        log.info("%s: assigned %s (member epoch %d)", self.group_id, tasks, snapshot.member_epoch)
 
     def _assign(self, snapshot: AssignmentSnapshot) -> None:
         for runner in self.runners.values():

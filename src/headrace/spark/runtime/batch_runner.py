@@ -38,7 +38,7 @@ from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.runtime.task_opener import TaskOpener
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition, plan_slots
-from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource
+from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource, TopicSource
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.application import ApplicationRuntime
@@ -171,6 +171,11 @@ class SubtopologyRunner:
     def losses(self) -> int:
         """How often its tasks were lost."""
         return self._own.losses
+
+    @property
+    def reads_user_topics(self) -> bool:
+        """Whether records of the outside world enter the application here."""
+        return any(isinstance(source, TopicSource) for source in self.subtopology.sources)
 
     def tasks(self) -> list[RunningTask]:
         with self._lock:

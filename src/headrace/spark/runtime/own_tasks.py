@@ -121,7 +121,7 @@ class OwnTasks:
         fresh = sorted(mine - set(self.running) - set(self._opening))
         if not fresh:
             return None
-        log.info("%s: tasks %s arrive with epoch %d", self._name, fresh, snapshot.member_epoch)
+        log.debug("%s: tasks %s arrive with epoch %d", self._name, fresh, snapshot.member_epoch)
         return self._open(snapshot, fresh)
 
     def _open(self, assignment: AssignmentSnapshot, partitions: list[int]) -> OpenRequest:

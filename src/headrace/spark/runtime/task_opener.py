@@ -157,7 +157,7 @@ class TaskOpener:
         replayed = brought.records + (self._restore_in_spark(request, left, batch) if left else 0)
         self._restored(replayed)
         log.info(
-            "%s: opened %s, %d changes replayed in %.2f s, %.2f s of it ahead of Spark",
+            "%s: opened tasks %s; replayed %d changelog records in %.2f s, %.2f s of it by the replica process",
             *(self._name, [task.partition for task in tasks], replayed, time.monotonic() - started, brought_s),
         )
 

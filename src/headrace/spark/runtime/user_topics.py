@@ -1,36 +1,76 @@
 """The topics that an application reads from and writes to under names of its user; internal ones are the broker's.
 
-Sources must exist. Sinks and dead-letter topics are created where the user consented with `partitions=`.
+Source topics must exist before an application starts. Sinks and dead-letter topics are created where the user consented
+with `partitions=`; `headrace run --dev` consents to all of them.
 """
 
 from __future__ import annotations
 
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import missing_topic
+from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.near_names import topic_missing
 from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
 
-__all__ = ["check_topics", "most_tasks"]
+__all__ = ["check_topics", "create_topics", "missing_sources", "most_tasks"]
 
 
 def check_topics(client: NetworkClient, compiled: CompiledTopology, *, replication_factor: int) -> None:
-    """All that `compiled` names are there afterwards. Raises BrokerError `topic-missing`, with names that are near."""
-    sources, sinks = _named(compiled)
-    cluster = client.metadata([*sorted(sources), *sorted(sinks)], refresh=True)
-    known = cluster.topics
-    to_create = {name: count for name, count in sinks.items() if name not in known and count}
-    missing = [name for name in [*sorted(sources), *sorted(sinks)] if name not in known and name not in to_create]
+    """Create missing sink topics. Raises BrokerError `topic-missing`, with names that are near."""
+    missing = missing_sources(client, compiled)
     if missing:
-        code = cluster.refused.get(missing[0], ErrorCode.unknown_topic_or_partition)
-        if code != ErrorCode.unknown_topic_or_partition:
-            raise missing_topic(code, missing[0])
-        raise topic_missing(missing[0], client.metadata(refresh=True).topics, client.bootstrap_servers)
+        raise missing[0]
+    _, sinks = _named(compiled)
+    known = client.metadata(sorted(sinks)).topics
+    to_create = {name: count for name, count in sinks.items() if name not in known and count}
     if to_create:  # another instance may be faster
         Admin(client).create_topics(to_create, replication_factor=replication_factor, exist_ok=True)
         client.metadata(sorted(to_create), refresh=True)
+
+
+def missing_sources(client: NetworkClient, compiled: CompiledTopology) -> list[BrokerError]:
+    """Return a `topic-missing` error, with its fix, for each source topic that does not exist.
+
+    Raises the error of a source or sink that waiting does not help: a sink topic that may not be created, a topic that
+    this user may not describe.
+    """
+    sources, sinks = _named(compiled)
+    cluster = client.metadata([*sorted(sources), *sorted(sinks)], refresh=True)
+    for name in sorted(sinks):
+        if name not in cluster.topics and not sinks[name]:
+            raise _missing(client, cluster, name)
+    missing = [_missing(client, cluster, name) for name in sorted(sources) if name not in cluster.topics]
+    refused = next((error for error in missing if error.code != "topic-missing"), None)
+    if refused is not None:
+        raise refused
+    return missing
+
+
+def create_topics(client: NetworkClient, compiled: CompiledTopology, *, partitions: int) -> dict[str, int]:
+    """Create all topics that `compiled` names and that do not exist, with `partitions` where nothing else is given.
+
+    Returns:
+        The topics created by this call, with their partitions.
+    """
+    sources, sinks = _named(compiled)
+    wanted: dict[str, int] = dict.fromkeys(sorted(sources), partitions)
+    wanted |= {name: count or partitions for name, count in sorted(sinks.items())}
+    known = client.metadata(list(wanted), refresh=True).topics
+    to_create = {name: count for name, count in wanted.items() if name not in known}
+    if to_create:  # another instance may be faster
+        Admin(client).create_topics(to_create, replication_factor=1, exist_ok=True)
+    return to_create
+
+
+def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> BrokerError:
+    code = cluster.refused.get(topic, ErrorCode.unknown_topic_or_partition)
+    if code != ErrorCode.unknown_topic_or_partition:
+        return missing_topic(code, topic)
+    return topic_missing(topic, client.metadata(refresh=True).topics, client.bootstrap_servers)
 
 
 def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:
