@@ -223,3 +223,18 @@ def test_version(headrace: Command) -> None:
     from headrace import __version__
 
     assert headrace("--version").out == f"headrace {__version__}\n"
+
+
+def test_errors_of_single_groups_are_json_lines(headrace: Command, broker: EmbeddedBroker) -> None:
+    servers = broker.bootstrap_servers
+    outcome = headrace(
+        "consumer-groups", "--delete", "--group", "no-such", "--group", "nor-this", "--json",
+        "--bootstrap-server", servers,
+    )  # fmt: skip
+    assert outcome.code == FAILED
+    assert [row["error"] for row in json.loads(outcome.out)] == ["group-missing", "group-missing"]
+    errors = [json.loads(line)["error"] for line in outcome.err.splitlines()]
+    assert [error["code"] for error in errors] == ["group-missing", "group-missing"]
+    assert all(f"headrace groups --bootstrap-server {servers} --list" in error["fix"] for error in errors)
+    outcome = headrace("features", "upgrade", "--feature", "streams.version=9", "--json", "--bootstrap-server", servers)
+    assert json.loads(outcome.err)["error"]["message"] == json.loads(outcome.out)["error"]

@@ -60,8 +60,9 @@ or `headrace run --bootstrap-server`. Settings that streams groups take from the
 `num.standby.replicas`) are ignored, with a warning that names the setting of the [group](#group).
 """
 _CONSUMER = """\
-Settings of `Consumer` and `AsyncConsumer` ([page](consumer.md)): arguments with underscores, the mapping or
-properties file in `config`, or environment variables such as `HEADRACE_GROUP_ID`. A name that only the Java client or
+Settings of `Consumer` and `AsyncConsumer` ([page](consumer.md)): in `config` (a mapping, or the path of a
+properties file), as environment variables such as `HEADRACE_GROUP_ID`, and the most used ones as arguments with
+underscores. A name that only the Java client or
 librdkafka knows is logged and ignored. [Security](#security-of-clients) is the same for all clients.
 """
 _MEMBER = """\

@@ -31,8 +31,10 @@ usage, 3 no connection, 130 interrupted; `verify` has 0 equal, 4 differs, 5 cann
 prints its help. Without `--bootstrap-server` the variable `HEADRACE_BOOTSTRAP_SERVERS` is used, else `localhost:9092`.
 
 An error says what failed and how to fix it; `headrace explain CODE` prints its page ([all codes](errors/index.md)), and
-`headrace --debug …` adds the traceback. With `--json` a command that succeeds prints one document on stdout. One that
-fails leaves stdout empty and prints the error as the last line of stderr, one JSON object:
+`headrace --debug …` adds the traceback. With `--json` a command that succeeds prints one document on stdout. A
+command that fails prints the error as the last line of stderr, one JSON object, and leaves stdout empty. A command on
+several groups or partitions prints its document also when some of them failed, with the code of each error, and one
+such line for each.
 
 ```json
 {"error": {"code": "topic-missing", "message": "…", "fix": "…", "facts": {"topic": "flights"}, "exit_code": 1}}

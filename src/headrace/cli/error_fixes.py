@@ -8,10 +8,11 @@ from collections.abc import Iterable
 import click
 from click.core import ParameterSource
 
+from headrace.cli.terminal import print_error
 from headrace.errors import CannotConnect, HeadraceError
 from headrace.near_names import nearest
 
-__all__ = ["complete_fix"]
+__all__ = ["complete_fix", "report_error"]
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "from --bootstrap-server",
@@ -32,6 +33,14 @@ def complete_fix(error: HeadraceError, context: click.Context) -> None:
         near = nearest(unknown["name"], _settings(unknown["kind"]))
         error.fix = f"did you mean {near}?  else:  {error.fix}" if near else error.fix
     _name_bootstrap_server(error, context)
+
+
+def report_error(error: HeadraceError, *, as_json: bool) -> None:
+    """Print one of several errors of a command that goes on, in the form that `--json` asks for."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        complete_fix(error, context)
+    print_error(error, as_json=as_json)
 
 
 def _settings(kind: str) -> Iterable[str]:

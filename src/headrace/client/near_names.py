@@ -32,11 +32,14 @@ def group_missing(
     wanted = "streams" if "streams" in kinds else "consumer"
     other = groups.get(group_id)
     if other is not None and other.group_type.lower() not in kinds:
-        becomes = "an empty classic group becomes a streams group when a streams member joins it; "
+        way = {
+            ("classic", "streams"): "an empty classic group becomes a streams group when a streams member joins it; ",
+            ("consumer", "streams"): f"stop its consumers, then:  headrace upgrade {group_id} ; ",
+        }.get((other.group_type.lower(), wanted), "")
         return BrokerError(
             "group-kind",
             f'"{group_id}" is a {other.group_type.lower()} group ({other.state}), not a {wanted} group',
-            f"{becomes if wanted == 'streams' else ''}see all groups with:  headrace groups --list",
+            f"{way}see all groups with:  headrace groups --list",
             group_id=group_id,
         )
     near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() in kinds))

@@ -49,7 +49,7 @@ _KNOWN = (
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
-    help="Whether records of open and aborted transactions are printed.",
+    help="read_committed leaves out records of open and aborted transactions, as results of exactly once need it.",
 )
 @bootstrap_option
 @console_config_option("--consumer.config")

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from headrace.cli.release_versions import METADATA_VERSIONS, levels_of_release, metadata_version_name
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, print_error, print_json, talk
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ def _update(admin: Admin, action: str, levels: dict[str, int], *, unsafe: bool, 
     else:
         for name, level in levels.items():
             data(_told(action, name, level, reason, dry_run=dry_run))
-    if reason is not None:
+    if reason is not None and as_json:
+        print_error(BrokerError("broker-refused", reason, "headrace features describe"), as_json=True)
+    elif reason is not None:
         talk(f"{len(levels)} out of {len(levels)} operation(s) failed.")
     return 0 if reason is None else 1
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.error_fixes import report_error
+from headrace.cli.terminal import data, print_json
 from headrace.client.near_names import group_missing
 from headrace.errors import BrokerError
 
@@ -36,7 +37,7 @@ def delete_groups(
         missing = error.code == "group-missing"
         listed = admin.list_groups() if missing else ()
         told = group_missing(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
-        talk(told.render())
+        report_error(told, as_json=as_json)
     return 1 if outcomes.errors else 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets.partitions import TopicPartition, named_partitions
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, print_json
 from headrace.cli.text_table import kafka_table
 from headrace.client.near_names import topic_missing
 from headrace.errors import BrokerError
@@ -51,7 +52,7 @@ def delete_offsets(
     else:
         _tell(group_id, status, outcomes.errors)
     for error in refused.values():
-        talk(error.render())
+        report_error(error, as_json=as_json)
     return 1 if refused else 0
 
 

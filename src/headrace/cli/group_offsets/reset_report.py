@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets.offset_csv import plan_lines
 from headrace.cli.group_offsets.partitions import TopicPartition
 from headrace.cli.terminal import data, print_json, talk
@@ -83,7 +84,7 @@ def tell(
         for warning in result.warnings:
             talk(f"note   {warning}")
         if result.error is not None:
-            talk(result.error.render())
+            report_error(result.error, as_json=as_json)
     return 1 if any(result.error is not None for result in results) else 0
 
 

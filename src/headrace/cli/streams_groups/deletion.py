@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.cli.error_fixes import report_error
 from headrace.cli.streams_groups.internal_topics import inferred_internal_topics, kept_sentence
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, print_json
 from headrace.client.near_names import group_missing
 from headrace.errors import BrokerError
 
@@ -49,7 +50,7 @@ def delete_groups(
         _tell(list(outcomes.done), refused)
         _tell_internal_topics(list(outcomes.done), internal, failures)
     for refusal in refused.values():
-        talk(refusal.error.render())
+        report_error(refusal.error, as_json=as_json)
     return 1 if refused or failures else 0
 
 
