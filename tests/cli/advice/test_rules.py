@@ -9,7 +9,7 @@ from hypothesis import given as with_drawn
 from hypothesis import strategies as st
 
 from headrace.cli.advice.advise import RULES, Advice, advise
-from headrace.cli.advice.given_configuration import Client, GivenConfiguration, client_version
+from headrace.cli.advice.given_configuration import Client, GivenConfiguration, Version, client_version
 from headrace.cli.advice.situation import Situation, duration_ms, in_words, size_bytes
 from headrace.cli.advice.templates import TEMPLATES, template
 from headrace.cli.error_pages import rule_names, rule_page
@@ -192,12 +192,17 @@ SITUATIONS = st.builds(
 DECIDED_BY_PEOPLE = {"first-position", "standby-replicas"}
 
 
-@with_drawn(values=CONFIGURATIONS, client=st.sampled_from(["java", "librdkafka"]), situation=SITUATIONS)
+@with_drawn(
+    values=CONFIGURATIONS,
+    client=st.sampled_from(["java", "librdkafka"]),
+    version=st.sampled_from([None, (1, 5), (2, 3), (2, 12), (3, 9), (4, 2)]),
+    situation=SITUATIONS,
+)
 def test_advice_that_is_taken_has_no_further_advice(
-    values: dict[str, str], client: Client, situation: Situation
+    values: dict[str, str], client: Client, version: Version | None, situation: Situation
 ) -> None:
     """But for the second of two rolling restarts, which is told after the first."""
-    once = asked(values, client, situation)
+    once = advise(GivenConfiguration(client=client, values=values, version=version), situation)
     twice = advise(once.corrected, situation)
     left = {finding.rule for finding in twice.findings if finding.word != "half way"}
     assert left <= DECIDED_BY_PEOPLE | ({"static-member"} if situation.kind == "streams" else set())
