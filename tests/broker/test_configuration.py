@@ -96,3 +96,12 @@ def test_the_disk_gets_the_brokers_defaults_and_its_flush_policy() -> None:
 def test_every_topic_setting_falls_back_to_a_broker_setting() -> None:
     for setting in TOPIC_SETTINGS.values():
         assert setting.synonym is None or setting.synonym in BROKER_SETTINGS
+
+
+def test_share_groups_are_refused_where_protocols_are_listed() -> None:
+    with pytest.raises(ConfigError, match="Share groups are not served") as caught:
+        configured(group_coordinator_rebalance_protocols="classic,consumer,share,streams")
+    assert (caught.value.code, caught.value.facts["setting"]) == (
+        "bad-value",
+        "group.coordinator.rebalance.protocols",
+    )

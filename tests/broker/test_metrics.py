@@ -114,6 +114,8 @@ def test_the_text_is_what_the_format_asks_for() -> None:
     assert samples[GROUPS + 'streams_group_count{state="Stable"}'] == 2
     assert samples[GROUPS + 'streams_group_count{state="NotReady"}'] == 1
     assert samples[GROUPS + 'streams_group_count{state="Dead"}'] == 0
+    assert samples['headrace_groups_count{protocol="streams",state="not_ready"}'] == 1
+    assert samples['headrace_groups_count{protocol="streams",state="stable"}'] == 2
     assert samples[GROUPS + 'num_partitions{state="failed"}'] == 1
     assert samples[GROUPS + "event_queue_size"] == 3
 

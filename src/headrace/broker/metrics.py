@@ -6,6 +6,7 @@ up when somebody asks. The pure rooms know nothing of this.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -21,12 +22,18 @@ __all__ = ["BrokerMetrics", "BrokerSizes"]
 
 COORDINATOR = "kafka.server:type=group-coordinator-metrics"
 
+GROUPS = "headrace:type=groups"
 GROUP_METADATA = "kafka.coordinator.group:type=GroupMetadataManager"
 CLASSIC_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 GROUP_STATES = ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead")
 CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _REMOVALS = frozenset({"MemberLeft", "MemberFenced"})
+
+
+def _documented_state(state: str) -> str:
+    """`not_ready` for `NotReady`: Kafka's documentation and its MBeans spell the states differently."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state).lower()
 
 
 class BrokerSizes(ServerSizes, Protocol):
@@ -95,6 +102,12 @@ class BrokerMetrics:
         yield gauge(COORDINATOR, "streams-group-count", "Streams groups, by state.", states)
         consumers = [(counts.get(("consumer", state), 0), {"state": state}) for state in CONSUMER_STATES]
         yield gauge(COORDINATOR, "consumer-group-count", "Consumer groups, by state.", consumers)
+        documented = [
+            (counts.get((protocol, state), 0), {"protocol": protocol, "state": _documented_state(state)})
+            for protocol, states_of in (("consumer", CONSUMER_STATES), ("streams", GROUP_STATES))
+            for state in states_of
+        ]
+        yield gauge(GROUPS, "count", "Groups, by protocol and state as Kafka's documentation spells it.", documented)
         classic = [(counts.get(("classic", state), 0), {"name": f"NumGroups{state}"}) for state in CLASSIC_STATES]
         yield gauge(GROUP_METADATA, "Value", "Classic groups, by state.", classic)
         for name, meter in self._meters.items():

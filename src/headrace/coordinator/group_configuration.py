@@ -32,6 +32,10 @@ def check_bounds(given: Mapping[str, Value]) -> None:
 
     if "classic" not in list_of(str(value(_PROTOCOLS))):
         raise _contradiction(_PROTOCOLS, "Disabling the 'classic' protocol is not supported.")
+    if "share" in list_of(str(value(_PROTOCOLS))):
+        raise _contradiction(
+            _PROTOCOLS, "Share groups are not served by this broker: remove 'share' from the list, or use Apache Kafka."
+        )
     for kind in ("consumer", "share", "streams"):
         for name in (*_TIMINGS, *(_SHARE_BOUNDED if kind == "share" else ())):
             own, low, high = (f"group.{kind}.{prefix}{name}" for prefix in ("", "min.", "max."))
