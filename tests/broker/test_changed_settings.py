@@ -271,3 +271,20 @@ def test_every_version_of_update_features(broker: EmbeddedBroker, connect: Conne
     assert connect(broker).call(ApiKey.UPDATE_FEATURES, request, version).error_code is ErrorCode.none
     with Admin(broker.bootstrap_servers) as admin:
         assert admin.describe_features()["streams.version"].level == 0
+
+
+def test_a_dynamic_setting_of_kafka_without_effect_here_is_kept_and_described(tmp_path: Path) -> None:
+    name = "sasl.kerberos.min.time.before.relogin"
+    with EmbeddedBroker(data_dir=tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        assert name not in admin.describe_configs([("broker", "1")])["broker", "1"]
+        admin.alter_configs("broker", "1", {name: "120000"})
+        with pytest.raises(BrokerError, match=name):
+            admin.alter_configs("broker", "1", {name: "soon"})
+        with pytest.raises(BrokerError, match="Unknown broker config name: sasl.jaas.config"):
+            admin.alter_configs("broker", "1", {"sasl.jaas.config": "secret"})
+    with EmbeddedBroker(data_dir=tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        entry = admin.describe_configs([("broker", "1")], documentation=True)["broker", "1"][name]
+        assert (entry.value, entry.source, entry.read_only) == ("120000", 2, False)
+        assert entry.documentation == "Kept for Kafka's tools; no effect on this broker."
+        admin.alter_configs("broker", "1", {name: None})
+        assert name not in admin.describe_configs([("broker", "1")])["broker", "1"]

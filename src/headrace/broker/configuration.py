@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
 
+from headrace.broker.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
 from headrace.broker.listener_configuration import ListenerConfiguration, listeners_of
 from headrace.broker.security.settings import SECURITY_SETTINGS, prefixed_setting
 from headrace.coordinator.group_configuration import check_bounds
@@ -54,6 +55,7 @@ def _changeable(
 BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     dict(
         (
+            *SETTINGS_WITHOUT_EFFECT.items(),
             _row("node.id", "int", 1, 0),
             _row("listeners", "string", _DEFAULT_LISTENERS),
             _row("advertised.listeners", "string", None),

@@ -5,7 +5,12 @@ So that a server.properties that was made for Kafka can be told apart from a typ
 
 from __future__ import annotations
 
-__all__ = ["KAFKA_SETTING_NAMES"]
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from headrace.settings import Kind, Setting, Value
+
+__all__ = ["KAFKA_SETTING_NAMES", "SETTINGS_WITHOUT_EFFECT"]
 
 _NAMES = """
     add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.listeners
@@ -136,3 +141,72 @@ _NAMES = """
 """
 
 KAFKA_SETTING_NAMES = frozenset(_NAMES.split())
+
+# Settings that Apache Kafka 4.3.1 can change while it runs (DescribeConfigs says so) and that steer parts this broker
+# does not have: thread pools, tiered storage, Kerberos, Java's TLS engine. `sasl.jaas.config` is left out: a secret
+# without a use is not stored.
+_WITHOUT_EFFECT: tuple[tuple[str, Kind, Value | None], ...] = (
+    ("background.threads", "int", 10),
+    ("compression.gzip.level", "int", -1),
+    ("compression.lz4.level", "int", 9),
+    ("compression.zstd.level", "int", 3),
+    ("config.providers", "list", ""),
+    ("cordoned.log.dirs", "list", ""),
+    ("follower.fetch.last.tiered.offset.enable", "boolean", False),
+    ("log.cleaner.io.buffer.load.factor", "double", 0.9),
+    ("log.cleaner.io.buffer.size", "int", 524_288),
+    ("log.cleaner.io.max.bytes.per.second", "double", 1.7976931348623157e308),
+    ("log.cleaner.threads", "int", 1),
+    ("log.local.retention.bytes", "long", -2),
+    ("log.local.retention.ms", "long", -2),
+    ("log.roll.jitter.ms", "long", None),
+    ("metric.reporters", "list", "org.apache.kafka.common.metrics.JmxReporter"),
+    ("num.io.threads", "int", 8),
+    ("num.network.threads", "int", 3),
+    ("num.recovery.threads.per.data.dir", "int", 2),
+    ("num.replica.fetchers", "int", 1),
+    ("principal.builder.class", "class", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"),
+    ("remote.fetch.max.wait.ms", "int", 500),
+    ("remote.list.offsets.request.timeout.ms", "long", 30_000),
+    ("remote.log.index.file.cache.total.size.bytes", "long", 1_073_741_824),
+    ("remote.log.manager.copier.thread.pool.size", "int", 10),
+    ("remote.log.manager.copy.max.bytes.per.second", "long", 2**63 - 1),
+    ("remote.log.manager.expiration.thread.pool.size", "int", 10),
+    ("remote.log.manager.fetch.max.bytes.per.second", "long", 2**63 - 1),
+    ("remote.log.manager.follower.thread.pool.size", "int", 2),
+    ("remote.log.reader.threads", "int", 10),
+    ("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit"),
+    ("sasl.kerberos.min.time.before.relogin", "long", 60_000),
+    ("sasl.kerberos.principal.to.local.rules", "list", "DEFAULT"),
+    ("sasl.kerberos.service.name", "string", None),
+    ("sasl.kerberos.ticket.renew.jitter", "double", 0.05),
+    ("sasl.kerberos.ticket.renew.window.factor", "double", 0.8),
+    ("sasl.login.refresh.buffer.seconds", "int", 300),
+    ("sasl.login.refresh.min.period.seconds", "int", 60),
+    ("sasl.login.refresh.window.factor", "double", 0.8),
+    ("sasl.login.refresh.window.jitter", "double", 0.05),
+    ("share.coordinator.cached.buffer.max.bytes", "int", 1_048_588),
+    ("ssl.cipher.suites", "list", ""),
+    ("ssl.endpoint.identification.algorithm", "string", "https"),
+    ("ssl.engine.factory.class", "class", None),
+    ("ssl.keymanager.algorithm", "string", "SunX509"),
+    ("ssl.protocol", "string", "TLSv1.3"),
+    ("ssl.provider", "string", None),
+    ("ssl.secure.random.implementation", "string", None),
+    ("ssl.trustmanager.algorithm", "string", "PKIX"),
+)
+
+SETTINGS_WITHOUT_EFFECT: Mapping[str, Setting] = MappingProxyType(
+    {
+        name: Setting(
+            name=name,
+            kind=kind,
+            default=default,
+            dynamic=True,
+            internal=True,  # described only where it was set
+            documentation="Kept for Kafka's tools; no effect on this broker.",
+        )
+        for name, kind, default in _WITHOUT_EFFECT
+    }
+)
+"""Dynamic settings of Apache Kafka that are stored and described but change nothing here."""

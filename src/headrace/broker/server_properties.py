@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
-from headrace.broker.kafka_setting_names import KAFKA_SETTING_NAMES
+from headrace.broker.kafka_setting_names import KAFKA_SETTING_NAMES, SETTINGS_WITHOUT_EFFECT
 from headrace.broker.security.settings import prefixed_setting
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
@@ -64,7 +64,7 @@ def as_properties(configuration: BrokerConfiguration) -> str:
     """All settings as a properties file: what was given plain, defaults as comments, secrets hidden."""
     lines = [f"# data directory: {configuration.data_dir}", f"# listens on: {configuration.host}:{configuration.port}"]
     in_force = configuration.in_force()
-    for name in sorted({*BROKER_SETTINGS, *in_force}):
+    for name in sorted({*BROKER_SETTINGS, *in_force} - (SETTINGS_WITHOUT_EFFECT.keys() - in_force.keys())):
         setting = BROKER_SETTINGS.get(name) or prefixed_setting(name)
         value = in_force[name] if name in in_force else configuration.get(name)
         text = render_value(value)
@@ -77,6 +77,8 @@ def as_properties(configuration: BrokerConfiguration) -> str:
 
 
 def _is_known(name: str) -> bool:
+    if name in SETTINGS_WITHOUT_EFFECT:
+        return False  # kept when an operator changes it on a running broker; from a file it is only reported
     return name in BROKER_SETTINGS or prefixed_setting(name) is not None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.broker.configuration import BROKER_SETTINGS
+from headrace.broker.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
 from headrace.broker.topic_configuration import TOPIC_SETTINGS
 from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.client_settings import SECURITY_SETTINGS, ClientSetting
@@ -52,6 +53,11 @@ descriptions of streams groups are refused with UNSUPPORTED_VERSION; groups and 
 
 A setting without a meaning in these tables means what it means in
 [Apache Kafka](https://kafka.apache.org/documentation/#configuration).
+"""
+
+_NO_EFFECT = """\
+Kafka's tools may also change these dynamic settings of Apache Kafka. They are stored and described, and have no effect
+on this broker: \
 """
 
 _APPLICATION = """\
@@ -102,6 +108,7 @@ _BROKER_TITLES = ("setting", "type", "default", "bounds", "dynamic", "meaning")
 
 def configuration_page() -> str:
     """Return the whole page."""
+    no_effect = SETTINGS_WITHOUT_EFFECT
     security = [SETTINGS[name] for name in SETTINGS if name in SECURITY_SETTINGS]
     consumer = [row for name, row in CONSUMER_SETTINGS.items() if name not in SECURITY_SETTINGS]
     return "\n".join(
@@ -110,7 +117,8 @@ def configuration_page() -> str:
             _SERVER_SIDE,
             "## Broker\n",
             'Only those marked "dynamic" can be changed while the broker runs; a change of another one is refused.\n',
-            *_table(_BROKER_TITLES, map(_broker, BROKER_SETTINGS.values())),
+            *_table(_BROKER_TITLES, (_broker(row) for name, row in BROKER_SETTINGS.items() if name not in no_effect)),
+            f"\n{_NO_EFFECT}{', '.join(f'`{name}`' for name in no_effect)}.",
             "\n## Topic\n",
             "All can be given when a topic is created, and be changed at any time.\n",
             *_table(("setting", "type", "default", "bounds", "falls back to"), map(_topic, TOPIC_SETTINGS.values())),

@@ -55,9 +55,9 @@ This page is written by `python -m headrace.cli.docs --write`.
 
 `headrace advise FILE` reads the configuration of a consumer or of Kafka Streams (properties or JSON, names of Java's
 client or of librdkafka), asks for the kind of group if the file does not say it, takes what you tell of your situation
-(`--worst-batch`, `--longest-pause`, `--restart`, `--deploy`, `--hands-over`, `--state-size`, `--client-version`), and prints
-findings, each with its reason, and a corrected file beside yours. Nobody is connected to. `--check` writes nothing and ends with exit
-code 4 when there are errors or risks, for a build that holds its services to it.
+(`--worst-batch`, `--longest-pause`, `--restart`, `--deploy`, `--hands-over`, `--state-size`, `--client-version`), and
+prints findings, each with its reason, and a corrected file beside yours. Nobody is connected to. `--check` writes
+nothing and ends with exit code 4 when there are errors or risks, for a build that holds its services to it.
 
 An *error* is refused, or breaks the group; a *risk* works until a bad day; a *hint* could be calmer.
 
