@@ -7,7 +7,7 @@ is checked against Spark: both halves must have the types that the whole has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 
 from headrace.errors import TopologyError
+from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.plan_reader import analysed, class_of, columns_read, expression_id, leaf_of, only_projects, sequence
 from headrace.spark.refusals import refusal
@@ -53,6 +54,17 @@ def split_aggregate(before: DataFrame, aggregated: DataFrame, where: str) -> Agg
     return _Splitter(before, where).split(aggregated)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """An argument of an aggregate function."""
+
+    sql: str  # over the columns before the aggregate
+    kind: str  # Spark type as JSON
+    canonical: str
+    expression: Any = None  # None: put together here
+    name: str = ""
+
+
 class _Splitter:
     def __init__(self, before: DataFrame, where: str) -> None:
         self._before = before
@@ -60,8 +72,9 @@ class _Splitter:
         self._spark = before.sparkSession
         self._jvm: Any = self._spark._jvm
         self._gateway: Any = self._spark.sparkContext._gateway
+        self._canonical = CanonicalExpressions(before)
         self._groups: list[Any] = []
-        self._inputs: dict[str, tuple[str, str, Any]] = {}  # SQL → (name, type, expression or None)
+        self._inputs: dict[str, _Input] = {}  # by their SQL
         self._buffers: dict[tuple[str, str | None], Buffer] = {}
 
     def split(self, aggregated: DataFrame) -> AggregateSplit:
@@ -89,6 +102,9 @@ class _Splitter:
         )
         self._check_group_types(group_columns)
         try:
+            for out in outputs:
+                self._rebuilt(self._unaliased(out))  # notes the buffers; their names follow from all of them
+            self._order_by_canonical_text()
             results = tuple((str(out.name()), str(self._rebuilt(self._unaliased(out)).sql())) for out in outputs)
         except Py4JError as error:
             raise self._refuse(
@@ -109,11 +125,13 @@ class _Splitter:
 
     def _projection(self, group_columns: tuple[tuple[str, str], ...]) -> ProjectForGroup:
         key_sql = tuple((f"g{i}", str(group.sql())) for i, group in enumerate(self._groups))
-        input_sql = tuple((name, sql) for sql, (name, _, _) in self._inputs.items())
+        inputs = self._inputs.values()
+        input_sql = tuple((found.name, found.sql) for found in inputs)
         columns = tuple((f"g{i}", kind) for i, (_, kind) in enumerate(group_columns))
-        columns += tuple((name, kind) for name, kind, _ in self._inputs.values())
+        columns += tuple((found.name, found.kind) for found in inputs)
         origins = [(f"g{i}", self._leaf_column(group)) for i, group in enumerate(self._groups)]
-        origins += [(name, self._leaf_column(expression)) for name, _, expression in self._inputs.values()]
+        origins += [(found.name, self._leaf_column(found.expression)) for found in inputs]
+        expressions = [self._canonical.text(group) for group in self._groups] + [found.canonical for found in inputs]
         source_columns = tuple((name, origin) for name, origin in origins if origin is not None)
         bare = only_projects(self._before) and len(source_columns) == len(origins)
         return ProjectForGroup(
@@ -122,7 +140,19 @@ class _Splitter:
             columns=columns,
             bare=bare,
             source_columns=source_columns if bare else (),
+            expressions=tuple(expressions),
         )
+
+    def _order_by_canonical_text(self) -> None:
+        """Name inputs and buffers in an order that does not depend on where they stand in the program."""
+        ordered = sorted(self._inputs.values(), key=lambda found: (found.canonical, found.kind))
+        names = {found.name: f"i{index}" for index, found in enumerate(ordered)}
+        self._inputs = {found.sql: replace(found, name=names[found.name]) for found in ordered}
+        buffers = sorted(self._buffers.items(), key=lambda pair: (pair[1].function, pair[1].argument))
+        self._buffers = {
+            key: replace(buffer, name=f"b{index}", input=None if buffer.input is None else names[buffer.input])
+            for index, (key, buffer) in enumerate(buffers)
+        }
 
     def _rebuilt(self, expression: Any) -> Any:
         """`expression` with aggregates and grouping values replaced by the columns that will hold them."""
@@ -151,44 +181,54 @@ class _Splitter:
             raise self._not_mergeable(name, expression)
         given = self._input_of(kind, function)
         if expression.filter().isDefined():
-            condition = str(expression.filter().get().sql())
-            given = (
-                f"CASE WHEN {condition} THEN {given[0] if given else '1'} END",
-                given[1] if given else '"integer"',
-                None,
+            condition = expression.filter().get()
+            given = _Input(
+                sql=f"CASE WHEN {condition.sql()} THEN {given.sql if given else '1'} END",
+                kind=given.kind if given else '"integer"',
+                canonical=f"{given.canonical if given else '*'} FILTER {self._canonical.text(condition)}",
             )
         return self._remember(kind, given, str(function.dataType().json()), name)
 
-    def _input_of(self, kind: str, function: Any) -> tuple[str, str, Any] | None:
+    def _input_of(self, kind: str, function: Any) -> _Input | None:
         children = sequence(function.children())
         if kind == "count" and all(not child.nullable() for child in children):
             return None  # count(*), count(1): of rows
         if len(children) > 1:
             present = " AND ".join(f"({child.sql()} IS NOT NULL)" for child in children)
-            return f"CASE WHEN {present} THEN 1 END", '"integer"', None
-        return str(children[0].sql()), str(children[0].dataType().json()), children[0]
+            return _Input(
+                sql=f"CASE WHEN {present} THEN 1 END",
+                kind='"integer"',
+                canonical=", ".join(self._canonical.text(child) for child in children),
+            )
+        [child] = children
+        return _Input(
+            sql=str(child.sql()),
+            kind=str(child.dataType().json()),
+            canonical=self._canonical.text(child),
+            expression=child,
+        )
 
-    def _remember(self, kind: BufferFunction, given: tuple[str, str, Any] | None, result: str, shown: str) -> Buffer:
+    def _remember(self, kind: BufferFunction, given: _Input | None, result: str, shown: str) -> Buffer:
         allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}.get(kind)
-        if given is not None and allowed is not None and given[1] not in allowed:
+        if given is not None and allowed is not None and given.kind not in allowed:
             raise self._refuse(
                 "not-supported-here",
-                f"{shown} over values of type {_type_name(given[1])} comes in a later release",
+                f"{shown} over values of type {_type_name(given.kind)} comes in a later release",
                 "cast the values to double or string first",
             )
-        sql = given[0] if given else None
+        sql = given.sql if given else None
         known = self._buffers.get((kind, sql))
         if known is not None:
             return known
-        name = None
         if given is not None:
-            name, _, _ = self._inputs.setdefault(given[0], (f"i{len(self._inputs)}", given[1], given[2]))
+            given = self._inputs.setdefault(given.sql, replace(given, name=f"i{len(self._inputs)}"))
         buffer = Buffer(
             name=f"b{len(self._buffers)}",
             function=kind,
-            input=name,
-            input_type=given[1] if given else None,
+            input=given.name if given else None,
+            input_type=given.kind if given else None,
             result_type=result,
+            argument=given.canonical if given else "*",
         )
         self._buffers[(kind, sql)] = buffer
         return buffer

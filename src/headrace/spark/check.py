@@ -54,6 +54,7 @@ def _cluster(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient)
     yield Finding(level="ok", code="reachable", message=f"{app.bootstrap_servers} answers; {len(known)} topics")
     yield from _guarded(lambda: _protocol(client, app.bootstrap_servers))
     yield from _guarded(lambda: _group(app, admin))
+    yield from _guarded(lambda: _stored_state(app, compiled, client))
     sources = [source for part in compiled.subtopologies for source in part.sources if isinstance(source, TopicSource)]
     for source in sources:
         yield from _source_topics(source, known, app.bootstrap_servers)
@@ -106,6 +107,14 @@ def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
             fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
             + (f", then:  headrace upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
         )
+
+
+def _stored_state(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
+    """Whether the changelogs hold what this program keeps."""
+    from headrace.spark.runtime.stored_schemas import StoredSchemas
+
+    for topic in StoredSchemas(app.name, compiled).check(client):
+        yield Finding(level="ok", code="state-schema", message=f"{topic} holds the columns that this program keeps")
 
 
 def _source_topics(

@@ -127,7 +127,11 @@ class _Building:
             needed = columns_read(projected)
             leaving: Sink
             if declared.repartitioned:
-                leaving = RepartitionSink(topic=self._internal(name, "repartition"), columns=projection.columns)
+                leaving = RepartitionSink(
+                    topic=self._internal(name, "repartition"),
+                    columns=projection.columns,
+                    expressions=projection.expressions,
+                )
                 branch = Branch(source_index=0, before=arm.calls, projection=projection, sink=leaving)
             else:
                 branch = Branch(
@@ -140,8 +144,11 @@ class _Building:
                 )
             self._add_branch(arm, branch, needed)
         if declared.repartitioned:
+            projection = declared.split.projection
             source = RepartitionSource(
-                topic=self._internal(name, "repartition"), columns=declared.split.projection.columns
+                topic=self._internal(name, "repartition"),
+                columns=projection.columns,
+                expressions=projection.expressions,
             )
             self._behind[name] = CompiledSubtopology(
                 subtopology_id=name,
@@ -159,6 +166,7 @@ class _Building:
             output_schema_json=split.output_schema_json,
             changelog_topic=self._internal(declared.name, "changelog"),
             bare=split.bare,
+            group_expressions=split.projection.expressions[: len(split.group_columns)],
             where=declared.where,
         )
 

@@ -37,8 +37,9 @@ def test_a_count_behind_a_repartition(app):
     assert [call.method for call in branch.before] == ["where"]
     assert branch.projection.key_sql == (("g0", "origin"),)
     assert (branch.projection.input_sql, branch.projection.bare) == ((), False)
-    assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", columns=(("g0", '"string"'),))
-    assert behind.sources == (RepartitionSource(topic="demo-by-origin-repartition", columns=(("g0", '"string"'),)),)
+    columns = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
+    assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", **columns)
+    assert behind.sources == (RepartitionSource(topic="demo-by-origin-repartition", **columns),)
     [branch] = behind.branches
     assert (branch.aggregate.name, branch.aggregate.changelog_topic) == ("by-origin", "demo-by-origin-changelog")
     assert branch.aggregate.results == (("origin", "g0"), ("flights", "b0"))
@@ -84,7 +85,7 @@ def test_expressions_over_aggregates_split(app):
         F.concat(F.col("origin"), F.lit("-")).alias("label"),
     )
     assert [(b.function, b.input) for b in split.buffers] == [
-        ("avg", "i0"), ("sum", "i0"), ("count", "i0"), ("max", "i1"),
+        ("avg", "i0"), ("count", "i0"), ("max", "i1"), ("sum", "i0"),
     ]  # fmt: skip
     assert split.projection.input_sql == (("i0", "dep_delay"), ("i1", "n"))
     results = dict(split.results)
@@ -96,15 +97,15 @@ def test_expressions_over_aggregates_split(app):
 def test_conditions_become_inputs(app):
     small = F.expr("sum(n) filter (where n < 9)")
     split = split_of(app, F.count_if(F.col("n") > 3), F.bool_and(F.col("n") > 3), small, F.count("n"))
-    assert [b.function for b in split.buffers] == ["count", "min", "sum", "count"]
-    assert "CASE WHEN" in dict(split.projection.input_sql)["i2"]
+    assert [b.function for b in split.buffers] == ["count", "count", "min", "sum"]
+    assert "CASE WHEN" in dict(split.projection.input_sql)[split.buffers[3].input]
 
 
 def test_types_of_buffers(app):
     split = split_of(app, F.sum("n"), F.sum("dep_delay"), F.avg("n"), F.min("t"), F.max("carrier"), F.count("*"))
     assert [(b.input_type, b.result_type) for b in split.buffers] == [
-        ('"integer"', '"long"'), ('"double"', '"double"'), ('"integer"', '"double"'),
-        ('"timestamp"', '"timestamp"'), ('"string"', '"string"'), (None, '"long"'),
+        ('"integer"', '"double"'), (None, '"long"'), ('"string"', '"string"'),
+        ('"timestamp"', '"timestamp"'), ('"double"', '"double"'), ('"integer"', '"long"'),
     ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ def opened(topics):
                 inputs=lambda _client, _partitions: {0: inputs},
                 internal=frozenset({INTERNAL}),
                 newest=lambda request: request.assignment,
+                agree=lambda _client: None,
                 restore=None,
                 restored=lambda _records: None,
                 bring_near=None,

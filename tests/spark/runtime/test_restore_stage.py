@@ -10,14 +10,17 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
+from headrace.errors import StateError
 from headrace.spark.runtime import worker_process
 from headrace.spark.runtime.operator_stage import open_store
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from headrace.spark.runtime.replicas import Replicas
 from headrace.spark.runtime.restore_stage import RestoreStep
+from headrace.spark.runtime.row_schema import StoredSchema, state_schema
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stored_schemas import publish_schema
 from headrace.spark.topology.nodes import Aggregate
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -32,6 +35,7 @@ COUNTS = Aggregate(
     output_schema_json="",
     changelog_topic=CHANGELOG,
 )
+START = b"\x02" + state_schema(COUNTS).fingerprint
 
 
 @pytest.fixture
@@ -57,6 +61,7 @@ class Opening:
                 "changelog_topic": CHANGELOG,
                 "schema_hash": worker_process.schema_hash(COUNTS),
                 "source_topics": ["in"],
+                "fingerprint": state_schema(COUNTS).fingerprint.hex(),
             }
             self._replicas = Replicas(
                 {
@@ -95,7 +100,7 @@ class Opening:
         store = open_store(context, COUNTS, 0)
         stands = store.position()
         assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, {"in-0": committed}, False)
-        return dict(store.values())
+        return {key: value.removeprefix(START) for key, value in store.values()}
 
     def close(self):
         if self._replicas is not None:
@@ -112,15 +117,39 @@ def opened(request, servers, tmp_path):
     opening.close()
 
 
-def test_what_the_next_owner_wrote_is_not_skipped(servers, opened):
-    def write(**changes):
+@pytest.fixture
+def write(servers):
+    def write_rows(start=START, **changes):
         with NetworkClient(servers) as client:
             producer = Producer(client)
             keys = pa.array([key.encode() for key in changes], pa.binary())
-            values = pa.array([value.encode() for value in changes.values()], pa.binary())
+            values = pa.array([start + value.encode() for value in changes.values()], pa.binary())
             producer.send(CHANGELOG, 0, keys, values, timestamps_ms=1)
             producer.flush()
 
+    return write_rows
+
+
+def test_rows_of_another_program_are_refused_by_their_place(servers, opened, write):
+    write(a="1", b="1")
+    write(c="1", start=b"\x02else")
+    with pytest.raises(StateError, match=f"{CHANGELOG}-0@2 was written by another version") as refused:
+        opened(1, committed=7)
+    assert refused.value.code == "state-schema-changed"
+    assert (refused.value.facts["offset"], refused.value.facts["found"]) == (2, b"else".hex())
+
+
+def test_the_schema_in_a_changelog_is_no_state(servers, opened, write):
+    schema = StoredSchema(name="counts", state=state_schema(COUNTS), inputs=None)
+    with NetworkClient(servers) as client:
+        publish_schema(client, CHANGELOG, schema)
+    write(a="1")
+    with NetworkClient(servers) as client:
+        publish_schema(client, CHANGELOG, schema)
+    assert opened(1, committed=7) == {b"a": b"1"}
+
+
+def test_what_the_next_owner_wrote_is_not_skipped(servers, opened, write):
     write(a="1", b="1")
     assert opened(1, committed=7) == {b"a": b"1", b"b": b"1"}
     write(a="2")  # another owner's, who has read on to 9

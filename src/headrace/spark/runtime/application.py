@@ -37,6 +37,7 @@ from headrace.spark.runtime.planning import Planning
 from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
 from headrace.spark.runtime.warm_up import warm_up
@@ -87,6 +88,7 @@ class ApplicationRuntime:
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
         self.state = LocalState(self)
+        self.schemas = StoredSchemas(self.group_id, compiled)
         self._jvm = DriverJvm(self.spark)
 
     # -- start and stop -----------------------------------------------------------------------------------------------
@@ -94,6 +96,7 @@ class ApplicationRuntime:
     def start(self) -> None:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
+            self.schemas.check(self._client)
             check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
             refuse_unsafe_topics(Admin(self._client), self.compiled.description(), self.bootstrap_servers)
             self._journal.end_left_behind(

@@ -90,6 +90,7 @@ class SubtopologyRunner:
             inputs=self._inputs,
             internal=internal,
             newest=self._newest_for,
+            agree=runtime.schemas.agree,
             restore=self._restore if subtopology.aggregates else None,
             restored=self._add_restored,
             bring_near=self._bring_near if subtopology.aggregates else None,

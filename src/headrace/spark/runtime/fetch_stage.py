@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import RecordError
+from headrace.errors import RecordError, StateError
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.plan import InputRange, TaskReport
+from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import decode_rows
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import StageContext
@@ -140,8 +141,7 @@ class _Fetch:
     def _decoded(self, where: tuple[str, int], records: pa.Table) -> pa.Table:
         source = self._step.source
         if isinstance(source, RepartitionSource):
-            columns = decode_rows(records.column("value").combine_chunks(), arrow_types(source.columns))
-            return pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
+            return _decoded_rows(source, where, records)
         from headrace.spark import formats
 
         decoded = formats.decode(records, source, topic=where[0], partition=where[1])
@@ -197,6 +197,29 @@ class _Fetch:
         )
         producer.flush()
         self._context.side_path.write_buried(self._context.slot.slot, known.union(names))
+
+
+def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> pa.Table:
+    schema = input_schema(source.columns, source.expressions)
+    values = records.column("value").combine_chunks()
+    try:
+        columns = decode_rows(values, arrow_types(source.columns), schema.fingerprint)
+    except StateError as error:
+        if error.code != "state-schema-changed":
+            raise
+        offset = int(records.column("offset")[error.facts["row"]].as_py())
+        raise StateError(
+            "state-schema-changed",
+            f"the record {name_of(*where)}@{offset} was written by another version of the program: its rows have the "
+            f"schema {error.facts['found']}, this program reads {schema.fingerprint.hex()} ({schema})",
+            "Let the version that wrote it read it: start that one, wait until it has caught up, stop it.",
+            topic=where[0],
+            partition=where[1],
+            offset=offset,
+            found=error.facts["found"],
+            wanted=schema.fingerprint.hex(),
+        ) from error
+    return pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
 
 
 def _where_from(where: tuple[str, int], offsets: list[int], reasons: list[str]) -> pa.Array:

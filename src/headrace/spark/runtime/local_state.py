@@ -26,6 +26,7 @@ from headrace.client.membership.target_watch import TargetAssignment
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
 from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask
+from headrace.spark.runtime.row_schema import state_schema
 from headrace.spark.runtime.store_records import BatchKey
 from headrace.spark.runtime.worker_process import schema_hash
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
@@ -59,6 +60,7 @@ def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
             changelog_topic=branch.aggregate.changelog_topic,
             schema_hash=schema_hash(branch.aggregate),
             source_topics=tuple(source_topics(subtopology.sources[branch.source_index])),
+            fingerprint=state_schema(branch.aggregate).fingerprint.hex(),
         )
         for branch in subtopology.branches
         if branch.aggregate is not None

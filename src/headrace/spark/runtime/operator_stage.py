@@ -16,6 +16,7 @@ from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.open_batch import OpenBatch
 from headrace.spark.runtime.plan import TaskPlan
+from headrace.spark.runtime.row_schema import state_schema
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
@@ -88,6 +89,7 @@ class _Aggregate:
     def __init__(self, step: AggregateStep, context: StageContext) -> None:
         self._step, self._context = step, context
         self._functions = AggregateFunctions(step.aggregate)
+        self._fingerprint = state_schema(step.aggregate).fingerprint
         self._columns = pa.schema(list(zip(self._functions.group_names, self._functions.group_types, strict=True)))
         self._partials: dict[int, _Partials] = {}
 
@@ -140,7 +142,7 @@ class _Aggregate:
         order = order_of_keys(keys)
         if order is not None:
             rows, keys = rows.take(order), keys.take(order)
-        merger = _Merger(functions, rows, keys)
+        merger = _Merger(functions, rows, keys, self._fingerprint)
         return _Merged(task.partition, store.merge(task.committed, position, keys, merger), merger)
 
     def _send(self, merged: _Merged) -> None:
@@ -184,21 +186,23 @@ class _Aggregate:
 class _Merger:
     """Stored values and the micro-batch's partials become the new values, in the order of the partials."""
 
-    def __init__(self, functions: AggregateFunctions, rows: pa.Table, keys: pa.Array) -> None:
+    def __init__(self, functions: AggregateFunctions, rows: pa.Table, keys: pa.Array, fingerprint: bytes) -> None:
         self._functions, self._rows, self.keys = functions, rows, keys
+        self._fingerprint = fingerprint
         self.merged: pa.Table = rows
         self.encoded: pa.Array = pa.array([], pa.binary())
 
     def __call__(self, old: pa.Array) -> pa.Array:
         self.merged = self._rows if old.null_count == len(old) else self._with(old)
-        self.encoded = encode_rows([self.merged.column(column.name) for column in self._functions.state])
+        columns = [self.merged.column(column.name) for column in self._functions.state]
+        self.encoded = encode_rows(columns, self._fingerprint)
         return self.encoded
 
     def _with(self, values: pa.Array) -> pa.Table:
         """The rows, each merged with the stored value beside it."""
         rows, names = self._rows, [column.name for column in self._functions.state]
         types = [column.type for column in self._functions.state]
-        stored = pa.table(decode_rows(values.drop_null(), types), names=names)
+        stored = pa.table(decode_rows(values.drop_null(), types, self._fingerprint), names=names)
         stored = stored.append_column(_ROW, pa.array(np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))))
         numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
         # Every row comes first in `numbered`, so the order stays.

@@ -11,10 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.client.fetcher import FetchedBatch, Fetcher
 from headrace.client.network_client import NetworkClient
+from headrace.errors import StateError
+from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY, foreign_rows
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
 
 __all__ = ["Copy", "Replay", "committed_position", "replay_all"]
@@ -34,6 +38,7 @@ class Replay:
     changelog: TopicPartition
     writer: BatchKey
     position: int  # of what was written
+    fingerprint: bytes = b""  # of the rows' schema; empty: rows of any
     records: int = 0
     bytes: int = 0
     _fetched: list[pa.RecordBatch] = field(default_factory=list)
@@ -60,12 +65,44 @@ class Replay:
         return self._waiting_bytes
 
     def take(self, batch: FetchedBatch) -> None:
+        """Raises StateError("state-schema-changed") for a row of another schema."""
+        rows = self._without_schemas(batch.table)
         self._next = batch.next_offset
-        if batch.table.num_rows:
-            self._fetched.append(batch.table)
-            self._waiting_bytes += batch.table.nbytes
-            self.records += batch.table.num_rows
-            self.bytes += batch.table.nbytes
+        if rows.num_rows:
+            self._fetched.append(rows)
+            self._waiting_bytes += rows.nbytes
+            self.records += rows.num_rows
+            self.bytes += rows.nbytes
+
+    def _without_schemas(self, table: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows; records of the changelog that hold its schema are no state."""
+        rows = table.select(["key", "value"])
+        foreign = foreign_rows(table.column("value"), self.fingerprint) if self.fingerprint else ()
+        if not len(foreign):
+            return rows
+        keys = table.column("key").take(pa.array(foreign))
+        is_schema = pc.starts_with(keys, SCHEMA_KEY).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        if not is_schema.all():
+            raise self._foreign(table, int(foreign[~is_schema][0]))
+        kept = np.ones(table.num_rows, np.bool_)
+        kept[foreign] = False
+        return rows.filter(pa.array(kept))
+
+    def _foreign(self, table: pa.RecordBatch, row: int) -> StateError:
+        topic, partition = self.changelog
+        offset = int(table.column("offset")[row].as_py())
+        found = table.column("value")[row].as_py()[: 1 + len(self.fingerprint)]
+        return StateError(
+            "state-schema-changed",
+            f"the record {topic}-{partition}@{offset} was written by another version of the program: its row begins "
+            f"with {found.hex()}, rows of this program with {bytes([ROW_FORMAT]).hex()}{self.fingerprint.hex()}",
+            "Start the version of the program that wrote it.",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            found=found[1:].hex(),
+            wanted=self.fingerprint.hex(),
+        )
 
     def write(self) -> None:
         """Raises StateError: store-taken, state-corrupt, disk-full."""
@@ -143,7 +180,7 @@ def replay_all(
     ranges = {where: (replay.fetched_to, ends[where]) for where, replay in behind.items()}
     last_said = time.monotonic()
     try:
-        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value")) if ranges else ():
+        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value", "offset")) if ranges else ():
             replay = waiting[batch.topic, batch.partition]
             replay.take(batch)
             if batch.next_offset >= ends[replay.changelog]:

@@ -271,7 +271,10 @@ class ReplicaProcess:
                 copy.identities.append(self._identity(described))
                 store = self._opened(task, described)
                 start = store.begin_replay(writer, first[where], ends[where])
-                copy.replays.append(Replay(store=store, changelog=where, writer=writer, position=start))
+                fingerprint = bytes.fromhex(described.fingerprint)
+                copy.replays.append(
+                    Replay(store=store, changelog=where, writer=writer, position=start, fingerprint=fingerprint)
+                )
                 self._note(store)
 
     def _look(self, tasks: Iterable[Task]) -> None:

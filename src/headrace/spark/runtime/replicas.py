@@ -38,6 +38,7 @@ class StoreOfTask:
     changelog_topic: str
     schema_hash: str
     source_topics: tuple[str, ...]  # of what it aggregates
+    fingerprint: str = ""  # of its rows, in hex; empty: rows of any schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from headrace.spark.runtime.fetch_stage import name_of
 from headrace.spark.runtime.operator_stage import open_store
 from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.replay import Replay, committed_position, replay_all
+from headrace.spark.runtime.row_schema import state_schema
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import Aggregate
@@ -72,7 +73,13 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
         stands, at = False, None
     if not stands or at is None or not first <= at.changelog_offset <= end:
         start = store.begin_replay(context.plan.batch, first, end)
-        replay = Replay(store=store, changelog=where, writer=context.plan.batch, position=start)
+        replay = Replay(
+            store=store,
+            changelog=where,
+            writer=context.plan.batch,
+            position=start,
+            fingerprint=state_schema(aggregate).fingerprint,
+        )
         path = progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition)
 
         def say() -> None:

@@ -2,10 +2,12 @@
 
 One row is
 
-    version (1 byte) · null bitmap (one bit per column, first column = lowest bit) · fixed-width columns, little endian,
-    zero where null · one u32 length per variable-width column, zero where null · their bytes
+    version (1 byte) · fingerprint of the schema (4 bytes; format 2) · null bitmap (one bit per column, first column =
+    lowest bit) · fixed-width columns, little endian, zero where null · one u32 length per variable-width column, zero
+    where null · their bytes
 
-A reader needs the column types; they are part of the topology, and a store remembers their hash. Types are Spark's
+A reader needs the column types; they are part of the topology. The fingerprint stands for all that the bytes depend on
+(`row_schema`): a row of another schema is refused, never misread. Keys have none, and format 1. Types are Spark's
 as they arrive in Arrow: boolean, tinyint … bigint, float, double, decimal(≤ 38), date, timestamp, timestamp_ntz,
 string, binary. The version byte lets a later release read what an earlier one wrote.
 
@@ -24,12 +26,25 @@ from numpy.typing import NDArray
 
 from headrace.errors import StateError
 from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, null_bitmap, spans_of
-from headrace.spark.runtime.row_kernels import copy_spans
+from headrace.spark.runtime.row_kernels import copy_spans, find_prefix
 
-__all__ = ["ROW_VERSION", "decode_rows", "encode_key", "encode_rows", "fixed_width", "is_supported"]
+__all__ = [
+    "ROW_FORMAT",
+    "ROW_VERSION",
+    "SCHEMA_KEY",
+    "decode_rows",
+    "encode_key",
+    "encode_rows",
+    "fixed_width",
+    "foreign_rows",
+    "is_supported",
+]
 
-ROW_VERSION = 1
+ROW_VERSION = 1  # of rows without a fingerprint: keys
+ROW_FORMAT = 2  # of rows with one
 NULL_TEXT_KEY = b"\xff"
+# A record key that is no group's: no UTF-8 text contains FF, null is FF alone, and other keys begin with their version.
+SCHEMA_KEY = b"\xff\x00headrace.schema\x00"
 
 
 def fixed_width(column_type: pa.DataType) -> int | None:
@@ -67,15 +82,19 @@ def is_supported(column_type: pa.DataType) -> bool:
     )
 
 
-def encode_rows(columns: Sequence[pa.Array]) -> pa.Array:
-    """One binary value per row. All columns have one length; `pa.large_*` strings become plain ones."""
+def encode_rows(columns: Sequence[pa.Array], fingerprint: bytes = b"") -> pa.Array:
+    """One binary value per row. All columns have one length; `pa.large_*` strings become plain ones.
+
+    `fingerprint`: of the rows' schema; empty for keys.
+    """
     arrays = [_plain(column) for column in columns]
     count = len(arrays[0]) if arrays else 0
     types = [array.type for array in arrays]
-    bitmap_at, fixed_at, lengths_at, head_size = _layout(types)
+    start = _start(fingerprint)
+    bitmap_at, fixed_at, lengths_at, head_size = _layout(types, len(start))
     head = np.zeros((count, head_size), np.uint8)
     if count:
-        head[:, 0] = ROW_VERSION
+        head[:, : len(start)] = start
     spans: list[tuple[Bytes, Positions, Positions]] = []
     variable = 0
     for index, array in enumerate(arrays):
@@ -125,12 +144,42 @@ def _assemble(head: Bytes, spans: list[tuple[Bytes, Positions, Positions]]) -> p
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(body)])
 
 
-def decode_rows(rows: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """The columns of `encode_rows`' rows. No row may be null. Raises StateError("state-corrupt") for what is no row."""
+def _start(fingerprint: bytes) -> Bytes:
+    """The bytes that every row of a schema begins with."""
+    return np.frombuffer(bytes([ROW_FORMAT if fingerprint else ROW_VERSION]) + fingerprint, np.uint8)
+
+
+def foreign_rows(rows: pa.Array, fingerprint: bytes) -> NDArray[np.int64]:
+    """Where rows of another schema or format stand; a null is none (it deletes)."""
+    start = _start(fingerprint)
+    data, starts, sizes = spans_of(rows)
+    ours = np.empty(len(rows), np.bool_)
+    if find_prefix(data, starts, sizes, start, ours) == len(rows):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(~ours & _validity(rows))
+
+
+def decode_rows(rows: pa.Array, types: Sequence[pa.DataType], fingerprint: bytes = b"") -> list[pa.Array]:
+    """The columns of `encode_rows`' rows. No row may be null.
+
+    Raises StateError: `state-schema-changed` for a row of another schema (`facts["row"]` is its index), `state-format`,
+    `state-corrupt` for what is no row.
+    """
     rows = _plain(rows)
     count = len(rows)
+    if fingerprint and len(foreign := foreign_rows(rows, fingerprint)):
+        row = int(foreign[0])
+        seen = rows[row].as_py()
+        raise StateError(
+            "state-schema-changed",
+            f"a stored row begins with {seen[: 1 + len(fingerprint)].hex()}, rows of this program with "
+            f"{bytes(_start(fingerprint)).hex()}",
+            "Run the version of the program that wrote it.",
+            row=row,
+            found=seen[1 : 1 + len(fingerprint)].hex(),
+        )
     data, starts, sizes = spans_of(rows)
-    bitmap_at, fixed_at, lengths_at, head_size = _layout(types)
+    bitmap_at, fixed_at, lengths_at, head_size = _layout(types, 1 + len(fingerprint))
     if count and (int(sizes.min()) < head_size or rows.null_count):
         raise StateError("state-corrupt", f"a stored row is shorter than the {head_size} bytes its columns need")
     head = np.empty((count, head_size), np.uint8)
@@ -141,9 +190,9 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
         starts,
         np.full(count, head_size, np.int64),
     )
-    if count and not (head[:, 0] == ROW_VERSION).all():
-        seen = int(head[head[:, 0] != ROW_VERSION, 0][0])
-        raise StateError("state-format", f"a stored row has format {seen}; this release reads format {ROW_VERSION}")
+    if count and not fingerprint and not (head[:, 0] == ROW_VERSION).all():
+        version = int(head[head[:, 0] != ROW_VERSION, 0][0])
+        raise StateError("state-format", f"a stored row has format {version}; this release reads format {ROW_VERSION}")
     columns: list[pa.Array] = []
     variable = 0
     at = starts + head_size
@@ -181,9 +230,9 @@ def _canonical(column: pa.Array) -> pa.Array:
     return pa.array(values, column.type, mask=~_validity(column))
 
 
-def _layout(types: Sequence[pa.DataType]) -> tuple[int, list[int], int, int]:
+def _layout(types: Sequence[pa.DataType], bitmap_at: int) -> tuple[int, list[int], int, int]:
     """(where the bitmap begins, where each column's fixed bytes begin, where the lengths begin, size of all that)."""
-    at = 1 + (len(types) + 7) // 8
+    at = bitmap_at + (len(types) + 7) // 8
     fixed_at: list[int] = []
     variable = 0
     for column_type in types:
@@ -193,7 +242,7 @@ def _layout(types: Sequence[pa.DataType]) -> tuple[int, list[int], int, int]:
             variable += 1
         else:
             at += width
-    return 1, fixed_at, at, at + 4 * variable
+    return bitmap_at, fixed_at, at, at + 4 * variable
 
 
 def _plain(column: Any) -> pa.Array:

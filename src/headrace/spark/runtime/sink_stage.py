@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
@@ -112,7 +113,8 @@ class _RepartitionSink(_Sink):
         names = [name for name, _ in step.sink.columns]
         self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
         self._groups = [name for name in names if name.startswith("g")]
+        self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
     def _encode(self, table: pa.Table) -> tuple[Any, Any]:
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
-        return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns)
+        return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)

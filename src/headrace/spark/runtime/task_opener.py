@@ -52,6 +52,7 @@ class TaskOpener:
         inputs: Callable[[NetworkClient, Iterable[int]], Mapping[int, tuple[TopicPartition, ...]]],
         internal: frozenset[str],
         newest: Callable[[OpenRequest], AssignmentSnapshot],
+        agree: Callable[[NetworkClient], None],
         restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
         restored: Callable[[int], None],
         bring_near: Callable[[Mapping[int, Mapping[str, int]], BatchKey], Brought] | None,
@@ -63,11 +64,12 @@ class TaskOpener:
         make_thread: Callable[..., threading.Thread],
     ) -> None:
         """`internal`: those of the inputs' topics that the application writes itself. `newest`: the assignment that
-        holds now. `bear` waits a little, and raises what no waiting mends."""
+        holds now. `agree` refuses to go on where stored rows are another program's. `bear` waits a little, and raises
+        what no waiting mends."""
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
-        self._inputs, self._internal, self._newest = inputs, internal, newest
+        self._inputs, self._internal, self._newest, self._agree = inputs, internal, newest, agree
         self._restored, self._settle = restored, settle
         self._opened, self._failed = opened, failed
         self._wanted, self._bear = wanted, bear
@@ -122,6 +124,8 @@ class TaskOpener:
         return []
 
     def _open(self, request: OpenRequest) -> list[RunningTask]:
+        if request.partitions:
+            self._agree(self._client)
         inputs = self._inputs(self._client, request.partitions)
         starts, committed = self._starts(request, [where for mine in inputs.values() for where in mine])
         tasks = [

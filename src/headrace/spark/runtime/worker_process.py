@@ -6,12 +6,12 @@ opened again. Forked workers start with empty caches, because the daemon opens n
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.spark.runtime.row_schema import state_schema
 from headrace.spark.runtime.store import StoreIdentity, TaskStore
 from headrace.spark.runtime.store_files import path_of_store
 from headrace.spark.topology.nodes import Aggregate
@@ -83,8 +83,5 @@ def _let_go() -> None:
 
 
 def schema_hash(aggregate: Aggregate) -> str:
-    """What the bytes of a store's rows depend on."""
-    said = repr(
-        [(aggregate.group_columns), [(b.name, b.function, b.input_type, b.result_type) for b in aggregate.buffers]]
-    )
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    """Identity of a store's rows."""
+    return state_schema(aggregate).hash

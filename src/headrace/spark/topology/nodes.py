@@ -10,6 +10,8 @@ Columns of a row on its way, by name:
   what a repartition topic carries (`RepartitionSource.columns`) and what an `Aggregate` takes;
 - `g0.., b0..` the grouping values and the *finished* buffers (an `avg` already divided): what the results of an
   `Aggregate` (`Aggregate.results`) are written over;
+- buffers and inputs are ordered by their canonical text (`headrace.spark.canonical_expressions`), never by where they
+  stand in the program: stored rows of two programs that keep the same partial results have the same layout;
 - the hidden columns below, carried beside the user's columns by `headrace.spark.frames.apply_calls`.
 """
 
@@ -75,6 +77,7 @@ class RepartitionSource:
 
     topic: str
     columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON): g0.., i0..
+    expressions: tuple[str, ...] = ()  # as in `ProjectForGroup`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class ProjectForGroup:
     columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON) of the result, g0.. then i0..
     bare: bool = False  # nothing but source columns as they are: no Spark SQL is needed; then see `source_columns`
     source_columns: tuple[tuple[str, str], ...] = ()  # when bare: ("g0", column of the source)
+    expressions: tuple[str, ...] = ()  # canonical text of each column; what rows of the topic are identified by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ class Buffer:
     input: str | None  # "i0"; None only for `count` of rows
     input_type: str | None  # Spark type as JSON
     result_type: str  # Spark type as JSON, of the finished buffer
+    argument: str = ""  # canonical text of the input, "*" for rows: with `function`, what a stored value is known by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,7 @@ class Aggregate:
     output_schema_json: str  # StructType of the results
     changelog_topic: str
     bare: bool = False  # every result is a g or b as it is: no Spark SQL is needed
+    group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
     where: str = ""
 
 
@@ -140,6 +146,7 @@ class RepartitionSink:
 
     topic: str
     columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
+    expressions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,88 @@
+"""Canonical text of a grouped stream's expressions: the same value has the same text in every version of a program.
+
+Stored values are matched by this text, so it must not depend on positions, on names that the program gives in between
+or on numbers that Spark draws anew. Columns are followed through projections to the source:
+
+    df.withColumn("late", F.col("delay") - 5).groupBy("origin").agg(F.sum("late"))       sum over "(delay - 5)"
+
+A renamed column therefore keeps its text, and a redefined one gets another. Columns of a static join carry its
+condition, because the same column joined on another condition is another value. A column computed by a Python function
+is known by its name: the text of a function does not contain its code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headrace.spark.plan_reader import analysed, class_of, expression_id, sequence, walk, walk_of_stream
+
+__all__ = ["CanonicalExpressions"]
+
+_FUNCTIONS_OF_THE_USER = frozenset({"PythonUDF", "ScalaUDF", "PythonUDAF", "HiveSimpleUDF", "HiveGenericUDF"})
+
+_JOINED = "__headrace_joined_"
+_PLACEHOLDER = re.compile(rf"{_JOINED}(\d+)")
+
+
+class CanonicalExpressions:
+    """Canonical texts of expressions over the columns of one DataFrame."""
+
+    def __init__(self, dataframe: DataFrame) -> None:
+        self._jvm: Any = dataframe.sparkSession._jvm
+        self._definitions: dict[int, Any] = {}  # columns that a projection defines: Spark's Alias
+        self._joined: dict[int, str] = {}  # columns of static sides, and those of functions of the user
+        self._sides: list[str] = []
+        self._variables: dict[int, str] = {}  # of lambda functions; Spark numbers them anew in each process
+        # The stream's plan is a chain. Inner nodes first, so that a join's condition is canonical text as well.
+        for node in reversed(list(walk_of_stream(analysed(dataframe)))):
+            if class_of(node) == "Project":
+                aliases = [column for column in sequence(node.projectList()) if class_of(column) == "Alias"]
+                self._definitions.update((expression_id(alias), alias) for alias in aliases)
+            elif class_of(node) == "Join":
+                self._note_join(node)
+
+    def text(self, expression: Any) -> str:
+        """The canonical text of `expression`."""
+        self._variables.clear()
+        text = str(self._substituted(expression).sql())
+        return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text)
+
+    def _note_join(self, join: Any) -> None:
+        columns = sequence(join.right().output())
+        for column in columns:  # in the condition by their names alone
+            self._joined[expression_id(column)] = f"joined.{column.name()}"
+        condition = self.text(join.condition().get()) if join.condition().isDefined() else ""
+        side = f"{', '.join(str(column.name()) for column in columns)} ON {condition}"
+        self._sides.append(side)
+        if self._sides.count(side) > 1:  # two joins that no text tells apart
+            side = f"{side} #{self._sides.count(side)}"
+        for column in columns:
+            self._joined[expression_id(column)] = f"joined({side}).{column.name()}"
+
+    def _substituted(self, expression: Any) -> Any:
+        """`expression` over the columns of the source."""
+        if class_of(expression) == "AttributeReference":
+            number = expression_id(expression)
+            alias = self._definitions.get(number)
+            if alias is not None and not _calls_the_user(alias):
+                return self._substituted(alias.child())
+            # Without a qualifier: df.alias("s") changes no value.
+            name = f"{_JOINED}{number}" if number in self._joined else str(expression.name())
+            return self._column(name)
+        if class_of(expression) == "NamedLambdaVariable":
+            name = f"variable{len(self._variables)}"
+            return self._column(self._variables.setdefault(expression_id(expression), name))
+        children = sequence(expression.children())
+        if not children:
+            return expression
+        return expression.withNewChildren(self._jvm.PythonUtils.toSeq([self._substituted(child) for child in children]))
+
+    def _column(self, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
+
+
+def _calls_the_user(expression: Any) -> bool:
+    return any(class_of(node) in _FUNCTIONS_OF_THE_USER for node in walk(expression))

@@ -1,0 +1,247 @@
+"""Identity of stored rows: what their columns are, in which types and order, and in which format they are written.
+
+Three kinds of places hold rows: stores, changelog topics and repartition topics. A row begins with its format version
+and the first four bytes of the SHA-256 of its schema's text (`RowSchema.fingerprint`), so a reader recognises rows of
+another program wherever they come from, whichever broker stored them and whatever compaction left. The texts are
+published once per changelog, in the first record of its partition 0 (`StoredSchema`), so that a program can be refused
+before it writes anything, by the names of what differs. `docs/internals/spark.md` describes the whole.
+
+Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import StateError
+from headrace.spark.arrow_types import arrow_type
+from headrace.spark.runtime.aggregate import AggregateFunctions
+from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY
+from headrace.spark.topology.nodes import Aggregate, CompiledTopology, RepartitionSource
+
+__all__ = [
+    "RowColumn",
+    "RowSchema",
+    "StoredSchema",
+    "input_schema",
+    "judge_changelog",
+    "schemas_by_changelog",
+    "state_schema",
+    "stored_schema",
+]
+
+FINGERPRINT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumn:
+    """One column of a row. `role`: "key", "input", or the aggregate function; `expression` is canonical text."""
+
+    role: str
+    expression: str
+    type: str
+
+    def __str__(self) -> str:
+        if self.role in ("key", "input"):
+            return f"{self.expression}: {self.type}"
+        return f"{self.role}({self.expression}): {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchema:
+    """The columns of a row, in order, and the keys it belongs to."""
+
+    columns: tuple[RowColumn, ...]
+    format: int = ROW_FORMAT
+
+    @property
+    def text(self) -> str:
+        """Canonical: equal for equal schemas, and for no others."""
+        return json.dumps(self.as_document(), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def fingerprint(self) -> bytes:
+        return bytes.fromhex(self.hash)[:FINGERPRINT_BYTES]
+
+    def as_document(self) -> dict[str, Any]:
+        return {"format": self.format, "columns": [[c.role, c.expression, c.type] for c in self.columns]}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> RowSchema:
+        return cls(tuple(RowColumn(*column) for column in document["columns"]), int(document["format"]))
+
+    @property
+    def keys(self) -> tuple[RowColumn, ...]:
+        return tuple(column for column in self.columns if column.role == "key")
+
+    @property
+    def values(self) -> tuple[RowColumn, ...]:
+        return tuple(column for column in self.columns if column.role != "key")
+
+    def __str__(self) -> str:
+        keys, values = (", ".join(map(str, columns)) or "nothing" for columns in (self.keys, self.values))
+        return f"by {keys}: {values}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSchema:
+    """What is stored for one aggregate: rows of its store and changelog, and rows of its repartition topic."""
+
+    name: str
+    state: RowSchema
+    inputs: RowSchema | None  # None: no repartition topic
+
+    @property
+    def key(self) -> bytes:
+        """Its record key. Each schema has its own: compaction must not replace the first one by a later one."""
+        return SCHEMA_KEY + hashlib.sha256(self.value).digest()[:FINGERPRINT_BYTES]
+
+    @property
+    def value(self) -> bytes:
+        inputs = None if self.inputs is None else self.inputs.as_document()
+        document = {"name": self.name, "state": self.state.as_document(), "inputs": inputs}
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_value(cls, value: bytes) -> StoredSchema:
+        """Raises StateError("state-corrupt")."""
+        try:
+            document = json.loads(value)
+            inputs = document["inputs"]
+            return cls(
+                name=document["name"],
+                state=RowSchema.from_document(document["state"]),
+                inputs=None if inputs is None else RowSchema.from_document(inputs),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise StateError("state-corrupt", f"a schema record of a changelog cannot be read: {error!r}") from error
+
+    def difference(self, program: StoredSchema) -> str | None:
+        """What `program` keeps otherwise than is stored here, in words; None when it is the same."""
+        if (found := _difference(self.state, program.state)) is not None:
+            return found
+        if self.inputs is not None and program.inputs is not None:
+            return _difference(self.inputs, program.inputs)
+        if self.inputs != program.inputs:
+            return "its rows are " + ("repartitioned" if program.inputs is not None else "not repartitioned") + " now"
+        return None
+
+
+def _difference(old: RowSchema, new: RowSchema) -> str | None:
+    if old == new:
+        return None
+    if old.format != new.format:
+        return f"row format {old.format}, this release writes format {new.format}"
+    if old.keys != new.keys:
+        return f"grouped by {_listed(old.keys)} before, by {_listed(new.keys)} now"
+    removed = list((Counter(old.values) - Counter(new.values)).elements())
+    added = list((Counter(new.values) - Counter(old.values)).elements())
+    parts = [f"new: {_listed(added)}"] if added else []
+    parts += [f"no longer there: {_listed(removed)}"] if removed else []
+    return "; ".join(parts) or "the same columns in another order"
+
+
+def _listed(columns: Any) -> str:
+    return ", ".join(map(str, columns)) or "nothing"
+
+
+def state_schema(aggregate: Aggregate) -> RowSchema:
+    """The rows of the aggregate's store and changelog."""
+    groups = aggregate.group_columns
+    expressions = aggregate.group_expressions or tuple(name for name, _ in groups)
+    columns = [
+        RowColumn("key", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(expressions, groups, strict=True)
+    ]
+    stored = {column.name: column for column in AggregateFunctions(aggregate).state}
+    for buffer in aggregate.buffers:
+        mine = [
+            column for name, column in stored.items() if name in (buffer.name, f"{buffer.name}n", f"{buffer.name}nan")
+        ]
+        types = ", ".join(str(column.type) for column in mine)
+        columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
+    return RowSchema(tuple(columns))
+
+
+def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, ...]) -> RowSchema:
+    """The rows of a repartition topic."""
+    texts = expressions or tuple(name for name, _ in columns)
+    return RowSchema(
+        tuple(
+            RowColumn("key" if name.startswith("g") else "input", text, str(arrow_type(kind)))
+            for text, (name, kind) in zip(texts, columns, strict=True)
+        )
+    )
+
+
+def stored_schema(aggregate: Aggregate, source: object) -> StoredSchema:
+    """What is stored for `aggregate`, which reads `source`."""
+    inputs = input_schema(source.columns, source.expressions) if isinstance(source, RepartitionSource) else None
+    return StoredSchema(name=aggregate.name, state=state_schema(aggregate), inputs=inputs)
+
+
+def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
+    """What the program stores, by changelog topic."""
+    return {
+        branch.aggregate.changelog_topic: stored_schema(branch.aggregate, part.sources[branch.source_index])
+        for part in compiled.subtopologies
+        for branch in part.branches
+        if branch.aggregate is not None
+    }
+
+
+def judge_changelog(
+    changelog: str, first: tuple[bytes | None, bytes | None] | None, program: StoredSchema, group_id: str
+) -> None:
+    """Refuse a program whose changelog holds another program's rows.
+
+    Args:
+        changelog: the topic's name.
+        first: key and value of the first record of its partition 0; None when there is none.
+        program: what the program stores.
+        group_id: for the remedy's text.
+
+    Raises:
+        StateError: `state-schema-changed`; `state-corrupt` for a schema record that cannot be read.
+    """
+    if first is None:
+        return
+    key, value = first
+    if key is not None and key.startswith(SCHEMA_KEY):
+        stored = StoredSchema.from_value(value or b"")
+        difference = stored.difference(program)
+        if difference is None:
+            return
+        raise schema_changed(changelog, group_id, difference, old=stored, new=program)
+    head = bytes([ROW_FORMAT]) + program.state.fingerprint
+    if value is None or value[: len(head)] == head:
+        return
+    found = f"row format {value[0]}" if value[:1] != head[:1] else f"row schema {value[1 : len(head)].hex()}"
+    raise schema_changed(changelog, group_id, f"its rows have the {found}, which was not published", new=program)
+
+
+def schema_changed(
+    changelog: str, group_id: str, difference: str, *, new: StoredSchema, old: StoredSchema | None = None
+) -> StateError:
+    """The refusal of a program whose stored rows would differ from those that are there."""
+    stored = f"stored {old.state}" if old is not None else "stored: unknown"
+    return StateError(
+        "state-schema-changed",
+        f'the state "{new.name}" was stored by another version of the program ({difference}): '
+        f"{changelog} has {stored}; this program keeps {new.state}",
+        "Start the old version again: nothing was changed. Or give the aggregate another name, agg(.., name='..'), and "
+        f"make room for its topics with:  headrace upgrade {group_id}",
+        changelog=changelog,
+        difference=difference,
+        old=None if old is None else str(old.state),
+        new=str(new.state),
+    )
