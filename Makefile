@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -89,9 +89,20 @@ bench: $(STAMP) ## the nine shorter benchmarks, beside their peers; prints ratio
 pause: $(STAMP) ## how long a moved task stands still, beside Kafka Streams (8 minutes)
 	@$(BIN)/python benchmarks/moved_task_pause.py
 
+image: $(STAMP) ## the container image of the broker; IMAGE_BASE=debian builds its base from Debian's packages
+	@packaging/build-image $(IMAGE_BASE)
+
+image-check: $(STAMP) ## build the image without a registry or a daemon and use a broker in it (root, buildah, mmdebstrap)
+	@packaging/build-image debian
+	@$(BIN)/python -m tests.packaging.image
+
 requirements:   ## pin all dependencies anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--group dev --extra demo pyproject.toml --output-file requirements/dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--constraints requirements/dev.txt pyproject.toml --output-file requirements/base.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--constraints requirements/dev.txt --extra spark pyproject.toml --output-file requirements/spark.txt
 
 clean:          ## remove what was built; .venv and jars too
 	rm -rf $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

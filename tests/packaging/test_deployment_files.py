@@ -1,4 +1,7 @@
-"""packaging/: what can be checked without systemd as init and without a container runtime."""
+"""packaging/: what can be checked without systemd as init and without a container runtime.
+
+`make image-check` builds the image and uses a broker in it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import compose_spec
 import pytest
+import yaml
+from kubernetes_validate import validate
 
 from headrace.broker.configuration import BrokerConfiguration
 from headrace.broker.server_properties import read_server_properties
@@ -21,6 +28,7 @@ PACKAGING = ROOT / "packaging"
 UNIT = PACKAGING / "headrace-broker.service"
 CONTAINERFILE = PACKAGING / "Containerfile"
 INSTRUCTIONS = {
+    "ARG",
     "FROM",
     "WORKDIR",
     "COPY",
@@ -109,3 +117,63 @@ def test_the_container_starts_what_there_is(tmp_path: Path) -> None:
     assert configuration.get("advertised.listeners") == "PLAINTEXT://localhost:9092"
     health = by_name["HEALTHCHECK"]
     assert json.loads(health[health.index("CMD") + 3 :])[0] == "/opt/headrace/bin/python"
+
+
+def container_settings(arguments: list[str], tmp_path: Path) -> BrokerConfiguration:
+    """The configuration of the broker that the image's entry point starts with `arguments`."""
+    _, _, *fixed = json.loads(dict(instructions())["ENTRYPOINT"])
+    given = options([*fixed, *arguments])
+    assert (given["metrics_host"], given["metrics_port"]) == ("0.0.0.0", 9404)  # the probes ask there
+    override = given["override"]
+    assert isinstance(override, tuple)
+    return BrokerConfiguration.from_settings(tmp_path, settings=dict(each.split("=", 1) for each in override))
+
+
+def test_the_compose_file_is_valid_and_starts_the_broker(tmp_path: Path) -> None:
+    text = (PACKAGING / "compose.yaml").read_text()
+    compose_spec.PyCompose.from_yaml(text).to_spec()
+    with pytest.raises(ValueError, match="stop_grace"):
+        compose_spec.PyCompose.from_yaml(text.replace("stop_grace_period", "stop_grace_periode"))
+    document = yaml.safe_load(text)
+    broker = document["services"]["broker"]
+    assert (ROOT / "packaging" / broker["build"]["context"] / broker["build"]["dockerfile"]).samefile(CONTAINERFILE)
+    assert all(port.startswith("127.0.0.1:") for port in broker["ports"])  # nobody else reaches it without TLS
+    configuration = container_settings(broker["command"], tmp_path)
+    assert configuration.get("advertised.listeners") == "SERVICES://broker:29092,HOST://localhost:9092"
+    assert {volume.split(":")[0] for volume in broker["volumes"]} == set(document["volumes"])
+    assert [volume.split(":")[1] for volume in broker["volumes"]] == [dict(instructions())["VOLUME"]]
+
+
+def kubernetes_documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((PACKAGING / "kubernetes.yaml").read_text()))
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+@pytest.mark.parametrize("document", kubernetes_documents(), ids=lambda document: document["kind"])
+def test_kubernetes_accepts_the_manifest(document: dict[str, Any], version: str) -> None:
+    validate(document, version, strict=True)
+
+
+def test_the_stateful_set_starts_one_broker_with_its_settings() -> None:
+    config_map, service, stateful_set = kubernetes_documents()
+    assert stateful_set["spec"]["replicas"] == 1  # not replicated: a second one would be another, empty broker
+    pod = stateful_set["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    _, _, *fixed = json.loads(dict(instructions())["ENTRYPOINT"])
+    given = options([*fixed, *container["args"]])
+    assert given["configs"] == ("/etc/headrace/server.properties",)
+    found = read_server_properties(parse_properties(config_map["data"]["server.properties"]))
+    assert found.notices == ()
+    configuration = BrokerConfiguration.from_settings(None, settings=found.settings)
+    assert configuration.get("advertised.listeners") == f"PLAINTEXT://{service['metadata']['name']}:9092"
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"kafka": 9092, "metrics": given["metrics_port"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
+    labels = pod["metadata"]["labels"]
+    assert labels == stateful_set["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+    user = int(dict(instructions())["USER"])
+    assert pod["spec"]["securityContext"]["runAsUser"] == pod["spec"]["securityContext"]["fsGroup"] == user
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["data"] == dict(instructions())["VOLUME"]
+    claims = {claim["metadata"]["name"] for claim in stateful_set["spec"]["volumeClaimTemplates"]}
+    assert set(mounts) == claims | {volume["name"] for volume in pod["spec"]["volumes"]}
