@@ -90,7 +90,9 @@ def test_the_metadata_is_complete(metadata: Message) -> None:
 
 
 def test_every_extra_is_explained() -> None:
-    table = re.findall(r"^\| `pip install \"?headrace(?:\[([a-z]+)\])?\"?` \|", (ROOT / "docs/install.md").read_text(), re.M)
+    table = re.findall(
+        r"^\| `pip install \"?headrace(?:\[([a-z]+)\])?\"?` \|", (ROOT / "docs/install.md").read_text(), re.MULTILINE
+    )
     assert sorted(table) == sorted(["", *PROJECT["optional-dependencies"]])
 
 
@@ -98,7 +100,9 @@ def test_the_wheel_has_the_package_and_nothing_else(built: tuple[Path, Path]) ->
     with zipfile.ZipFile(built[0]) as wheel:
         names = wheel.namelist()
     assert {name.split("/")[0] for name in names} == {"headrace", f"headrace-{PROJECT['version']}.dist-info"}
-    assert {"headrace/py.typed", "headrace/examples/flight_delays.py", "headrace/cli/errors/topic-missing.md"} <= set(names)
+    assert {"headrace/py.typed", "headrace/examples/flight_delays.py", "headrace/cli/errors/topic-missing.md"} <= set(
+        names
+    )
     assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
 
 
