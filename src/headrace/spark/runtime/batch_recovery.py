@@ -2,8 +2,9 @@
 
 What says nothing about the records (a worker that died, a cancelled job) is tried again a few times, and what is the
 brokers' trouble for as long as it may last: one that is away comes back, one that refuses for now has five minutes. A
-record that does not decode names itself; one that Spark SQL cannot digest is found by halving. Then the source's
-`on_error` decides: pass over it, or process everything before it and every other task, and fail.
+record that does not decode names itself; those that Spark SQL cannot process are found in the driver, all of them at
+once (`driver_evaluation`). Then the source's `on_error` decides: pass over them, or process everything before the first
+one and every other task, and fail.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+from py4j.protocol import Py4JError
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan
-from headrace.spark.runtime.record_halving import Undigestible, find_undigestible
+from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
 from headrace.spark.runtime.spark_errors import kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
 from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
@@ -29,7 +32,9 @@ log = logging.getLogger("headrace.spark")
 RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
-MOST_UNDIGESTIBLE = 1000
+MOST_UNDIGESTIBLE = 5000  # passed over in one micro-batch
+MOST_NAMED = 16  # searched for where the first one of a task ends the application
+MOST_LOGGED = 3
 
 
 class BatchRecovery:
@@ -55,29 +60,37 @@ class BatchRecovery:
     def succeeded(self) -> None:
         self._failures, self._refused_since = 0, None
 
-    def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> None:
-        """Returns when the next plan may do better. Raises what ends the application."""
+    def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
+        """Return when the next plan may do better: whether single records were to blame. Raises what ends the
+        application.
+        """
         record = failed.record_error
         if record is not None:
             self._stop_at(record)
-            return
+            return True
+        if failed.cause is None and kind_of(failed.error) == "sql" and self._look_for_records(plan):
+            return True
+        return self._retry(plan, failed)
+
+    def _retry(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         cause = failed.cause
         if cause is not None and self._waits_for_brokers(cause):
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
-            return
+            return False
         self._failures += 1
         if isinstance(cause, StateError) and self._failures <= RETRIES:
             log.warning("%s: %s; opening the tasks anew", plan.subtopology_id, cause)
             self._reopen([task.partition for task in plan.tasks])
-            return
+            return False
         if _is_transient(failed) and self._failures <= RETRIES:
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
-            return
-        if cause is None and self._look_for_records(plan):
-            return
+            return False
+        # A record may as well kill each worker that meets it.
+        if cause is None and kind_of(failed.error) == "worker-lost" and self._look_for_records(plan):
+            return True
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
-            return
+            return False
         what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
         raise cause or failed.stumble or user_error(failed.error, what)
 
@@ -102,9 +115,32 @@ class BatchRecovery:
         return now - self._refused_since < BROKER_PATIENCE_S
 
     def _look_for_records(self, plan: MicroBatchPlan) -> bool:
-        """Whether records were found that Spark cannot digest."""
+        """Whether records were found that Spark cannot process."""
+        if not plan.slots:
+            return False
         policies = [source.on_error for source in self._subtopology.sources if isinstance(source, TopicSource)]
-        most = MOST_UNDIGESTIBLE if policies and "fail" not in policies else 1
+        most = MOST_UNDIGESTIBLE if policies and "fail" not in policies else MOST_NAMED
+        log.warning(
+            "%s: Spark could not process batch %d; looking for the records among %d.",
+            plan.subtopology_id,
+            plan.batch.batch_id,
+            sum(task.records for task in plan.tasks),
+        )
+        try:
+            found = self._jobs.find_bad_records(plan, most=most, tick=self._tick)
+        except BatchFailed as failed:
+            if failed.record_error is None:
+                log.warning("%s: the search for bad records failed: %s", plan.subtopology_id, str(failed)[:200])
+                return False
+            self._stop_at(failed.record_error)
+            return True
+        except (Py4JError, LookupError) as error:
+            log.warning("%s: searching by halves, this Spark is unknown: %r", plan.subtopology_id, str(error)[:200])
+            found = find_undigestible(plan.slots, self._prober(plan), most_per_task=most)
+        self._pass_over(found)
+        return bool(found)
+
+    def _prober(self, plan: MicroBatchPlan) -> Probe:
         attempts = itertools.count(plan.batch.attempt + 1)
 
         def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
@@ -112,28 +148,22 @@ class BatchRecovery:
             batch = replace(plan.batch, attempt=next(attempts))
             return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
 
-        found = find_undigestible(plan.slots, probe, most_per_task=most)
-        for bad in found:
-            self._pass_over(bad)
-        return bool(found)
+        return probe
 
-    def _pass_over(self, bad: Undigestible) -> None:
-        source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))
-        if isinstance(source, TopicSource) and source.on_error != "fail":
+    def _pass_over(self, found: Sequence[Undigestible]) -> None:
+        """Leave these records out of the next plans, or stop at them, as their sources' policies have it."""
+        left_out = []
+        for bad in found:
+            source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))
+            if isinstance(source, TopicSource) and source.on_error != "fail":
+                self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
+                left_out.append(bad)
+            else:
+                self._stop_at(_undigestible(bad))
+        for bad in left_out[:MOST_LOGGED]:
             log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
-            self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
-            return
-        self._stop_at(
-            RecordError(
-                "undigestible",
-                f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
-                'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
-                topic=bad.topic,
-                partition=bad.partition,
-                offset=bad.offset,
-                reason=bad.reason,
-            )
-        )
+        if len(left_out) > MOST_LOGGED:
+            log.warning("%d more records of this batch are passed over.", len(left_out) - MOST_LOGGED)
 
     def _stop_at(self, error: RecordError) -> None:
         where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
@@ -141,6 +171,18 @@ class BatchRecovery:
             if where in task.positions and offset <= task.stop_at.get(where, offset):
                 task.stop_at[where] = offset
                 self._stops[where] = error
+
+
+def _undigestible(bad: Undigestible) -> RecordError:
+    return RecordError(
+        "undigestible",
+        f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
+        'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
+        topic=bad.topic,
+        partition=bad.partition,
+        offset=bad.offset,
+        reason=bad.reason,
+    )
 
 
 def _is_transient(failed: BatchFailed) -> bool:

@@ -353,7 +353,6 @@ class SubtopologyRunner:
         except BatchFailed as failed:
             largest = max(task.records for task in plan.tasks)
             spent_ms = (time.monotonic() - started) * 1000
-            self._limits.took(BatchMeasure(largest_records=largest, spent_ms=spent_ms, succeeded=False))
             if largest == 1 and self._limits.is_too_late(spent_ms):
                 log.warning(
                     "%s: a batch of one record per task took %d ms, its transaction may take %d ms: "
@@ -366,7 +365,9 @@ class SubtopologyRunner:
                 self._commit.doubt()
             if not self._stopping and not self._runtime.is_failed:
                 self._stand(plan, self._commit.undo(plan, patience), {})
-                self._recovery.recover(plan, failed)
+                self.progress.add_failed(plan, failed.reason)
+                if not self._recovery.recover(plan, failed):
+                    self._limits.took(BatchMeasure(largest_records=largest, spent_ms=spent_ms, succeeded=False))
             else:
                 self._commit.abandon(plan)
             return False

@@ -12,11 +12,11 @@ Chains that end in a topic run together as one Spark job (a union of their repor
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.fetch_stage import FetchStep
@@ -28,7 +28,9 @@ from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, St
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.topology.nodes import (
     KEY_COLUMN,
+    OFFSET_COLUMN,
     TASK_COLUMN,
+    TOPIC_COLUMN,
     Aggregate,
     Branch,
     CompiledSubtopology,
@@ -46,6 +48,7 @@ __all__ = [
     "Chains",
     "ForeachBatchChain",
     "PreparedPlan",
+    "Probe",
     "build_chains",
     "input_topics",
     "output_topics",
@@ -64,12 +67,22 @@ class ForeachBatchChain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One chain up to where Spark SQL on records ends; nothing is written."""
+
+    plan: PreparedPlan
+    topics: tuple[str, ...]  # of its source, as TOPIC_COLUMN counts them
+    rows: Callable[[], DataFrame]  # what SQL gets, with task, topic and offset of each row
+    sql: Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
     """All plans of one subtopology in one session."""
 
     main: PreparedPlan | None  # chains that end in topics; collects their reports
     foreach: tuple[ForeachBatchChain, ...]
-    probes: tuple[PreparedPlan, ...]  # every chain up to where Spark SQL on records ends, nothing written
+    probes: tuple[Probe, ...]  # of every chain with Spark SQL on records
     restore: PreparedPlan | None
     count: int  # chains, each of which fetches for itself
 
@@ -125,16 +138,21 @@ def build_chains(
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
     )
-    probed = [
-        functools.partial(builder.probed, branch, index)
+    probes = tuple(
+        Probe(
+            plan=PreparedPlan(functools.partial(builder.probed, branch, index), sides),
+            topics=source_topics(subtopology.sources[branch.source_index]),
+            rows=functools.partial(builder.traced_rows, branch, index),
+            sql=functools.partial(builder.sql_on_records, branch),
+        )
         for index, branch in enumerate(subtopology.branches)
         if _has_sql_on_records(branch)
-    ]
+    )
     restore = builder.restore_stage()
     return Chains(
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
-        probes=tuple(PreparedPlan(build, sides) for build in probed),
+        probes=probes,
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
     )
@@ -195,8 +213,16 @@ class _Builder:
 
     def probed(self, branch: Branch, index: int) -> DataFrame:
         """The records of a branch up to where Spark SQL on them ends."""
-        frame = self._projected(branch, index)
+        return self.sql_on_records(branch, self._fetched(branch, index))
+
+    def sql_on_records(self, branch: Branch, fetched: DataFrame) -> DataFrame:
+        """What Spark SQL makes of fetched rows before an aggregate or a sink gets them."""
+        frame = self._project(branch, fetched)
         return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
+
+    def traced_rows(self, branch: Branch, index: int) -> DataFrame:
+        """The fetched rows of a branch with the coordinates of their records."""
+        return self._fetched(branch, index, traced=True)
 
     def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
         return without_hidden(self._rows(branch, index))
@@ -239,18 +265,23 @@ class _Builder:
         return apply_calls(frame, branch.after)
 
     def _projected(self, branch: Branch, index: int) -> DataFrame:
-        frame = apply_calls(self._fetched(branch, index), branch.before)
+        return self._project(branch, self._fetched(branch, index))
+
+    def _project(self, branch: Branch, fetched: DataFrame) -> DataFrame:
+        frame = apply_calls(fetched, branch.before)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
 
-    def _fetched(self, branch: Branch, index: int) -> DataFrame:
+    def _fetched(self, branch: Branch, index: int, *, traced: bool = False) -> DataFrame:
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
         schema = schema.add(StructField(TASK_COLUMN, IntegerType()))
+        if traced:
+            schema = schema.add(TOPIC_COLUMN, IntegerType()).add(OFFSET_COLUMN, LongType())
         steps: list[Step] = []
         if self._projected_in_arrow(branch) and branch.projection is not None:
             steps.append(BareProjection(branch.projection))
@@ -259,7 +290,9 @@ class _Builder:
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=FetchStep(source, source_topics(source), with_key=with_key, accounts=index in self._accounting),
+            source=FetchStep(
+                source, source_topics(source), with_key=with_key, accounts=index in self._accounting, traced=traced
+            ),
             output=tuple(schema.names),
         )
         return self.from_slots(stage, schema)

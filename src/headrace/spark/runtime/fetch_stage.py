@@ -26,7 +26,9 @@ from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
+    OFFSET_COLUMN,
     TASK_COLUMN,
+    TOPIC_COLUMN,
     DeadLetter,
     RepartitionSource,
     Source,
@@ -49,6 +51,7 @@ class FetchStep:
     topics: tuple[str, ...]
     with_key: bool  # whether a sink further on needs the input's key
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
+    traced: bool = False  # whether rows carry the topic and offset of their records
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         yield from _Fetch(self, context).tables()
@@ -141,19 +144,27 @@ class _Fetch:
     def _decoded(self, where: tuple[str, int], records: pa.Table) -> pa.Table:
         source = self._step.source
         if isinstance(source, RepartitionSource):
-            return _decoded_rows(source, where, records)
+            return self._traced(where, records, _decoded_rows(source, where, records))
         from headrace.spark import formats
 
         decoded = formats.decode(records, source, topic=where[0], partition=where[1])
         rows = pa.Table.from_batches([decoded.batch])
         if self._step.with_key:
             rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
+        rows = self._traced(where, records, rows)
         if decoded.bad_rows:
             bad = np.zeros(records.num_rows, np.bool_)
             bad[[row.index for row in decoded.bad_rows]] = True
             self._refuse(source, where, records, decoded.bad_rows, bad)
             rows = rows.filter(pa.array(~bad))
         return rows
+
+    def _traced(self, where: tuple[str, int], records: pa.Table, rows: pa.Table) -> pa.Table:
+        if not self._step.traced:
+            return rows
+        topic = np.full(records.num_rows, self._step.topics.index(where[0]), np.int32)
+        offsets = records.column("offset").combine_chunks().cast(pa.int64())
+        return rows.append_column(TOPIC_COLUMN, pa.array(topic)).append_column(OFFSET_COLUMN, offsets)
 
     def _refuse(self, source: TopicSource, where: tuple[str, int], records: pa.Table, bad_rows: Any, bad: Any) -> None:
         if source.on_error == "fail":

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
-from headrace.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan
-from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, StageReport
+from headrace.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan, Probe
+from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
+from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.plan import PLAN_PROPERTY, InputRange, MicroBatchPlan, StageReport, merged
+from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.record_halving import Undigestible
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.store_files import disk_full
+from headrace.spark.runtime.tasks import only
 from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
+from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
 
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
 log = logging.getLogger("headrace.spark")
 LEAST_ROOM_BYTES = 64 * 1024
 WARM_UP_TRIES = 5
+SEARCH_BYTES = 64 * 1024 * 1024  # of records that lie in the driver while bad ones are searched among them
 _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
@@ -44,6 +53,11 @@ class BatchFailed(Exception):
     def cause(self) -> HeadraceError | None:
         """What a stage of ours said about itself. What it stumbled over when its input broke off is none."""
         return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return str(self.said[0]) if self.said else reason_of(self.error)
 
     @property
     def is_the_brokers(self) -> bool:
@@ -73,6 +87,7 @@ class JobRunner:
 
     def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
+        self._evaluating: SparkSession | None = None
 
     @property
     def group(self) -> str:
@@ -101,11 +116,46 @@ class JobRunner:
         """What Spark says about the plan's records, None when it digests them."""
         try:
             with self._running(plan, "probe"):
-                for prepared in self._chains.probes:
-                    prepared.run()
+                for probe in self._chains.probes:
+                    probe.plan.run()
         except BatchFailed as failed:
             return reason_of(failed.error)
         return None
+
+    def find_bad_records(
+        self, plan: MicroBatchPlan, *, most: int, tick: Callable[[], None] = lambda: None
+    ) -> list[Undigestible]:
+        """The records of a plan that Spark SQL cannot process, up to `most` of each chain, in order of their tasks.
+
+        One Spark job for every 64 MB of records brings them into the driver, where they are tried row by row. Raises
+        BatchFailed when such a job fails; Py4JError, LookupError on a Spark whose insides are unknown.
+        """
+        attempts = itertools.count(plan.batch.attempt + 1)
+        found: dict[tuple[str, int, int], Undigestible] = {}
+        for probe in self._chains.probes:
+            rest = {task.partition: _of_topics(task.ranges, probe.topics) for task in plan.tasks}
+            while rest and len(found) < most:
+                tick()
+                part = replace(
+                    plan,
+                    slots=only(plan.slots, rest),
+                    batch=replace(plan.batch, attempt=next(attempts)),
+                    probe=True,
+                    ends_early=True,
+                    max_bytes_per_task=max(1, SEARCH_BYTES // len(rest)),
+                )
+                with self._running(part, "search for bad records") as side_path:
+                    rows = DriverRows(self._evaluating_session(), probe.rows())
+                    reached = {task: report.reached for task, report in merged(side_path.reports()).items()}
+                for bad in _bad_records(rows, probe, most=most, tick=tick):
+                    found.setdefault((bad.topic, bad.partition, bad.offset), bad)
+                rest = _behind(rest, reached)
+        return sorted(found.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+
+    def _evaluating_session(self) -> SparkSession:
+        if self._evaluating is None:
+            self._evaluating = fetching_session(self._spark)
+        return self._evaluating
 
     def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
         """Bring the stores of the plan's tasks to their committed positions."""
@@ -124,8 +174,8 @@ class JobRunner:
                     for prepared in (self._chains.main, self._chains.restore):
                         if prepared is not None:
                             prepared.collect()
-                    for prepared in self._chains.probes:
-                        prepared.run()
+                    for probe in self._chains.probes:
+                        probe.plan.run()
             except BatchFailed as failed:
                 if attempt == WARM_UP_TRIES - 1 or failed.cause is not None or kind_of(failed.error) != "worker-lost":
                     raise failed.cause or user_error(failed.error, f"{self._name}: warming up failed") from failed
@@ -172,6 +222,36 @@ class JobRunner:
         finally:
             if chain.stateful:
                 dataframe.unpersist()
+
+
+Ranges = Mapping[int, tuple[InputRange, ...]]
+
+
+def _of_topics(ranges: tuple[InputRange, ...], topics: tuple[str, ...]) -> tuple[InputRange, ...]:
+    return tuple(found for found in ranges if found.topic in topics and found.end > found.start)
+
+
+def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[InputRange, ...]]:
+    """What is left of the ranges; a task that reported nothing has nothing left, or it would be asked for ever."""
+    left = {}
+    for task, of_task in ranges.items():
+        at = reached.get(task, {})
+        moved = tuple(replace(r, start=at.get(name_of(r.topic, r.partition), r.end)) for r in of_task)
+        left[task] = tuple(now for now, was in zip(moved, of_task, strict=True) if was.start < now.start < now.end)
+    return {task: of_task for task, of_task in left.items() if of_task}
+
+
+def _bad_records(rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]) -> Iterator[Undigestible]:
+    task, topic, offset = (rows.names.index(name) for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
+    for row, reason in failing_rows(rows, probe.sql, most=most, tick=tick):
+        partition = rows.integer(row, task, wide=False)  # partition p of every input is task p's
+        yield Undigestible(
+            task=partition,
+            topic=probe.topics[rows.integer(row, topic, wide=False)],
+            partition=partition,
+            offset=rows.integer(row, offset, wide=True),
+            reason=reason,
+        )
 
 
 def _rows(prepared: PreparedPlan) -> list[StageReport]:

@@ -23,7 +23,7 @@ from headrace.spark.plan_reader import class_of, walk
 from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import CompiledSubtopology
 
-__all__ = ["PreparedPlan", "static_sides"]
+__all__ = ["PreparedPlan", "fetching_session", "static_sides"]
 
 _KEEPS_FETCHING = {
     "spark.sql.adaptive.enabled": "false",
@@ -50,7 +50,7 @@ class PreparedPlan:
         self._read = [side.hold() for side in self._sides]
         first = self._build()
         self._keeps_fetching = bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
-        self._session = _fetching(first.sparkSession) if self._keeps_fetching else first.sparkSession
+        self._session = fetching_session(first.sparkSession) if self._keeps_fetching else first.sparkSession
         self._look(first)
 
     def _look(self, first: DataFrame) -> None:
@@ -127,7 +127,7 @@ def _loses_a_stage(dataframe: DataFrame) -> bool:
     return after < before
 
 
-def _fetching(session: SparkSession) -> SparkSession:
+def fetching_session(session: SparkSession) -> SparkSession:
     """A copy of the session in which no plan loses its fetch stage."""
     copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
     for name, value in _KEEPS_FETCHING.items():

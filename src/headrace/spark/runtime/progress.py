@@ -117,6 +117,39 @@ class SubtopologyProgress:
             self._recent.append(row)
         self.tell(row)
 
+    def add_failed(self, plan: MicroBatchPlan, reason: str) -> None:
+        """A micro-batch came to nothing: a row without records, so that `lastProgress` shows what goes on."""
+        ranges = [found for task in plan.tasks for found in task.ranges]
+        starts = {f"{found.topic}-{found.partition}": found.start for found in ranges}
+        source = {
+            "description": f"headrace[{', '.join(self._topics)}]",
+            "startOffset": starts,
+            "endOffset": starts,
+            "latestOffset": None,
+            "numInputRows": 0,
+            "inputRowsPerSecond": 0.0,
+            "processedRowsPerSecond": 0.0,
+        }
+        row = {
+            "batchId": plan.batch.batch_id,
+            "timestamp": timestamp(),
+            "batchDuration": 0,
+            "numInputRows": 0,
+            "inputRowsPerSecond": 0.0,
+            "processedRowsPerSecond": 0.0,
+            "durationMs": {"addBatch": 0, "commitOffsets": 0, "triggerExecution": 0},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": f"headrace[{self.name}]", "numOutputRows": 0},
+            "subtopology": self.name,
+            "tasks": sorted(task.partition for task in plan.tasks),
+            "skippedRecords": 0,
+            "deadLetters": 0,
+            "failed": reason[:500],
+        }
+        with self._lock:
+            self._recent.append(row)
+
     def recent(self) -> list[dict[str, Any]]:
         with self._lock:
             return list(self._recent)

@@ -1,8 +1,9 @@
-"""Finding the records that Spark SQL cannot digest.
+"""Search by halving for the records that Spark SQL cannot process, where they cannot be tried in the driver.
 
-A cast, division or UDF error fails the whole Spark job and names no row. So the failed batch's input is probed: read
-and put through the user's SQL, nothing written. First each slot, then each task, then halves of its ranges, down to
-single offsets. Cost: about log2(records) probes for one bad record, each as long as a small micro-batch.
+A cast, division or UDF error fails the whole Spark job and names no row. `driver_evaluation` finds such rows without
+jobs, by means of Spark's internal classes. This is the way for a Spark release that lacks one of them: the failed
+batch's input is read and put through the user's SQL, nothing written. First each slot, then each task, then halves of
+its ranges, down to single offsets: about log2(records) jobs for one bad record, each as long as a small micro-batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.spark.runtime.plan import InputRange, SlotPlan
 
-__all__ = ["Undigestible", "find_undigestible"]
+__all__ = ["Probe", "Undigestible", "find_undigestible"]
 
 Probe = Callable[[Mapping[int, tuple[InputRange, ...]]], str | None]
 """Tasks and ranges → what Spark said about them, None when it digests them all."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 HIDDEN_PREFIX = "__headrace_"
 TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
 KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the sink names no key columns
+OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while bad records are searched
+TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
 FormatName: TypeAlias = Literal["json", "string", "raw"]
