@@ -56,6 +56,41 @@ class BatchRecovery:
         self._now_s = now_s
         self._refused_since: float | None = None
         self._stops: dict[tuple[str, int], RecordError] = {}
+        self._screens = False
+        self._searched: dict[tuple[str, int], int] = {}  # up to where records were looked through
+
+    @property
+    def screens(self) -> bool:
+        """Whether the last records had bad ones among them: then the next are looked through before they are processed.
+
+        It costs what a failed attempt costs, without the attempt.
+        """
+        return self._screens
+
+    def screen(self, plan: MicroBatchPlan) -> None:
+        """Find the records of a plan that is about to be made which Spark SQL cannot process; pass over them."""
+        fresh = {task.partition: self._not_searched(task.ranges) for task in plan.tasks}
+        fresh = {task: ranges for task, ranges in fresh.items() if ranges}
+        if not fresh:
+            return
+        plan = replace(plan, slots=only(plan.slots, fresh))
+        try:
+            found = self._jobs.find_bad_records(plan, most=MOST_UNDIGESTIBLE, tick=self._tick)
+        except (BatchFailed, Py4JError, LookupError) as error:  # the micro-batch itself has to tell
+            self._screens = False
+            log.info("%s: records were not looked through: %s", plan.subtopology_id, str(error)[:200])
+            return
+        self._note_searched(plan, found, MOST_UNDIGESTIBLE)
+        self._screens = bool(found)
+        self._pass_over(found)
+
+    def _not_searched(self, ranges: tuple[InputRange, ...]) -> tuple[InputRange, ...]:
+        moved = (replace(r, start=max(r.start, self._searched.get((r.topic, r.partition), 0))) for r in ranges)
+        return tuple(found for found in moved if found.start < found.end)
+
+    def _note_searched(self, plan: MicroBatchPlan, found: Sequence[Undigestible], most: int) -> None:
+        if len(found) < most:
+            self._searched |= {(r.topic, r.partition): r.end for task in plan.tasks for r in task.ranges}
 
     def succeeded(self) -> None:
         self._failures, self._refused_since = 0, None
@@ -137,6 +172,8 @@ class BatchRecovery:
         except (Py4JError, LookupError) as error:
             log.warning("%s: searching by halves, this Spark is unknown: %r", plan.subtopology_id, str(error)[:200])
             found = find_undigestible(plan.slots, self._prober(plan), most_per_task=most)
+        self._note_searched(plan, found, most)
+        self._screens = bool(found) and most == MOST_UNDIGESTIBLE
         self._pass_over(found)
         return bool(found)
 

@@ -281,6 +281,9 @@ class SubtopologyRunner:
             self._purge.if_due(self._tasks.values())
             return False
         try:
+            if self._recovery.screens:
+                self._recovery.screen(self._searchable(slots))
+                slots = plan_slots(self._tasks.values(), self._slots, self._limits.records)
             plan = self._plan(slots, self.next_batch())
         except (CannotConnect, BrokerError) as error:
             self._bear(error)
@@ -320,6 +323,11 @@ class SubtopologyRunner:
         most = self._limits.bytes
         one = min(plan.fetch_max_partition_bytes, most)
         return replace(plan, max_bytes_per_task=most, fetch_max_partition_bytes=one)
+
+    def _searchable(self, slots: tuple[SlotPlan, ...]) -> MicroBatchPlan:
+        """A plan that reads and writes nothing; no transaction is open for it."""
+        assignment = next(iter(self._tasks.values())).assignment
+        return self._runtime.planning.plan(self.subtopology, assignment, slots, self.next_batch())
 
     def _add_restored(self, records: int) -> None:
         self.progress.restored += records

@@ -6,9 +6,10 @@ rows: about a microsecond a row and a millisecond for each bad one.
 
 1. The rows stand in an RDD of one partition under the plan. Spark's scan of it counts the rows it hands on
    (`numOutputRows`): after an exception that count names the row that was being processed.
-2. Operators that read ahead (Python UDFs) make the count meaningless, and a Python worker does not survive an
-   exception. Such plans are tried in slices, a partition each, which are divided by eight until they hold one row.
-3. Whatever was found is tried once more, each row alone. Only what fails again counts: a good row is never blamed.
+2. That holds for the operators of `_ROW_BY_ROW`. Others read ahead (those with Python UDFs), and a Python worker does
+   not survive an exception. Plans with such operators are tried in slices, a partition each, which are divided by eight
+   until they hold one row; a row that was found fails alone.
+3. The count must end at the number of rows, or the plan is tried in slices as well: a good row is never blamed.
 
 Rejected: halving by Spark jobs (117 failed jobs for 11 records in 8,000), `try_` forms of the user's expressions (they
 turn an error into a null, lose the reason, and do not exist for functions of the user).
@@ -21,17 +22,29 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from py4j import protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.spark.plan_reader import class_of, walk
-from headrace.spark.runtime.spark_errors import reason_of
+from headrace.spark.plan_reader import class_of
+from headrace.spark.runtime.spark_errors import reason_in, reason_of
 
 __all__ = ["DriverRows", "failing_rows"]
 
 SLICES = 8
-_PYTHON = ("Python", "InArrow", "InPandas")
+_ROW_BY_ROW = frozenset(
+    {
+        "BroadcastHashJoinExec",
+        "BroadcastNestedLoopJoinExec",
+        "FilterExec",
+        "GenerateExec",
+        "InputAdapter",
+        "ProjectExec",
+        "RDDScanExec",
+        "WholeStageCodegenExec",
+    }
+)
 _ids = itertools.count(1 << 40)  # of task attempts that Spark's scheduler does not know
 
 
@@ -72,42 +85,31 @@ def failing_rows(
     if not rows.count:
         return []
     plan = _Plan(rows, build, None, 1)
-    suspects = plan.suspects(most, tick) if plan.can_resume else None
-    if suspects is None:
-        suspects = _by_slices(rows, build, most, tick)
-    tick()
-    return _confirmed(rows, build, suspects)
-
-
-def _confirmed(
-    rows: DriverRows, build: Callable[[DataFrame], DataFrame], suspects: Sequence[int]
-) -> list[tuple[int, str]]:
-    """Those that fail alone, and why."""
-    if not suspects:
-        return []
-    plan = _Plan(rows, build, suspects, len(suspects))
-    tried = ((row, plan.reason(place)) for place, row in enumerate(suspects))
-    return [(row, reason) for row, reason in tried if reason is not None]
+    found = plan.failures(most, tick) if plan.can_resume else None
+    return found if found is not None else _by_slices(rows, build, most, tick)
 
 
 def _by_slices(
     rows: DriverRows, build: Callable[[DataFrame], DataFrame], most: int, tick: Callable[[], None]
-) -> list[int]:
-    """Single rows that fail, and up to `most` of them; slices that fail are divided all at once, a plan per level."""
+) -> list[tuple[int, str]]:
+    """As `failing_rows`; slices that fail are divided all at once, a plan per level."""
     waiting: list[int] = list(range(rows.count))
     slices = min(len(waiting), SLICES)
     while waiting:
         plan = _Plan(rows, build, waiting, slices)
         failed: list[Sequence[int]] = []
+        reasons: list[str] = []
         for place in range(slices):
             tick()
-            if plan.reason(place) is not None:
+            reason = plan.reason(place)
+            if reason is not None:
                 # As ParallelCollectionRDD cuts its rows into partitions.
                 failed.append(waiting[place * len(waiting) // slices : (place + 1) * len(waiting) // slices])
+                reasons.append(reason)
                 if len(failed) >= most:
                     break
         if all(len(found) == 1 for found in failed):
-            return [row for found in failed for row in found]
+            return [(found[0], reason) for found, reason in zip(failed, reasons, strict=True)]
         waiting = [row for found in failed for row in found]
         slices = min(len(waiting), SLICES * len(failed))
     return []
@@ -132,29 +134,33 @@ class _Plan:
     @property
     def can_resume(self) -> bool:
         """Whether each row is processed before the next is read, as far as the plan tells."""
-        if any(mark in class_of(node) for node in walk(self._plan) for mark in _PYTHON):
-            return False
-        return class_of(self._plan.collectLeaves().apply(0)) == "RDDScanExec"
+        streamed = self._plan
+        while True:
+            if class_of(streamed) not in _ROW_BY_ROW:
+                return False
+            children = streamed.children()
+            if children.isEmpty():
+                return class_of(streamed) == "RDDScanExec"
+            streamed = children.apply(0)  # a join has the stream on its left
 
-    def suspects(self, most: int, tick: Callable[[], None]) -> list[int] | None:
-        """Rows at which the only partition fails; None when the count of rows cannot be relied on."""
+    def failures(self, most: int, tick: Callable[[], None]) -> list[tuple[int, str]] | None:
+        """The rows at which the only partition fails, and why; None when the count of rows cannot be relied on."""
         read = self._plan.collectLeaves().apply(0).metrics().apply("numOutputRows")
-        found: list[int] = []
+        found: dict[int, str] = {}
+        last = -1
         with self._task() as task:
             rows = self._rdd.iterator(self._partitions[0], task)
             while len(found) < most:
-                try:
-                    rows.size()  # walks all that is left
-                except (PySparkException, Py4JJavaError):
-                    tick()
-                    row = int(read.value()) - 1
-                    if not (found[-1] if found else 0) <= row < self._rows.count:
-                        return None
-                    if row not in found[-1:]:
-                        found.append(row)
-                else:
-                    return found if int(read.value()) == self._rows.count else None
-        return found
+                message = _failure(rows.size)  # walks all that is left
+                if message is None:
+                    return list(found.items()) if int(read.value()) == self._rows.count else None
+                tick()
+                row = int(read.value()) - 1
+                if not max(last, 0) <= row < self._rows.count:
+                    return None
+                found.setdefault(row, reason_in(message))  # several rows of one record may fail, behind an explode
+                last = row
+        return list(found.items())
 
     def reason(self, partition: int) -> str | None:
         """What Spark says about a partition, None when it processes all of it."""
@@ -179,6 +185,21 @@ class _Plan:
             companion.unset()  # else Spark takes this thread for one of an executor
             task.markTaskCompleted(self._jvm.scala.Option.empty())
             memory.cleanUpAllAllocatedMemory()
+
+
+def _failure(method: Any) -> str | None:
+    """Call a method of a Java object without arguments: the message of the exception it raises, None for none.
+
+    As PySpark calls it, but for the class, the stack trace and the causes of the exception: a dozen round trips.
+    """
+    client = method.gateway_client
+    answer = client.send_command(protocol.CALL_COMMAND_NAME + method.command_header + protocol.END_COMMAND_PART)
+    try:
+        protocol.get_return_value(answer, client, method.target_id, method.name)
+    except Py4JJavaError as error:
+        raised = error.java_exception
+        return str(raised.getMessage() or raised.getClass().getName())
+    return None
 
 
 def _memory_manager(jvm: Any) -> Any:

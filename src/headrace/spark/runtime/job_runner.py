@@ -57,7 +57,7 @@ class BatchFailed(Exception):
     @property
     def reason(self) -> str:
         """One line."""
-        return str(self.said[0]) if self.said else reason_of(self.error)
+        return str(self.cause) if self.cause is not None else reason_of(self.error)
 
     @property
     def is_the_brokers(self) -> bool:

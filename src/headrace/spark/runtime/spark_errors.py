@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.errors import HeadraceError, UserCodeError
 
-__all__ = ["FailureKind", "kind_of", "reason_of", "user_error"]
+__all__ = ["FailureKind", "kind_of", "reason_in", "reason_of", "user_error"]
 
 FailureKind = Literal["worker-lost", "cancelled", "sql"]
 _LOST = re.compile(
@@ -37,11 +37,16 @@ def reason_of(error: BaseException) -> str:
     text = str(error)
     if not type(error).__module__.startswith(("pyspark", "py4j", "headrace")):
         return f"{type(error).__name__}: {error}"
+    return reason_in(text) or type(error).__name__
+
+
+def reason_in(text: str) -> str:
+    """The same of an exception's message."""
     python = _PYTHON.findall(text)
     if python and "Traceback" in text:
         return str(python[-1]).strip()
     condition = _CONDITION.search(text)
-    line = condition.group(0) if condition else text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    line = condition.group(0) if condition else text.strip().splitlines()[0] if text.strip() else ""
     return line.split(" SQLSTATE")[0].strip()[:500]
 
 
