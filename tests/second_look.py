@@ -1,6 +1,6 @@
 """Tests that failed in the whole run, once more, alone: `python -m tests.second_look CACHE_DIRECTORY`.
 
-The whole run has three workers, Apache Kafka, Spark and foreign clients on two shared cores, where now and then one of
+The whole run has four workers, Apache Kafka, Spark and foreign clients on two shared cores, where now and then one of
 them is starved. As in Apache Kafka's own build a failure is looked at a second time, if it is one of few: what passes
 alone is told at the end, loudly, and is a fault to be mended; what fails again, fails. The fast tests, which wait for
 nobody, have no second look.

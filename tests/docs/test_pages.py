@@ -8,6 +8,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import click
@@ -91,6 +92,15 @@ def test_every_target_is_in_the_help() -> None:
 def test_the_readme_lists_every_command() -> None:
     (listed,) = re.findall(r"^`headrace (broker [^`]*)`", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed.split(" | ")) == sorted(headrace.list_commands(click.Context(headrace)))
+
+
+def test_the_architecture_names_every_package() -> None:
+    tree = "".join(fences(ROOT / "ARCHITECTURE.md", "")[:1])
+    packages = {path.parent.name for path in (ROOT / "src" / "headrace").glob("*/__init__.py")}
+    assert sorted(name for name in packages if f"  {name}/ " not in tree) == []
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    order = " → ".join(layer.strip("()") for layer in layers)
+    assert f"`{order}`" in (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def test_every_benchmark_is_described() -> None:
