@@ -1,51 +1,81 @@
-"""The README's program runs as printed, through the README's commands; the Python fences of docs/ run as well."""
+"""The README's program and commands, copied out of it, work as printed; the Python fences of docs/ run as well."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from headrace import EmbeddedBroker
+from tests.spark.application.processes import JVM_OF_SECONDS, free_port
 
 ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def headrace(*arguments: str, cwd: Path, bootstrap: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HEADRACE_BOOTSTRAP_SERVERS": bootstrap}
-    return subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+def quickstart() -> tuple[str, list[list[str]]]:
+    """The README's program, and its commands without their comments."""
+    page = (ROOT / "README.md").read_text()
+    (program,) = FENCE.findall(page)
+    behind = page[page.index(program) :]
+    (commands,) = re.findall(r"^```\n(headrace run.*?)^```", behind, re.MULTILINE | re.DOTALL)
+    return program, [shlex.split(line, comments=True)[1:] for line in commands.splitlines()]
+
+
+class Terminal:
+    """Commands in an empty directory, at a free port instead of 9092."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        given = {"HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}", "JDK_JAVA_OPTIONS": JVM_OF_SECONDS}
+        self._environment = {name: v for name, v in os.environ.items() if not name.startswith("HEADRACE_STATE")} | given
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli.main", *arguments],
+            cwd=self._directory,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        with self.start(*arguments) as process:
+            out, err = process.communicate(timeout=240)
+        return process.returncode, out, err
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_readme_program_runs_and_verifies(tmp_path: Path) -> None:
-    (program,) = FENCE.findall((ROOT / "README.md").read_text())
+def test_the_readme_quickstart_works_in_an_empty_directory(tmp_path: Path) -> None:
+    program, (run, consume, catch_up, verify) = quickstart()
     (tmp_path / "flights.py").write_text(program)
-    flights = [{"origin": origin, "dep_delay": delay} for origin in ("JFK", "EWR") for delay in (None, 2.0, 4.0, 9.5)]
-    with EmbeddedBroker(topics={"flights": 4}) as broker:
-        broker.produce("flights", [json.dumps(flight).encode() for flight in flights])
-        ran = headrace("run", "flights.py", "--until", "caught-up", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
-        assert ran.returncode == 0, ran.stderr
-        newest = {record.key: json.loads(record.value or b"{}") for record in broker.records("origin-delays")}
-        assert newest == {
-            b"JFK": {"origin": "JFK", "flights": 3, "mean_delay": 5.2},
-            b"EWR": {"origin": "EWR", "flights": 3, "mean_delay": 5.2},
-        }
-        verified = headrace("verify", "flights.py", cwd=tmp_path, bootstrap=broker.bootstrap_servers)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+    terminal = Terminal(tmp_path)
+    with terminal.start(*run) as running:
+        try:
+            results: list[dict[str, object]] = []
+            while {row["origin"] for row in results} < {"EWR", "JFK", "LGA"}:
+                assert running.poll() is None, running.communicate()
+                _, out, _ = terminal.run(*consume, "--timeout-ms", "2000")  # else until Ctrl-C
+                results = [json.loads(line) for line in out.splitlines()]
+            assert set(results[0]) == {"origin", "flights", "mean_delay"}
+        finally:
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=120)
+    assert running.returncode == 0, err
+    assert out == ""
+    assert "Stopped the development broker" in err
+    code, _, err = terminal.run(*catch_up)
+    assert code == 0, err
+    code, out, err = terminal.run(*verify)
+    assert code == 0, out + err
+    assert {path.name for path in tmp_path.iterdir()} <= {"flights.py", ".headrace", "__pycache__", "artifacts"}
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

@@ -8,7 +8,11 @@ full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,15 +95,28 @@ def greet_like_a_web_server(server: socket.socket) -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
-@longer  # an application that does not even start says so like one that fails
+@longer  # `app.run()` waits in test_running
 def test_the_topic_is_missing(broker: BrokerProcess, tmp_path: Path) -> None:
-    code, said = run(tmp_path, "--bootstrap-server", broker.bootstrap_servers)
-    assert code == 1
-    error = the_error(said)
-    assert error[0].startswith("error[topic-missing]: ")
-    assert "flights" in error[0]
-    with Admin(broker.bootstrap_servers) as admin:
-        assert "flights" not in admin.list_topics(), "reading a topic does not create it"
+    """`headrace run` waits for it, says how to create it, and creates nothing itself."""
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli.main",
+        "run",
+        PROGRAM,
+        "--bootstrap-server",
+        broker.bootstrap_servers,
+    ]
+    environment = {**os.environ, "HEADRACE_STATE_DIR": str(tmp_path / "state"), "MASTER": "local[2]"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        said = next(line for line in running.stderr if line.startswith("Waiting: "))
+        assert "headrace topics --create --topic flights" in said
+        with Admin(broker.bootstrap_servers) as admin:
+            assert "flights" not in admin.list_topics(), "reading a topic does not create it"
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=120)
+    assert running.returncode == 0
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ and data.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from headrace.metrics.prometheus_text import sample_name
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from headrace.protocol.partitioner import partition_for_key
 from headrace.protocol.record_batches import AbortedTransaction, PlainRecord, decode_records, encode_batch
+from headrace.temporary_directories import OwnedDirectory
 
 __all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
 
@@ -84,13 +83,18 @@ class EmbeddedBroker:
         self._port = port
         self._config = dict(config or {})
         self._directory: Path | None = None
+        self._owned: OwnedDirectory | None = None
         self._running: BrokerThread | None = None
 
     def start(self) -> Self:
         if self._running is not None:
             return self
         if self._directory is None:
-            self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="headrace-broker-"))
+            if self._given_directory is not None:
+                self._directory = self._given_directory
+            else:
+                self._owned = OwnedDirectory("headrace-broker-")
+                self._directory = self._owned.path / "data"
         try:
             configuration = BrokerConfiguration.from_settings(
                 self._directory, host=self._host, port=self._port, settings=self._config
@@ -324,6 +328,6 @@ class EmbeddedBroker:
             ) from None
 
     def _remove_directory(self) -> None:
-        if self._given_directory is None and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        if self._owned is not None:
+            self._owned.remove()
+            self._owned = self._directory = None

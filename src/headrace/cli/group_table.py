@@ -108,7 +108,8 @@ def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView 
             gone=True,
         )
     if member is None:
-        return Row(name=instance.name, pid=instance.pid, note="joins" if status.member_id else "starts its Spark")
+        starting = "waits for source topics" if instance.waiting() else "starts its Spark"
+        return Row(name=instance.name, pid=instance.pid, note="joins" if status.member_id else starting)
     note = "" if member.active == member.target else _moving(member)
     if status.opening:
         note = f"opens {status.opening} tasks"

@@ -14,14 +14,18 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.application import configure_by_file, load_application
 from headrace.cli.exit_code import end_with
-from headrace.errors import CannotConnect, HeadraceError
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.spark.streams_app import StreamsApp
 
 __all__ = ["command"]
 
@@ -34,6 +38,7 @@ __all__ = ["command"]
 @click.option("--state-dir", type=click.Path(path_type=Path))
 @click.option("--bootstrap-server", "bootstrap_servers")
 @click.option("--config", "config_file", type=click.Path(path_type=Path))
+@click.option("--create-topics", type=int, help="Create missing topics with this many partitions.")
 @click.option("--until", type=click.Choice(["stopped", "caught-up"]), default="stopped")
 def command(
     application: str,
@@ -43,6 +48,7 @@ def command(
     state_dir: Path | None,
     bootstrap_servers: str | None,
     config_file: Path | None,
+    create_topics: int | None,
     until: str,
 ) -> None:
     """One instance of an application; started by `headrace run` and `headrace demo`."""
@@ -58,7 +64,9 @@ def command(
             app.config["client.id"] = f"{app.name}-{name}"
         _tell_access(app.security.to_settings())
         _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
-        app.run(until="caught-up" if until == "caught-up" else "stopped")
+        if create_topics is not None:
+            _create_topics(app, create_topics)
+        _run(app, until, report)
     except HeadraceError as error:
         traceback.print_exc()
         kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
@@ -80,6 +88,25 @@ def command(
             },
         )
         end_with(1)
+
+
+def _create_topics(app: StreamsApp, partitions: int) -> None:
+    """`--dev` consents to every topic that the program names."""
+    from headrace.spark.runtime.user_topics import create_topics
+
+    with app.network_client(f"{app.name}-topics") as client:
+        created = create_topics(client, app.compile(), partitions=partitions)
+    for topic, count in created.items():
+        click.echo(f"Created topic {topic} with {count} partitions.", err=True)
+
+
+def _run(app: StreamsApp, until: str, report: Path) -> None:
+    from headrace.spark.foreground import run_in_foreground
+
+    def waiting(missing: Sequence[BrokerError]) -> None:
+        _tell(report, {"waiting": [f"{error.message}; create it:  {error.fix}" for error in missing]})
+
+    run_in_foreground(app, "caught-up" if until == "caught-up" else "stopped", on_waiting=waiting)
 
 
 def _tell(report: Path, document: dict[str, object]) -> None:

@@ -61,6 +61,7 @@ class Instance:
         self.name = name
         self.started_at = 0.0
         self.killed = False
+        self.asked_to_stop = False
         self.log = log or directory / f"{name}.log"
         self._report = directory / f"{name}.report.json"
         self._arguments = list(arguments)
@@ -71,7 +72,7 @@ class Instance:
 
     def start(self) -> None:
         self._report.unlink(missing_ok=True)
-        self.killed = False
+        self.killed = self.asked_to_stop = False
         self.started_at = time.time()
         command = [sys.executable, "-m", "headrace.cli.instance", *self._arguments]
         command += ["--name", self.name, "--report", str(self._report)]
@@ -107,6 +108,7 @@ class Instance:
     def terminate(self) -> None:
         """Asks it to stop: finish the micro-batch, commit, leave."""
         if self.alive and self._process is not None:
+            self.asked_to_stop = True
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> bool:
@@ -152,10 +154,16 @@ class Instance:
             error=str(error.get("message", "") or report.get("error", "")),
         )
 
+    def waiting(self) -> list[str]:
+        """What it waits for before it starts: source topics that do not exist, each with its fix."""
+        return [str(text) for text in self.report().get("waiting", ())] if self.alive else []
+
     def failure(self) -> HeadraceError | None:
         """Why it ended by itself with a failure; None when it runs, was killed by us or ended well."""
         if self.killed or self.exit_code in (None, 0):
             return None
+        if self.asked_to_stop and self.exit_code == -signal.SIGTERM:
+            return None  # it was loading the program: nothing had begun
         report = self.report()
         text = str(report.get("error", ""))
         if text:
@@ -189,6 +197,10 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -1,10 +1,10 @@
-"""What `headrace run` does: starts the instances, shows them, obeys keys and signals, ends them in order."""
+"""A run of `headrace run`: start the instances, show them, obey keys and signals, end them in order."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,23 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from headrace.cli.dev_broker import broker_if_nobody_answers
+from headrace.cli.dev_broker import STATE_DIRECTORY, DevBroker
 from headrace.cli.group_table import Row, clock_text, group_line, instance_rows, short_line, table
 from headrace.cli.group_view import GroupView, GroupWatch
-from headrace.cli.instances import BrokerProcess, Instance, stop_all
+from headrace.cli.instances import Instance, stop_all
 from headrace.cli.keys import keys
+from headrace.cli.sample_data import SampleFeed
 from headrace.cli.terminal import console, is_terminal, print_error, talk
 from headrace.errors import CannotConnect, HeadraceError
+from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["RunOptions", "names", "run_instances", "terminable"]
 
+DEV_PARTITIONS = 4
+"""Partitions of the topics that `--dev` creates, where the program names no number."""
 LOOK_SECONDS = 0.5
 PLAIN_SECONDS = 5.0
 
@@ -36,12 +40,13 @@ class RunOptions:
     application: str
     instances: int = 1
     dev: bool = False
+    sample: str | None = None
     bootstrap_servers: str | None = None
     until: str = "stopped"
     config_file: Path | None = None
 
     def arguments(self) -> list[str]:
-        """What an instance is started with."""
+        """The command line of an instance."""
         given = [self.application, "--until", self.until]
         if self.bootstrap_servers is not None:
             given += ["--bootstrap-server", self.bootstrap_servers]
@@ -49,7 +54,15 @@ class RunOptions:
             given += ["--config", str(self.config_file)]
         if self.instances > 1:
             given.append("--own-state-dir")
+        if self.dev:
+            given += ["--create-topics", str(DEV_PARTITIONS)]
         return given
+
+    def environment(self) -> dict[str, str] | None:
+        """The environment of an instance: with `--dev`, all that a run leaves behind lies in `.headrace`."""
+        if not self.dev or "HEADRACE_STATE_DIR" in os.environ:
+            return None
+        return {**os.environ, "HEADRACE_STATE_DIR": str(STATE_DIRECTORY.absolute())}
 
 
 def names(count: int) -> list[str]:
@@ -58,26 +71,73 @@ def names(count: int) -> list[str]:
 
 
 def run_instances(options: RunOptions) -> int:
-    """Runs until all have ended; the exit code: 0 when all ended well. Raises the error of the first that failed."""
-    broker: BrokerProcess | None = None
-    directory = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-    instances = [Instance(name, options.arguments(), directory=directory) for name in names(options.instances)]
-    session = _Session(instances, directory)
-    try:
-        with terminable():
-            if options.dev and options.bootstrap_servers is not None:
-                broker = broker_if_nobody_answers(options.bootstrap_servers)
-            for instance in instances:
-                instance.start()
-            session.watch()
-    except KeyboardInterrupt:
-        talk("stopping: each instance finishes its micro-batch, commits and leaves")
-    finally:
-        stop_all(instances)
-        session.close()
+    """Run until all instances have ended.
+
+    Returns:
+        The exit code: 0 when all ended well.
+
+    Raises:
+        HeadraceError: of the first instance that failed. The log directory and the development broker stay then.
+    """
+    with OwnedDirectory("headrace-run-") as directory, contextlib.ExitStack() as stack:
+        stack.enter_context(terminable())
+        try:
+            broker, sample = _prepare(options)
+        except KeyboardInterrupt:
+            return 0
+        environment = options.environment()
+        instances = [
+            Instance(name, options.arguments(), directory=directory.path, environment=environment)
+            for name in names(options.instances)
+        ]
+        session = _Session(instances, directory.path, sample)
+        try:
+            _watch(session, instances)
+            code = session.outcome()
+        except BaseException:
+            directory.keep()  # the error names the logs
+            if broker is not None:
+                broker.leave_running()
+            raise
+        finally:
+            session.close()
+            if sample is not None:
+                sample.stop()
         if broker is not None:
             broker.stop()
-    return session.outcome()
+        return code
+
+
+def _prepare(options: RunOptions) -> tuple[DevBroker | None, SampleFeed | None]:
+    """Start what `--dev` and `--sample` ask for."""
+    if not options.dev or options.bootstrap_servers is None:
+        return None, None
+    broker = DevBroker.open(options.bootstrap_servers)
+    if options.sample is None:
+        return broker, None
+    try:
+        sample = SampleFeed(options.bootstrap_servers, partitions=DEV_PARTITIONS)
+        sample.create_topic()
+    except BaseException:
+        broker.stop()
+        raise
+    return broker, sample
+
+
+def _watch(session: _Session, instances: Sequence[Instance]) -> None:
+    """Start the instances and show them until all have ended; end them on Ctrl-C, at once on a second one."""
+    try:
+        for instance in instances:
+            instance.start()
+        session.watch()
+    except KeyboardInterrupt:
+        talk("Stopping: each instance finishes its micro-batch, commits and leaves. Ctrl-C again kills them.")
+    finally:
+        try:
+            stop_all(instances)
+        except KeyboardInterrupt:
+            for instance in instances:
+                instance.kill()
 
 
 @contextlib.contextmanager
@@ -97,12 +157,14 @@ def terminable() -> Iterator[None]:
 class _Session:
     """Mutable: the screen of one run."""
 
-    def __init__(self, instances: Sequence[Instance], directory: Path) -> None:
+    def __init__(self, instances: Sequence[Instance], directory: Path, sample: SampleFeed | None) -> None:
         self._instances = instances
+        self._sample = sample
         self._directory = directory
         self._began = time.monotonic()
         self._watch: GroupWatch | None = None
         self._view: GroupView | None = None
+        self._shown_waits: list[str] = []
 
     def watch(self) -> None:
         """Returns when every instance has ended, or on q."""
@@ -124,11 +186,20 @@ class _Session:
         said = 0.0
         while self._going():
             rows = self._rows()
+            waits = self._waits()
+            if waits != self._shown_waits:
+                for text in waits:
+                    talk(f"Waiting: {text}")
+                self._shown_waits = waits
             if time.monotonic() - said >= PLAIN_SECONDS:
                 said = time.monotonic()
                 state = self._view.state if self._view is not None else "starting"
                 talk(f"{clock_text(said - self._began)}  {state}: " + " · ".join(short_line(row) for row in rows))
             self._wait_for_an_end(LOOK_SECONDS)
+
+    def _waits(self) -> list[str]:
+        """What instances wait for, each once."""
+        return list(dict.fromkeys(text for instance in self._instances for text in instance.waiting()))
 
     def _wait_for_an_end(self, seconds: float) -> None:
         running = next((instance for instance in self._instances if instance.alive), None)
@@ -158,6 +229,8 @@ class _Session:
             # The group may not be there yet, the broker may be restarting: the table goes on with what is known.
             with contextlib.suppress(HeadraceError):
                 self._view = self._watch.look(now_ms=int(time.monotonic() * 1000))
+                if self._sample is not None and self._view.state == "Stable":
+                    self._sample.start()
 
     def _obey(self, key: str) -> bool:
         """False ends the run."""
@@ -181,6 +254,7 @@ class _Session:
             for o in (self._view.obstacles if self._view else ())
             for label, text in (("why", o.why), ("do", o.do))
         ]
+        why += [Text(f"  waits  {text}", style="yellow") for text in self._waits()]
         failed = [Text(error.render(), style="red") for i in self._instances if (error := i.failure()) is not None]
         hint = Text(
             f"k kills one (SIGKILL)   s starts it again   q stops all      logs: {self._directory}", style="dim"

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from headrace.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument, application_config_option
+from headrace.cli.sample_data import SAMPLES
 from headrace.client.client_settings import SECURITY_SETTINGS
 
 __all__ = ["command"]
@@ -25,7 +26,15 @@ _REACH_MS = 5_000
     help="How many instances share the work.",
 )
 @click.option(
-    "--dev", is_flag=True, help="Start a broker with its data in .headrace/ if nobody answers at the address."
+    "--dev",
+    is_flag=True,
+    help="Start a broker with its data in .headrace/ if no broker answers at the address, and create the topics that "
+    "the program names.",
+)
+@click.option(
+    "--sample",
+    type=click.Choice(SAMPLES),
+    help="With --dev: send sample records to the topic of this name while the application runs.",
 )
 @click.option(
     "--bootstrap-server",
@@ -44,19 +53,28 @@ _REACH_MS = 5_000
 )
 @application_config_option
 def command(
-    application: str, instances: int, dev: bool, bootstrap_servers: str | None, until: str, config_file: Path | None
+    application: str,
+    instances: int,
+    dev: bool,
+    sample: str | None,
+    bootstrap_servers: str | None,
+    until: str,
+    config_file: Path | None,
 ) -> int:
     """Run an application: N processes that share its tasks, with a live table; k kills one, s starts it again, q stops.
 
     APP is flights.py or package.module:app. `python flights.py` does the same for one instance, without the table.
+    Source topics that do not exist are waited for. Ctrl-C stops as q does.
 
     \b
-      headrace run flights.py --dev --instances 2
+      headrace run flights.py --dev --sample flights --instances 2
     """
     from headrace.cli.application import check_application_path
     from headrace.cli.running import RunOptions, run_instances
     from headrace.spark.spark_session import check_java
 
+    if sample is not None and not dev:
+        raise click.UsageError("--sample needs --dev: it creates topics and sends records.")
     check_application_path(application)
     check_java()
     if bootstrap_servers and not dev:
@@ -66,6 +84,7 @@ def command(
             application=application,
             instances=instances,
             dev=dev,
+            sample=sample,
             bootstrap_servers=bootstrap_servers or (DEFAULT_BOOTSTRAP_SERVERS if dev else None),
             until=until,
             config_file=config_file,
