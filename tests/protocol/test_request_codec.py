@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.types import GroupId, TopicName
 from kio.serial import entity_writer
+from kio.static.primitive import i32
 from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.array_bounds import array_walk
+from headrace.protocol.array_bounds import ItemBudget, array_walk
 from headrace.protocol.request_codec import (
     RequestHeader,
     decode_request,
@@ -28,7 +30,7 @@ from headrace.protocol.request_codec import (
 from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.units import from_ms
 from headrace.protocol.version_bridge import message_class, newest_class
-from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
 
 Message = tuple[ApiKey, int, str]
 
@@ -156,7 +158,7 @@ def test_the_walk_over_arrays_ends_where_the_message_ends(message: Message) -> N
         entity = sample(schema, random.Random(seed))
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, entity)
-        assert walk is None or walk(buffer.getvalue(), 0) == len(buffer.getvalue())
+        assert walk is None or walk(buffer.getvalue(), 0, ItemBudget(10_000)) == len(buffer.getvalue())
 
 
 @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x09"])
@@ -284,3 +286,32 @@ def test_a_version_that_cannot_say_it_is_refused() -> None:
     request = m.find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("a", "b"))
     with pytest.raises(ValueError, match="asks for one key"):
         encode_request(ApiKey.FIND_COORDINATOR, 3, 1, None, request)
+
+
+def test_a_request_may_have_so_many_items_in_all_of_its_arrays_together() -> None:
+    topics = tuple(
+        m.offset_delete_request.OffsetDeleteRequestTopic(
+            name=TopicName(f"t{number}"),
+            partitions=tuple(
+                m.offset_delete_request.OffsetDeleteRequestPartition(partition_index=i32(index)) for index in range(10)
+            ),
+        )
+        for number in range(3)
+    )
+    request = m.offset_delete_request.OffsetDeleteRequest(group_id=GroupId("g"), topics=topics)
+    frame = encode_request(ApiKey.OFFSET_DELETE, 0, 5, None, request)[4:]
+    assert decode_request(frame, 33)[1] == request
+    with pytest.raises(OversizedRequest, match="more than 32 items") as caught:
+        decode_request(frame, 32)
+    assert caught.value.header.correlation_id == 5
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.HEARTBEAT, ApiKey.METADATA])
+def test_unknown_tagged_fields_are_items_too(api_key: ApiKey) -> None:
+    frame, _ = sender_of((api_key, SUPPORTED[api_key].highest, "request"), 0)
+    assert frame.endswith(b"\0")
+    unknown = b"".join(b"\xff\xff\x03\0" for _ in range(100))
+    bent = frame[:-1] + bytes([100]) + unknown
+    assert decode_request(bent)[1] == decode_request(frame)[1]
+    with pytest.raises(OversizedRequest):
+        decode_request(bent, 99)

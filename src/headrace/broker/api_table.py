@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.broker.call import Call
+from headrace.broker.request_bounds import answer_once
 from headrace.broker.services import Services
 from headrace.broker.throttling import counted
 from headrace.protocol.api_keys import ApiKey
@@ -114,6 +115,7 @@ class ApiTable:
             handler = counted(key, handler, self._services)
             if self._services.authorizer.enabled:
                 handler = self._guarded(key, handler)
+            handler = answer_once(key, handler)
         self._bound[key] = handler
         return handler
 

@@ -49,6 +49,8 @@ class ClusterMetadata:
         self._by_name: dict[str, TopicDescription] = {}
         self._by_id: dict[uuid.UUID, TopicDescription] = {}
         self._by_key: dict[bytes, TopicDescription] = {}
+        self._by_metric_name: dict[str, str] = {}
+        self.client_topics = self.client_partitions = 0  # without internal topics
         self._version = 0
         self._image: MetadataImage | None = None
         self._producer_ids: Iterator[int] = iter(())
@@ -98,6 +100,10 @@ class ClusterMetadata:
         """By the bytes of its id."""
         return self._by_key.get(key)
 
+    def name_that_collides(self, name: str) -> str | None:
+        """The topic whose metrics Kafka could not tell from those of `name`."""
+        return self._by_metric_name.get(metric_name(name))
+
     def topics(self) -> tuple[TopicDescription, ...]:
         return tuple(self._by_name[name] for name in sorted(self._by_name))
 
@@ -111,15 +117,15 @@ class ClusterMetadata:
             self._refresh()
         return self._by_name[name]
 
-    def add_topics(self, topics: Iterable[tuple[str, int, Mapping[str, str]]]) -> None:
-        """(name, partitions, configs) of each; one write of the catalog, all or none. Their directories come with the
-        first write to them. Raises StorageError, OSError."""
+    def add_topics(self, topics: Iterable[tuple[str, int, Mapping[str, str]]], *, lazy: bool = True) -> None:
+        """(name, partitions, configs) of each; one write of the catalog, all or none. `lazy` leaves their directories
+        to the first write. Raises StorageError, OSError."""
         entries = [
             TopicEntry(name=name, topic_id=new_topic_id(), partitions=partitions, configs=configs)
             for name, partitions, configs in topics
         ]
         try:
-            self._directory.create_topics(entries, lazy=True)
+            self._directory.create_topics(entries, lazy=lazy)
         finally:
             self._refresh()
 
@@ -164,8 +170,16 @@ class ClusterMetadata:
         }
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self._by_key = {topic_id.bytes: topic for topic_id, topic in self._by_id.items()}
+        self._by_metric_name = {metric_name(name): name for name in self._by_name}
+        counts = [topic.partitions for topic in self._by_name.values() if not topic.is_internal]
+        self.client_topics, self.client_partitions = len(counts), sum(counts)
         self._version += 1
         self._image = None
+
+
+def metric_name(topic: str) -> str:
+    """How Kafka names a topic in metrics, where a dot and an underscore are the same."""
+    return topic.replace(".", "_")
 
 
 def new_topic_id() -> uuid.UUID:

@@ -94,6 +94,23 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "(POLICY_VIOLATION).",
             ),
             _row(
+                "headrace.request.max.items",
+                "int",
+                12000,
+                1000,
+                doc="So many items the arrays of one request may have together: names, partitions, settings. A larger "
+                "one is answered INVALID_REQUEST where its answer has a code for the whole, else its connection is "
+                "closed. Clients split what they ask for; the default names all partitions of the largest topic.",
+            ),
+            _row(
+                "headrace.request.max.created.topics",
+                "int",
+                500,
+                1,
+                doc="So many topics one Metadata request creates when auto.create.topics.enable is on. The others are "
+                "answered UNKNOWN_TOPIC_OR_PARTITION, and clients ask for them again.",
+            ),
+            _row(
                 "headrace.receiving.max.bytes",
                 "long",
                 1073741824,

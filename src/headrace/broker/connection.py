@@ -23,6 +23,7 @@ from headrace.broker.call import Call
 from headrace.broker.client_socket import ClientSocket
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
 from headrace.broker.piece_sending import PIECE_BYTES
+from headrace.broker.request_bounds import most_items
 from headrace.broker.security.listener_security import principal_of
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.steady_answers import SteadyAnswers
@@ -30,10 +31,13 @@ from headrace.broker.throttling import throttle_ms
 from headrace.broker.usual_produce import NO_ANSWER, append_usual
 from headrace.protocol import hot_requests
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.request_codec import (
     MalformedRequest,
+    OversizedRequest,
     RequestHeader,
     UnsupportedVersion,
+    api_of,
     decode_request,
     encode_pieces,
 )
@@ -70,6 +74,7 @@ class ClientConnection(ClientSocket):
         self._call: Call | None = None
         self._request_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
+        self._most_items = server.configuration.integer("headrace.request.max.items")
         self._began = 0.0
         self._queued_seconds = 0.0
         self._parked_at = 0.0
@@ -243,7 +248,7 @@ class ClientConnection(ClientSocket):
         try:
             if usual and self._take_usual(frame):
                 return
-            header, request = decode_request(frame)
+            header, request = decode_request(frame, most_items(api_of(frame), self._most_items))
             handler = self._server.handler(header.api_key)
             if handler is None:
                 self._close_because(f"API key {header.api_key} is not one of this broker's")
@@ -256,11 +261,8 @@ class ClientConnection(ClientSocket):
                 outcome: object = answer_with(taken, header, request, partial(handler, request, call))
             else:
                 outcome = handler(request, call)
-        except UnsupportedVersion as error:
-            self._refuse_version(error)
-            return
-        except MalformedRequest as error:
-            self._close_because(str(error))
+        except (MalformedRequest, UnsupportedVersion) as error:
+            self._refuse_bytes(error)
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
@@ -409,6 +411,26 @@ class ClientConnection(ClientSocket):
         if answer is None:
             self._close_because(str(error))
         else:
+            self.write(answer)
+
+    def _refuse_bytes(self, error: MalformedRequest | UnsupportedVersion) -> None:
+        """What cannot be decoded, or is not to be."""
+        if isinstance(error, UnsupportedVersion):
+            self._refuse_version(error)
+        elif isinstance(error, OversizedRequest):
+            self._refuse_size(error)
+        else:
+            self._close_because(str(error))
+
+    def _refuse_size(self, error: OversizedRequest) -> None:
+        """INVALID_REQUEST for all of the request where its answer can say so, in a few bytes. Else the end of the
+        connection, as for a request that cannot be parsed: an answer without the items that were asked about would
+        be taken for success, and one with them costs what the bound is there to save."""
+        answer = self._server.refuse_whole(error.header, ErrorCode.invalid_request)
+        if answer is None:
+            self._close_because(f"{error} (headrace.request.max.items)")
+        else:
+            logger.warning("Refused a request of %s:%s: %s (headrace.request.max.items).", *self.peer, error)
             self.write(answer)
 
     def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:

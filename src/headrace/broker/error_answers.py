@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.version_bridge import newest_class
+from headrace.protocol.version_bridge import message_class, newest_class
 
-__all__ = ["error_answer"]
+__all__ = ["error_answer", "refusal_of_whole"]
 
 # Spellings of the same thing in requests and responses.
 _SAME = (
@@ -39,8 +39,17 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def error_answer(api_key: ApiKey, request: object, code: ErrorCode) -> object:
-    """A response of the newest class that answers all of `request` with `code`."""
+    """A response of the newest class that answers all of `request` with `code`; None: one without items."""
     return _filled(newest_class(api_key, "response"), None if api_key in _AS_A_WHOLE else request, code)
+
+
+def refusal_of_whole(api_key: ApiKey, api_version: int, code: ErrorCode) -> object | None:
+    """A response of the newest class with `code` and without items; None where `api_version` has no code for all."""
+    spoken = message_class(api_key, api_version, "response")
+    if not any(field.name == "error_code" for field in dataclasses.fields(spoken)):
+        return None
+    answer: object = _filled(newest_class(api_key, "response"), None, code)
+    return answer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,6 +219,13 @@ class Server:
 
         return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
 
+    def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
+        """The answer with one error code and no items; None where an answer of this version has no such code."""
+        from headrace.broker.error_answers import refusal_of_whole
+
+        answer = refusal_of_whole(ApiKey(header.api_key), header.api_version, code)
+        return encode_response(header, answer) if answer is not None else None
+
     async def _open_services(self) -> Services:
         return open_services(
             self.configuration,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.broker.cluster_metadata import INTERNAL_TOPICS, ClusterMetadata, TopicDescription
+from headrace.broker.cluster_metadata import INTERNAL_TOPICS, ClusterMetadata, TopicDescription, metric_name
 from headrace.broker.configuration import BrokerConfiguration
 from headrace.broker.partition_logs import PartitionLogs
 from headrace.broker.topic_configuration import TOPIC_SETTINGS, validated
@@ -24,13 +24,16 @@ from headrace.storage.errors import StorageError
 if TYPE_CHECKING:
     from headrace.coordinator.result import CreatableTopic
 
-__all__ = ["TopicAdministration", "TopicRefused", "illegal_topic_name"]
+__all__ = ["TopicAdministration", "TopicRefused", "WantedTopic", "illegal_topic_name"]
 
 logger = logging.getLogger("headrace.broker")
 
 LONGEST_TOPIC_NAME = 249
 MOST_PARTITIONS = 10_000
 FAILURES_KEPT = 1_000
+# Directories of new topics are made at once up to so many partitions; those of larger topics come with the first write.
+# 10,000 of them would hold the event loop for seconds.
+MOST_EAGER_PARTITIONS = 32
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
@@ -40,6 +43,17 @@ class _CreationFailure:
 
     message: str
     at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTopic:
+    """A topic to be created. -1: the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class TopicRefused(Exception):
@@ -96,62 +110,76 @@ class TopicAdministration:
         name: str,
         *,
         partitions: int = -1,
-        replication_factor: int = -1,
-        assignments: Mapping[int, tuple[int, ...]] | None = None,
         configs: Mapping[str, str | None] | None = None,
-        validate_only: bool = False,
-        announce: bool = True,
     ) -> tuple[TopicDescription | None, int]:
-        """(The topic, None when only validated; its partition count). -1: the broker's default. Raises TopicRefused."""
-        self._check_name(name)
-        count = self._partition_count(partitions, replication_factor, assignments or {})
-        kept = self._checked_configs(configs or {})
-        self._check_totals(1, count)
-        if validate_only:
-            return None, count
+        """(The topic; its partition count). -1: the broker's default. Raises TopicRefused."""
+        (outcome,) = self.create_all([WantedTopic(name=name, partitions=partitions, configs=configs or {})])
+        if isinstance(outcome, TopicRefused):
+            raise outcome
+        return self._metadata.topic(name), outcome
+
+    def create_all(self, wanted: Sequence[WantedTopic], *, validate_only: bool = False) -> list[int | TopicRefused]:
+        """Create topics with one write of the catalog; for each its partition count, or why it was refused.
+
+        One refusal does not keep the others from being made; a disk that refuses does.
+        """
+        outcomes: list[int | TopicRefused] = []
+        added: dict[str, tuple[str, int, dict[str, str]]] = {}
+        collisions: dict[str, str] = {}
+        total = 0
+        for topic in wanted:
+            try:
+                self._check_name(topic.name, beside=collisions)
+                count = self._partition_count(topic.partitions, topic.replication_factor, topic.assignments)
+                kept = self._checked_configs(topic.configs)
+                self._check_totals(len(added) + 1, total + count)
+            except TopicRefused as refusal:
+                outcomes.append(refusal)
+                continue
+            added[topic.name] = topic.name, count, kept
+            collisions[metric_name(topic.name)] = topic.name
+            total += count
+            outcomes.append(count)
+        if not added or validate_only:
+            return outcomes
         try:
             with _disk_refusals():
-                topic = self._metadata.add_topic(name, count, kept)
-        except TopicRefused:
+                self._metadata.add_topics(added.values(), lazy=total > MOST_EAGER_PARTITIONS)
+        except TopicRefused as refusal:
+            self._remove_half_made(added)
+            return [refusal if isinstance(outcome, int) else outcome for outcome in outcomes]
+        self._changed()
+        return outcomes
+
+    def _remove_half_made(self, names: Iterable[str]) -> None:
+        """Topics that are in the catalog, and whose directories the disk refused. Raises TopicRefused."""
+        for name in names:
             half_made = self._metadata.topic(name)
             if half_made is not None:
                 with _disk_refusals():
                     self._metadata.remove_topic(half_made)
-            raise
-        if announce:
-            self._changed()
-        return topic, count
-
-    def announce(self) -> None:
-        """The coordinator learns of what was created with `announce=False`."""
-        self._changed()
 
     def create_internal(self, topics: tuple[CreatableTopic, ...]) -> None:
         """The topics a streams group asked for, with one write of the catalog. One refusal does not keep the others
-        from being made; `creation_failure` tells of it for a while, and it is logged once however often it is met."""
-        added: dict[str, tuple[str, int, dict[str, str]]] = {}
-        for wanted in topics:
-            if self._metadata.topic(wanted.name) is not None:
-                continue  # another heartbeat has asked for it as well
-            try:
-                self._check_name(wanted.name, beside=added)
-                count = self._partition_count(wanted.partitions, wanted.replication_factor, {})
-                self._check_totals(len(added) + 1, count + sum(each[1] for each in added.values()))
-                added[wanted.name] = wanted.name, count, self._checked_configs(dict(wanted.configs))
-            except TopicRefused as refusal:
-                self._note_failure(wanted.name, refusal)
-        if not added:
-            return
-        try:
-            with _disk_refusals():
-                self._metadata.add_topics(added.values())
-        except TopicRefused as refusal:
-            for name in added:
-                self._note_failure(name, refusal)
-            return
-        for name in added:
-            self._creation_failures.pop(name, None)
-        self._changed()
+        from being made; `creation_failure` reports it for a while, and it is logged once however often it is met."""
+        # Another heartbeat may have asked for it as well.
+        missing = [topic for topic in topics if self._metadata.topic(topic.name) is None]
+        outcomes = self.create_all(
+            [
+                WantedTopic(
+                    name=topic.name,
+                    partitions=topic.partitions,
+                    replication_factor=topic.replication_factor,
+                    configs=dict(topic.configs),
+                )
+                for topic in missing
+            ]
+        )
+        for topic, outcome in zip(missing, outcomes, strict=True):
+            if isinstance(outcome, TopicRefused):
+                self._note_failure(topic.name, outcome)
+            else:
+                self._creation_failures.pop(topic.name, None)
 
     def creation_failure(self, name: str, within_ms: int) -> str | None:
         """Why an internal topic could not be made, when that was tried less than `within_ms` ago."""
@@ -216,8 +244,8 @@ class TopicAdministration:
                 self._metadata.configure_topic(topic, kept)
             self._changed()
 
-    def _check_name(self, name: str, beside: Collection[str] = ()) -> None:
-        """`beside`: names that are about to be topics as well."""
+    def _check_name(self, name: str, beside: Mapping[str, str]) -> None:
+        """`beside`: topics that are about to be made as well, by their names in metrics."""
         reason = illegal_topic_name(name)
         if reason is not None:
             raise TopicRefused(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {reason}")
@@ -225,13 +253,11 @@ class TopicAdministration:
             raise TopicRefused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if name in INTERNAL_TOPICS:
             raise TopicRefused(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
-        twin = name.replace(".", "_")
-        for other in (*(topic.name for topic in self._metadata.topics()), *beside):
-            # Kafka's metric names cannot tell these two apart.
-            if other.replace(".", "_") == twin:
-                raise TopicRefused(
-                    ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
-                )
+        other = self._metadata.name_that_collides(name) or beside.get(metric_name(name))
+        if other is not None:
+            raise TopicRefused(
+                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
+            )
 
     def _partition_count(
         self, partitions: int, replication_factor: int, assignments: Mapping[int, tuple[int, ...]]
@@ -271,8 +297,11 @@ class TopicAdministration:
 
     def _check_totals(self, topics: int, partitions: int) -> None:
         """Whether so many more may be made."""
-        there = [topic.partitions for topic in self._metadata.topics() if not topic.is_internal]
-        for name, wanted in (("topics", len(there) + topics), ("partitions", sum(there) + partitions)):
+        metadata = self._metadata
+        for name, wanted in (
+            ("topics", metadata.client_topics + topics),
+            ("partitions", metadata.client_partitions + partitions),
+        ):
             most = self._configuration.integer(f"headrace.max.{name}")
             if wanted > most:
                 raise TopicRefused(

@@ -5,7 +5,8 @@ them; the allocation fails and Rust aborts the whole process. So the lengths are
 nothing is built. Messages without arrays need no walk.
 
 On the way the walk refuses what Kafka refuses and kio takes: strings of more than 32,767 bytes, and null for an array
-that must be there.
+that must be there. It also counts the items of all arrays together against a budget, before any of them is built: half
+a million empty names fit in 520 KB, and each would become an object, a decision and an answer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from functools import cache
 from typing import Any
 
 __all__ = [
+    "ItemBudget",
+    "TooManyItems",
     "array_walk",
     "compact_length",
+    "entity_walk",
     "fields_of",
     "is_entity",
     "primitive_step",
@@ -28,8 +32,28 @@ __all__ = [
     "unsigned_varint",
 ]
 
-Walk = Callable[[bytes, int], int]
-"""(frame, position of an entity) → position behind it. Raises ValueError, IndexError or struct.error."""
+
+class TooManyItems(ValueError):
+    """The arrays of one message hold more items together than its receiver takes."""
+
+
+class ItemBudget:
+    """Items that the arrays and tagged fields of one message may still have. Mutable."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int) -> None:
+        self.left = self.most = most
+
+    def take(self, count: int) -> None:
+        """Raises TooManyItems when fewer than `count` are left."""
+        self.left -= count
+        if self.left < 0:
+            raise TooManyItems(f"more than {self.most} items in its arrays")
+
+
+Walk = Callable[[bytes, int, ItemBudget], int]
+"""(frame, position of an entity, budget) → position behind it. Raises ValueError, IndexError or struct.error."""
 
 Step = int | Walk  # a number of bytes to skip, or how to find the end
 
@@ -57,7 +81,7 @@ _INT32 = struct.Struct(">i")
 
 def array_walk(schema: Any) -> Walk | None:
     """The walk over a kio class, None for a class that holds no arrays."""
-    return _entity(schema) if _has_arrays(schema) else None
+    return entity_walk(schema) if _has_arrays(schema) else None
 
 
 @cache
@@ -69,7 +93,8 @@ def _has_arrays(schema: Any) -> bool:
 
 
 @cache
-def _entity(schema: Any) -> Walk:
+def entity_walk(schema: Any) -> Walk:
+    """The walk over a kio class, with arrays or without: tagged fields may be many in either."""
     flexible = bool(schema.__flexible__)
     steps: list[Step] = []
     tagged: dict[int, Step] = {}
@@ -82,10 +107,10 @@ def _entity(schema: Any) -> Walk:
         else:
             steps.append(step)
 
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
         for step in steps:
-            position = position + step if isinstance(step, int) else step(frame, position)
-        return _walk_tagged(frame, position, tagged) if flexible else position
+            position = position + step if isinstance(step, int) else step(frame, position, budget)
+        return _walk_tagged(frame, position, tagged, budget) if flexible else position
 
     return walk
 
@@ -114,7 +139,7 @@ def _field_step(field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tag
     kind, is_array, nullable = shape_of(hint)
     step: Step
     if is_entity(kind):
-        step = _entity(kind)
+        step = entity_walk(kind)
         if nullable and not is_array and not tagged:
             step = _nullable_entity(step)
     else:
@@ -134,7 +159,7 @@ def primitive_step(kafka_type: str, *, flexible: bool = True) -> Step:
 
 
 def _sized(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, _budget: ItemBudget) -> int:
         length, position = read_length(frame, position)
         return position + length if length > 0 else position
 
@@ -142,7 +167,7 @@ def _sized(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
 
 
 def _string(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, _budget: ItemBudget) -> int:
         length, position = read_length(frame, position)
         if length > _LONGEST_STRING:
             raise ValueError(f"a string of {length} bytes")
@@ -152,40 +177,43 @@ def _string(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
 
 
 def _nullable_entity(entity: Walk) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
-        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1)
+    def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
+        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1, budget)
 
     return walk
 
 
 def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, nullable: bool) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
         length, position = read_length(frame, position)
         if length < 0 and not nullable:
             raise ValueError("null in the place of an array")
         if length > len(frame) - position:  # an item takes a byte at least
             raise ValueError(f"an array of {length} items in {len(frame) - position} bytes")
+        if length > 0:
+            budget.take(length)
         if isinstance(item, int):
             return position + max(length, 0) * item
         for _ in range(length):
-            position = item(frame, position)
+            position = item(frame, position, budget)
         return position
 
     return walk
 
 
-def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step]) -> int:
+def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step], budget: ItemBudget) -> int:
     count = frame[position]
     position += 1
     if not count:
         return position
     count, position = unsigned_varint(frame, position - 1)
+    budget.take(count)
     for _ in range(count):
         tag, position = unsigned_varint(frame, position)
         size, position = unsigned_varint(frame, position)
         step = known.get(tag)
         if step is not None and not isinstance(step, int):
-            step(frame, position)
+            step(frame, position, budget)
         position += size
         if position > len(frame):
             raise ValueError("a tagged field ends behind the frame")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import cache
@@ -20,13 +21,16 @@ from headrace.protocol import array_bounds, hot_responses, version_bridge
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.unknown_tags import without_unknown_tags
-from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, UnsupportedVersion
+from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
 
 __all__ = [
     "MalformedRequest",
     "MalformedResponse",
+    "OversizedRequest",
     "RequestHeader",
     "UnsupportedVersion",
+    "api_of",
+    "decode_header",
     "decode_request",
     "decode_response",
     "encode_pieces",
@@ -57,7 +61,7 @@ class _Codec:
     schema: Any
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[Any, Any], None]
-    walk_arrays: array_bounds.Walk | None
+    walk: array_bounds.Walk | None  # None: nothing in the message can be many
     tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
 
 
@@ -69,32 +73,46 @@ def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
         schema=schema,
         read=entity_reader(schema),
         write=entity_writer(schema),
-        walk_arrays=array_bounds.array_walk(schema),
+        walk=array_bounds.array_walk(schema),
         tagged_header=bool(header.__flexible__),
     )
 
 
-def decode_request(frame: bytes) -> tuple[RequestHeader, object]:
+def api_of(frame: bytes) -> int | None:
+    """The API key of a request, before anything of it is decoded; None where there is none."""
+    return int.from_bytes(frame[:2], "big", signed=True) if len(frame) >= _FIXED_HEADER.size else None
+
+
+def decode_header(frame: bytes) -> RequestHeader:
+    """The header alone. Raises UnsupportedVersion and MalformedRequest as `decode_request`."""
+    header, _ = _decode_header(frame)
+    _check_version(header)
+    return header
+
+
+def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[RequestHeader, object]:
     """The header and the request, lifted to its newest class. `frame` comes without its length.
 
-    Raises UnsupportedVersion for an API or version outside SUPPORTED, MalformedRequest for everything else that is
-    wrong. Bytes behind the request are ignored, as Kafka does.
+    Args:
+        frame: one request without its length.
+        most_items: items that all arrays and tagged fields of the request may have together.
+
+    Raises UnsupportedVersion for an API or version outside SUPPORTED, OversizedRequest beyond `most_items`,
+    MalformedRequest for everything else that is wrong. Bytes behind the request are ignored, as Kafka does.
     """
     header, position = _decode_header(frame)
-    try:
-        api_key = ApiKey(header.api_key)
-    except ValueError:
-        raise UnsupportedVersion(header) from None
-    if header.api_version not in SUPPORTED[api_key]:
-        raise UnsupportedVersion(header)
+    api_key = _check_version(header)
     codec = _codec(api_key, header.api_version, "request")
+    budget = array_bounds.ItemBudget(most_items)
     try:
         if codec.tagged_header:
-            position = _skip_tagged_fields(frame, position)
-        if codec.walk_arrays is not None:
-            codec.walk_arrays(frame, position)
-        message = _read(codec, frame, position)
+            position = _skip_tagged_fields(frame, position, budget)
+        if codec.walk is not None:
+            codec.walk(frame, position, budget)
+        message = _read(codec, frame, position, budget)
         return header, version_bridge.lift_request(api_key, header.api_version, message)
+    except array_bounds.TooManyItems as error:
+        raise OversizedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from None
     except Exception as error:
         raise MalformedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from error
 
@@ -165,22 +183,35 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         position = _CORRELATION_ID.size
+        unbounded = array_bounds.ItemBudget(sys.maxsize)
         if codec.tagged_header:
-            position = _skip_tagged_fields(frame, position)
-        if codec.walk_arrays is not None:
-            codec.walk_arrays(frame, position)
-        message = _read(codec, frame, position)
+            position = _skip_tagged_fields(frame, position, unbounded)
+        if codec.walk is not None:
+            codec.walk(frame, position, unbounded)
+        message = _read(codec, frame, position, unbounded)
         return correlation_id, version_bridge.lift_response(api_key, api_version, message)
     except Exception as error:
         raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
 
 
-def _read(codec: _Codec, frame: bytes, position: int) -> Any:
+def _read(codec: _Codec, frame: bytes, position: int, budget: array_bounds.ItemBudget) -> Any:
     """kio's reading, which knows nothing of tagged fields that come later: they are left out then."""
     try:
         return codec.read(frame, position)[0]
     except KeyError:
+        if codec.walk is None:  # else the tagged fields are counted already
+            array_bounds.entity_walk(codec.schema)(frame, position, budget)
         return codec.read(without_unknown_tags(codec.schema, frame, position), position)[0]
+
+
+def _check_version(header: RequestHeader) -> ApiKey:
+    try:
+        api_key = ApiKey(header.api_key)
+    except ValueError:
+        raise UnsupportedVersion(header) from None
+    if header.api_version not in SUPPORTED[api_key]:
+        raise UnsupportedVersion(header)
+    return api_key
 
 
 def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
@@ -204,9 +235,10 @@ def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
     return header, position
 
 
-def _skip_tagged_fields(frame: bytes, position: int) -> int:
+def _skip_tagged_fields(frame: bytes, position: int, budget: array_bounds.ItemBudget) -> int:
     """The position behind a header's tagged fields; we know none, so all are skipped."""
     count, position = _read_unsigned_varint(frame, position)
+    budget.take(count)
     for _ in range(count):
         _, position = _read_unsigned_varint(frame, position)
         size, position = _read_unsigned_varint(frame, position)

@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from headrace.protocol.array_bounds import (
+    ItemBudget,
     compact_length,
     fields_of,
     is_entity,
@@ -19,6 +20,8 @@ from headrace.protocol.array_bounds import (
 )
 
 __all__ = ["without_unknown_tags"]
+
+_COUNTED = ItemBudget(0)  # of primitives, which have no items; the walk before has counted all arrays
 
 _Part = tuple[bytes, int]
 """(bytes of the copy, position behind the original)."""
@@ -52,7 +55,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int
         if is_array:
             count, position = compact_length(frame, position)
         for _ in range(count):
-            position = position + step if isinstance(step, int) else step(frame, position)
+            position = position + step if isinstance(step, int) else step(frame, position, _COUNTED)
         return frame[start:position], position
     if is_array:
         count, position = compact_length(frame, position)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.protocol.request_codec import RequestHeader
 
-__all__ = ["CorruptBatch", "FrameTooLarge", "MalformedRequest", "MalformedResponse", "UnsupportedVersion", "WireError"]
+__all__ = [
+    "CorruptBatch",
+    "FrameTooLarge",
+    "MalformedRequest",
+    "MalformedResponse",
+    "OversizedRequest",
+    "UnsupportedVersion",
+    "WireError",
+]
 
 
 class WireError(ValueError):
@@ -25,6 +33,12 @@ class MalformedRequest(WireError):
         super().__init__(why)
         self.header = header
         self.why = why
+
+
+class OversizedRequest(MalformedRequest):
+    """A readable header, and more items behind it than the broker takes. Nothing of the request was decoded."""
+
+    header: RequestHeader
 
 
 class UnsupportedVersion(WireError):

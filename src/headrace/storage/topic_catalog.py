@@ -75,17 +75,16 @@ def load_catalog(file_system: FileSystem, directory: Path) -> dict[str, TopicEnt
 
 def save_catalog(file_system: FileSystem, directory: Path, topics: Iterable[TopicEntry]) -> None:
     """Raises OSError; the old catalog then stands."""
-    stored = {
-        "format": _FORMAT,
-        "topics": [
-            {
-                "name": entry.name,
-                "topic_id": topic_id_text(entry.topic_id),
-                "partitions": entry.partitions,
-                "configs": dict(entry.configs),
-            }
-            for entry in topics
-        ],
-    }
-    text = json.dumps(stored, indent=1) + "\n"
+    stored = (
+        {
+            "name": entry.name,
+            "topic_id": topic_id_text(entry.topic_id),
+            "partitions": entry.partitions,
+            "configs": dict(entry.configs),
+        }
+        for entry in topics
+    )
+    # With `indent` the standard library encodes in pure Python, which takes ten times as long.
+    lines = ",\n".join(map(json.dumps, stored))
+    text = f'{{"format": {_FORMAT}, "topics": [\n{lines}\n]}}\n'
     file_system.write_atomically(directory / CATALOG, text.encode(), sync=True)

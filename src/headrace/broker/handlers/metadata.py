@@ -8,6 +8,7 @@ v13 adds the top-level error.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from kio.schema.types import TopicName
@@ -17,7 +18,7 @@ from headrace.broker.authorized_operations import ON_TOPIC
 from headrace.broker.call import Call
 from headrace.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import TopicRefused, illegal_topic_name
+from headrace.broker.topic_administration import TopicRefused, WantedTopic, illegal_topic_name
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
@@ -31,7 +32,11 @@ def handle(
         topics = tuple(_found(topic, broker) for topic in broker.metadata.topics())
     else:
         may_create = request.allow_auto_topic_creation or call.api_version < 4
-        topics = tuple(_asked_for(asked, broker, may_create) for asked in request.topics)
+        if may_create and broker.configuration.flag("auto.create.topics.enable"):
+            refused = _create_missing(request.topics, broker)
+        else:
+            refused = {}
+        topics = tuple(_asked_for(asked, broker, refused) for asked in request.topics)
     if request.include_topic_authorized_operations:
         topics = tuple(
             dataclasses.replace(topic, topic_authorized_operations=ON_TOPIC)
@@ -49,8 +54,30 @@ def handle(
     )
 
 
+def _create_missing(named: Iterable[m.metadata_request.MetadataRequestTopic], broker: Services) -> dict[str, ErrorCode]:
+    """Create what does not exist, with one write of the catalog. Returns what was refused.
+
+    Topics beyond `headrace.request.max.created.topics` are unknown for now: clients ask again for those, and the next
+    request creates as many more.
+    """
+    missing = [
+        WantedTopic(name=asked.name)
+        for asked in named
+        if asked.topic_id is None
+        and asked.name is not None
+        and broker.metadata.topic(asked.name) is None
+        and asked.name not in INTERNAL_TOPICS
+        and illegal_topic_name(asked.name) is None
+    ]
+    if not missing:
+        return {}
+    wanted = missing[: broker.configuration.integer("headrace.request.max.created.topics")]
+    outcomes = zip(wanted, broker.topics.create_all(wanted), strict=True)
+    return {topic.name: outcome.code for topic, outcome in outcomes if isinstance(outcome, TopicRefused)}
+
+
 def _asked_for(
-    asked: m.metadata_request.MetadataRequestTopic, broker: Services, may_create: bool
+    asked: m.metadata_request.MetadataRequestTopic, broker: Services, refused: Mapping[str, ErrorCode]
 ) -> m.metadata_response.MetadataResponseTopic:
     if asked.topic_id is not None:
         topic = broker.metadata.topic_by_id(asked.topic_id)
@@ -64,13 +91,7 @@ def _asked_for(
         return _found(topic, broker)
     if illegal_topic_name(asked.name) is not None:
         return _missing(asked.name, ErrorCode.invalid_topic_exception)
-    if not may_create or not broker.configuration.flag("auto.create.topics.enable") or asked.name in INTERNAL_TOPICS:
-        return _missing(asked.name, ErrorCode.unknown_topic_or_partition)
-    try:
-        topic, _ = broker.topics.create(asked.name)
-    except TopicRefused as refusal:
-        return _missing(asked.name, refusal.code)
-    return _found(topic, broker) if topic is not None else _missing(asked.name, ErrorCode.unknown_topic_or_partition)
+    return _missing(asked.name, refused.get(asked.name, ErrorCode.unknown_topic_or_partition))
 
 
 def _found(topic: TopicDescription, broker: Services) -> m.metadata_response.MetadataResponseTopic:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kio.schema.types import TopicName
 
 from headrace.broker import group_calls
+from headrace.broker.asked_partitions import divided, merge_topics
 from headrace.broker.call import Call
 from headrace.broker.cluster_metadata import TopicDescription
 from headrace.broker.services import NO_THROTTLE, Services
@@ -38,11 +39,10 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
             unknown.append(_all_partitions(asked, code))
             continue
         named = _named(asked, topic)
-        there = tuple(part for part in asked.partitions if 0 <= part.partition_index < topic.partitions)
+        there, missing = divided(asked.partitions, topic.partitions)
         if there:
             known.append(dataclasses.replace(named, partitions=there))
-        if len(there) < len(asked.partitions):
-            missing = tuple(part for part in asked.partitions if part not in there)
+        if missing:
             gone = dataclasses.replace(named, partitions=missing)
             unknown.append(_all_partitions(gone, ErrorCode.unknown_topic_or_partition))
     if not known:
@@ -104,9 +104,4 @@ def _all_partitions(asked: RequestTopic, code: ErrorCode) -> ResponseTopic:
 
 def _response(topics: Iterable[ResponseTopic]) -> Response:
     """Each topic once."""
-    merged: dict[object, ResponseTopic] = {}
-    for topic in topics:
-        key = (topic.name, topic.topic_id)
-        before = merged[key].partitions if key in merged else ()
-        merged[key] = dataclasses.replace(topic, partitions=(*before, *topic.partitions))
-    return m.offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=tuple(merged.values()))
+    return m.offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=merge_topics(topics))

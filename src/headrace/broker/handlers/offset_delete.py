@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace.broker import group_calls
+from headrace.broker.asked_partitions import divided, merge_topics
 from headrace.broker.call import Call
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
@@ -28,8 +29,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
     for asked in request.topics:
         topic = broker.metadata.topic(asked.name)
         count = topic.partitions if topic is not None else 0
-        there = tuple(part for part in asked.partitions if 0 <= part.partition_index < count)
-        missing = tuple(part for part in asked.partitions if part not in there)
+        there, missing = divided(asked.partitions, count)
         if topic is not None:
             known.append(dataclasses.replace(asked, partitions=there))
         if missing:
@@ -59,11 +59,7 @@ def _completed(answer: Response, unknown: list[ResponseTopic]) -> Response:
     """Each topic once."""
     if answer.error_code is not ErrorCode.none:
         return answer
-    merged: dict[str, ResponseTopic] = {}
-    for topic in (*answer.topics, *unknown):
-        before = merged[topic.name].partitions if topic.name in merged else ()
-        merged[topic.name] = dataclasses.replace(topic, partitions=(*before, *topic.partitions))
-    return dataclasses.replace(answer, topics=tuple(merged.values()))
+    return dataclasses.replace(answer, topics=merge_topics((*answer.topics, *unknown)))
 
 
 def _unknown(asked: RequestTopic) -> ResponseTopic:

@@ -44,6 +44,8 @@ def _group(group: Group, call: Call, broker: Services, *, require_stable: bool) 
         return m.offset_fetch_response.OffsetFetchResponseGroup(
             group_id=group.group_id, topics=(), error_code=error.code
         )
+    if not answer.topics and not unknown:
+        return answer
     return dataclasses.replace(answer, topics=(*_with_ids(answer.topics, broker, by_id=by_id), *unknown))
 
 

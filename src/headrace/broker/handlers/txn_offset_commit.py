@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker import group_calls
+from headrace.broker.asked_partitions import divided, merge_topics
 from headrace.broker.call import Call
 from headrace.broker.cluster_metadata import GROUP_METADATA_TOPIC
 from headrace.broker.flusher import FlushFailed
@@ -89,8 +90,7 @@ def _resolved(asked: Iterable[RequestTopic], broker: Services) -> tuple[list[Req
     for topic in asked:
         description = broker.metadata.topic(topic.name)
         count = 0 if description is None else description.partitions
-        there = tuple(part for part in topic.partitions if 0 <= part.partition_index < count)
-        missing = tuple(part for part in topic.partitions if not 0 <= part.partition_index < count)
+        there, missing = divided(topic.partitions, count)
         if there:
             known.append(dataclasses.replace(topic, partitions=there))
         if missing:
@@ -123,10 +123,4 @@ def _all_partitions(asked: RequestTopic, code: ErrorCode) -> ResponseTopic:
 
 def _response(topics: Iterable[ResponseTopic]) -> Response:
     """Each topic once."""
-    merged: dict[str, ResponseTopic] = {}
-    for topic in topics:
-        before = merged[topic.name].partitions if topic.name in merged else ()
-        merged[topic.name] = dataclasses.replace(topic, partitions=(*before, *topic.partitions))
-    return m.txn_offset_commit_response.TxnOffsetCommitResponse(
-        throttle_time=NO_THROTTLE, topics=tuple(merged.values())
-    )
+    return m.txn_offset_commit_response.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=merge_topics(topics))

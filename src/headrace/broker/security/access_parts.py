@@ -78,17 +78,18 @@ class Checked:
 
         `refuse` makes the answer to one item where `error_answer` would not be Kafka's.
         """
-        items = getattr(self.request, asked) or ()
-        denied = tuple(item for item in items if not permitted(item))
+        allowed: list[Any] = []
+        denied: list[Any] = []
+        for item in getattr(self.request, asked) or ():
+            (allowed if permitted(item) else denied).append(item)
         if not denied:
             return self.handled()
-        refusal = self.refused(code, **{asked: denied})
+        refusal = self.refused(code, **{asked: tuple(denied) if refuse is None else ()})
         refusals = tuple(map(refuse, denied)) if refuse is not None else getattr(refusal, answered)
-        if len(denied) == len(items):
+        if not allowed:
             return dataclasses.replace(refusal, **{answered: refusals, **_no_code(refusal)})
-        rest = tuple(item for item in items if item not in denied)
         return then(
-            self.handled(**{asked: rest}),
+            self.handled(**{asked: tuple(allowed)}),
             lambda answer: dataclasses.replace(answer, **{answered: (*getattr(answer, answered), *refusals)}),
         )
 

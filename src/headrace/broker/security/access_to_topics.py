@@ -39,8 +39,9 @@ def metadata(checked: Checked) -> Any:
             for topic in answer.topics
             if not everything or allow.on_topic(call, Operation.DESCRIBE, topic.name)
         ]
-        return dataclasses.replace(answer, topics=tuple(topics))
+        return dataclasses.replace(answer, topics=(*topics, *denied.values()))
 
+    denied: dict[Any, Any] = {}
     if everything:
         return then(checked.handled(), finished)
     denied = {item: _metadata_refusal(item) for item in request.topics if not _may_see(checked, item)}
@@ -49,10 +50,7 @@ def metadata(checked: Checked) -> Any:
     if not rest and call.api_version == 0:
         rest_answer = checked.handled(topics=None)
         return then(rest_answer, lambda answer: dataclasses.replace(answer, topics=tuple(denied.values())))
-    return then(
-        checked.handled(topics=rest),
-        lambda answer: dataclasses.replace(finished(answer), topics=(*finished(answer).topics, *denied.values())),
-    )
+    return then(checked.handled(topics=rest), finished)
 
 
 def _may_see(checked: Checked, item: Any) -> bool:

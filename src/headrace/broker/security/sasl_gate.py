@@ -1,9 +1,10 @@
 """What a client of a SASL listener may say before it is somebody: ApiVersions once, SaslHandshake, its mechanism.
 
 The states are Kafka's (SaslServerAuthenticator): ApiVersions comes first or never; a handshake of version 0 is followed
-by bare tokens with a length in front, one of version 1 by SaslAuthenticate. Whatever else comes ends the connection. A
-refusal is answered after `connection.failed.authentication.delay.ms`, which slows down who guesses. With
-`connections.max.reauth.ms` a login has an end (KIP-368): a handshake opens the gate again for the same user.
+by bare tokens with a length in front, one of version 1 by SaslAuthenticate. Whatever else comes ends the connection:
+its API key is looked at first, and nothing of it is decoded. A refusal is answered after
+`connection.failed.authentication.delay.ms`, which slows down who guesses. With `connections.max.reauth.ms` a login has
+an end (KIP-368): a handshake opens the gate again for the same user.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from headrace.protocol.request_codec import (
     MalformedRequest,
     RequestHeader,
     UnsupportedVersion,
+    api_of,
+    decode_header,
     decode_request,
     encode_response,
 )
@@ -29,6 +32,9 @@ from headrace.protocol.sasl.refused import SaslRefused
 from headrace.protocol.units import from_ms_i64
 
 __all__ = ["GateAnswer", "SaslGate"]
+
+MOST_ITEMS = 100  # of a request before the login; only tagged fields that come later could be some
+_OF_LOGINS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,32 +97,39 @@ class SaslGate:
         if self._state is _State.AUTHENTICATE and self._bare_tokens:
             return self._bare_token(frame)
         try:
-            header, request = decode_request(frame)
+            if api_of(frame) not in _OF_LOGINS:
+                return self._unexpected(decode_header(frame))
+            header, request = decode_request(frame, MOST_ITEMS)
         except UnsupportedVersion as error:
             return self._unsupported(error.header)
         except MalformedRequest as error:
             return self._fail(str(error))
-        api = ApiKey(header.api_key)
         if self._state is _State.AUTHENTICATE:
-            if api is ApiKey.SASL_AUTHENTICATE:
+            if header.api_key == ApiKey.SASL_AUTHENTICATE:
                 return self._authenticate(header, request)
-            return self._unexpected(header, request)
-        if api is ApiKey.API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
+            return self._unexpected(header)
+        if header.api_key == ApiKey.API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
             self._state = _State.HANDSHAKE
             return GateAnswer(reply=self._answer_versions(header, request))
-        if api is ApiKey.SASL_HANDSHAKE:
+        if header.api_key == ApiKey.SASL_HANDSHAKE:
             return self._handshake(header, request)
-        return self._fail(f"{api.kafka_name} came before the SASL handshake")
+        return self._unexpected(header)
 
     def _unsupported(self, header: RequestHeader) -> GateAnswer:
         if header.api_key == ApiKey.API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
             return GateAnswer(reply=self._answer_versions(header, None))
         return self._fail(f"API key {header.api_key} version {header.api_version} came during the SASL login")
 
-    def _unexpected(self, header: RequestHeader, request: object) -> GateAnswer:
-        self._state = _State.FAILED
+    def _unexpected(self, header: RequestHeader) -> GateAnswer:
+        """Refuse without decoding: a stranger must not choose what the broker works on.
+
+        Behind the handshake the answer is ILLEGAL_SASL_STATE as Kafka's, but without an error for each item.
+        """
         api = ApiKey(header.api_key)
-        reply = encode_response(header, error_answer(api, request, ErrorCode.illegal_sasl_state))
+        if self._state is not _State.AUTHENTICATE:
+            return self._fail(f"{api.kafka_name} came before the SASL handshake")
+        self._state = _State.FAILED
+        reply = encode_response(header, error_answer(api, None, ErrorCode.illegal_sasl_state))
         return GateAnswer(reply=reply, refused=f"{api.kafka_name} came during the SASL login")
 
     def _handshake(self, header: RequestHeader, request: object) -> GateAnswer:

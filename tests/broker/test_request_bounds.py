@@ -1,0 +1,162 @@
+"""Bounds of one request: items, created topics, repeated names; and what a client hears beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i16, i32, i64
+from tests.fuzz.request_cost import HALF, ROOT, STRANGER, MeteredBroker
+from tests.fuzz.wide_requests import framed, wide_request
+
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.storage import log_directory, topic_catalog
+
+MEGABYTE = 1 << 20
+MOST_ITEMS = 12_000
+
+
+@pytest.fixture(scope="module")
+def metered() -> Iterator[MeteredBroker]:
+    with MeteredBroker({"open-wide": 1000, "shut": 1}) as running:
+        yield running
+
+
+def metadata_of(*names: str, create: bool = False) -> Any:
+    return m.metadata_request.MetadataRequest(
+        topics=tuple(m.metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names),
+        allow_auto_topic_creation=create,
+        include_topic_authorized_operations=False,
+    )
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.DESCRIBE_GROUPS, ApiKey.METADATA, ApiKey.SASL_AUTHENTICATE])
+def test_before_the_login_nothing_but_the_login_is_decoded(metered: MeteredBroker, api_key: ApiKey) -> None:
+    """520 KB of empty group ids took 13 s of CPU and 866 MB."""
+    version = {ApiKey.DESCRIBE_GROUPS: 5, ApiKey.METADATA: 13, ApiKey.SASL_AUTHENTICATE: 2}[api_key]
+    body = b"\xc0\xde\x1f" + b"\x01" * 510_000 + b"\0\0"
+    cost = metered.cost(framed(api_key, version, body), STRANGER, memory=True)
+    assert cost.answer_bytes < 100
+    assert cost.peak_bytes < 5 * MEGABYTE
+    assert metered.cost(framed(api_key, version, body), STRANGER).cpu_ms < 50
+
+
+def test_a_topic_that_is_named_many_times_is_answered_once(metered: MeteredBroker) -> None:
+    for user, seen in ((ROOT, ["open-wide", "shut"]), (HALF, ["open-wide", "shut"])):
+        answer = metered.call(user, ApiKey.METADATA, metadata_of(*["open-wide", "shut"] * 500))
+        assert [topic.name for topic in answer.topics] == seen
+        codes = {topic.name: topic.error_code for topic in answer.topics}
+        assert codes["open-wide"] is ErrorCode.none
+        assert (codes["shut"] is ErrorCode.topic_authorization_failed) == (user == HALF)
+
+
+def test_a_group_that_is_named_many_times_is_described_once(metered: MeteredBroker) -> None:
+    request = m.describe_groups_request.DescribeGroupsRequest(
+        groups=(GroupId("open-g"), GroupId("shut-g")) * 100, include_authorized_operations=True
+    )
+    for user in (ROOT, HALF):
+        answer = metered.call(user, ApiKey.DESCRIBE_GROUPS, request)
+        assert [group.group_id for group in answer.groups] == ["open-g", "shut-g"]
+
+
+def test_beyond_the_bound_a_request_is_refused_as_a_whole(metered: MeteredBroker) -> None:
+    names = [f"open-{number}" for number in range(MOST_ITEMS + 1)]
+    answer = metered.call(ROOT, ApiKey.METADATA, metadata_of(*names))
+    assert (answer.error_code, answer.topics) == (ErrorCode.invalid_request, ())
+    within = metered.call(ROOT, ApiKey.METADATA, metadata_of(*names[:MOST_ITEMS]))
+    assert within.error_code is ErrorCode.none
+    assert len(within.topics) == MOST_ITEMS
+
+
+def test_where_an_answer_has_no_code_for_all_the_connection_ends(metered: MeteredBroker) -> None:
+    """A commit answered without its partitions would be taken for one that succeeded."""
+    body = wide_request(
+        ApiKey.OFFSET_COMMIT, 9, ("topics", "partitions"), words={}, items=MOST_ITEMS + 1, most_bytes=MEGABYTE
+    )
+    assert metered.cost(framed(ApiKey.OFFSET_COMMIT, 9, body), ROOT).answer_bytes == 0
+
+
+def test_all_partitions_of_the_largest_topic_fit_in_one_request(metered: MeteredBroker) -> None:
+    parts = tuple(
+        m.offset_commit_request.OffsetCommitRequestPartition(
+            partition_index=i32(index), committed_offset=i64(index), committed_metadata=None
+        )
+        for index in range(10_000)
+    )
+    request = m.offset_commit_request.OffsetCommitRequest(
+        group_id=GroupId("open-many"),
+        generation_id_or_member_epoch=i32(-1),
+        member_id="",
+        group_instance_id=None,
+        topics=(
+            m.offset_commit_request.OffsetCommitRequestTopic(
+                name=TopicName("open-wide"),
+                topic_id=metered.broker._call(lambda services: services.metadata.topic("open-wide")).topic_id,
+                partitions=parts,
+            ),
+        ),
+    )
+    answer = metered.call(ROOT, ApiKey.OFFSET_COMMIT, request)
+    codes = {part.partition_index: part.error_code for topic in answer.topics for part in topic.partitions}
+    assert len(codes) == 10_000
+    assert {codes[index] for index in range(1000)} == {ErrorCode.none}
+    assert {codes[index] for index in range(1000, 10_000)} == {ErrorCode.unknown_topic_or_partition}
+
+
+def test_topics_are_created_by_one_write_and_so_many_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    def save(*arguments: Any) -> None:
+        written.append(1)
+        topic_catalog.save_catalog(*arguments)
+
+    monkeypatch.setattr(log_directory, "save_catalog", save)
+    names = [f"new.{number}" for number in range(700)]
+    with MeteredBroker({}) as metered:
+        written.clear()
+        for created, writes in ((500, 1), (700, 2), (700, 2)):
+            answer = metered.call(ROOT, ApiKey.METADATA, metadata_of(*names, create=True))
+            codes = [topic.error_code for topic in answer.topics]
+            assert codes.count(ErrorCode.none) == created
+            assert codes.count(ErrorCode.unknown_topic_or_partition) == 700 - created
+            assert len(written) == writes
+        colliding = metered.call(ROOT, ApiKey.METADATA, metadata_of("new_7", "a.b", "a_b", create=True))
+        assert [topic.error_code for topic in colliding.topics] == [
+            ErrorCode.invalid_topic_exception,
+            ErrorCode.none,
+            ErrorCode.invalid_topic_exception,
+        ]
+
+
+def create(*topics: tuple[str, int]) -> Any:
+    c = m.create_topics_request
+    return c.CreateTopicsRequest(
+        topics=tuple(
+            c.CreatableTopic(
+                name=TopicName(name),
+                num_partitions=i32(count),
+                replication_factor=i16(-1),
+                assignments=(),
+                configs=(c.CreatableTopicConfig(name="retention.ms", value="1000"),),
+            )
+            for name, count in topics
+        ),
+    )
+
+
+def test_one_request_creates_at_most_ten_thousand_partitions_as_in_kafka(metered: MeteredBroker) -> None:
+    answer = metered.call(ROOT, ApiKey.CREATE_TOPICS, create(("big-1", 6000), ("big-2", 4001)))
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.policy_violation}
+    answer = metered.call(ROOT, ApiKey.CREATE_TOPICS, create(("big-1", 6000), ("shut", 1), ("small", 2)))
+    assert {topic.name: topic.error_code for topic in answer.topics} == {
+        "big-1": ErrorCode.none,
+        "shut": ErrorCode.topic_already_exists,
+        "small": ErrorCode.none,
+    }
+    assert {topic.name: topic.num_partitions for topic in answer.topics}["big-1"] == 6000
+    own = [config for topic in answer.topics for config in topic.configs if config.name == "retention.ms"]
+    assert [(config.value, int(config.config_source)) for config in own] == [("1000", 1)] * 2
