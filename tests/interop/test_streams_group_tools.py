@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
 from tests.interop.group_members import Worker, is_settled, members, topology, wait_for
 from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS
+from tests.member_removal import check_removal
 
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.group_offsets import commit_offsets
@@ -273,3 +275,10 @@ def test_kafkas_consumer_group_tool_and_groups_without_members(cluster: Cluster)
     assert positions(cluster, group) == {0: 10, 1: 5}
     assert "was successful" in cluster.theirs(CONSUMER_GROUPS, "--delete", "--group", group).out
     assert group not in [listed.group_id for listed in cluster.admin.list_groups()]
+
+
+def test_members_of_every_kind_of_group_are_removed(cluster: Cluster) -> None:
+    """Explicit leave by an operator: LeaveGroup, and the leaving heartbeats of KIP-848 and KIP-1071."""
+    topic = f"removal-{uuid.uuid4().hex[:8]}"
+    cluster.admin.create_topics({topic: 2})
+    check_removal(cluster.ours, cluster.servers, topic)

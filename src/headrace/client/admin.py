@@ -28,6 +28,7 @@ from headrace.client.cluster_metadata import TopicMetadata
 from headrace.client.connection import ConnectionLost
 from headrace.client.consumer_group_admin import ConsumerGroupDescription
 from headrace.client.deadline import Backoff, Deadline
+from headrace.client.member_removal import RemovableMember, remove_members
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
@@ -214,6 +215,37 @@ class Admin:
     def try_delete_groups(self, group_ids: Iterable[str]) -> Outcomes[str, None]:
         """As `delete_groups`, with an error per group."""
         return group_admin.delete_groups(self.client, group_ids)
+
+    def removable_members(self, group_id: str) -> tuple[RemovableMember, ...]:
+        """Return the members of a group of any type, as `try_remove_members` takes them.
+
+        Raises:
+            BrokerError: `group-missing`.
+        """
+        listed = next((group for group in self.list_groups() if group.group_id == group_id), None)
+        if listed is not None and listed.group_type.lower() == "streams":
+            streams = self.describe_streams_groups([group_id])[group_id]
+            return tuple(
+                RemovableMember(member_id=member.member_id, instance_id=member.instance_id, protocol="streams")
+                for member in streams.members
+            )
+        group = self.describe_consumer_groups([group_id])[group_id]
+        return tuple(
+            RemovableMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                protocol="classic" if member.uses_consumer_protocol is False else group.group_type.lower(),
+            )
+            for member in group.members
+        )
+
+    def remove_members(self, group_id: str, members: Iterable[RemovableMember]) -> None:
+        """Remove members from a group of any type, as if each had left. Raises BrokerError for the first refusal."""
+        self.try_remove_members(group_id, members).all()
+
+    def try_remove_members(self, group_id: str, members: Iterable[RemovableMember]) -> Outcomes[str, None]:
+        """As `remove_members`, with an error per member id."""
+        return remove_members(self.client, group_id, members)
 
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """All committed positions of a group."""

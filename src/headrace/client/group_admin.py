@@ -1,8 +1,7 @@
 """Groups as an administrator sees them: list, describe, delete, and forget single positions (KIP-1071, KIP-496).
 
 Each call travels to the coordinator of its group and answers for each group (or partition) by itself, so that one
-refusal does not hide what became of the others. Streams groups have no call that removes members: they leave, or their
-session ends.
+refusal does not hide what became of the others. How members are removed: `member_removal`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
+from headrace.cli.options import bootstrap_option, command_config_option, exactly_one, json_option, open_admin
 from headrace.cli.terminal import data, print_json
 from headrace.cli.text_table import kafka_table
 
@@ -22,6 +22,16 @@ TYPES = ("classic", "consumer", "share", "streams")
 
 @click.command("groups")
 @click.option("--list", "list_", is_flag=True, help="List the groups.")
+@click.option("--remove-members", is_flag=True, help="Make members leave their group; not in Kafka's tool.")
+@click.option("--group", "group_id", metavar="ID", help="With --remove-members: the group, of any type.")
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="ID",
+    help="With --remove-members: a member id or instance id; may be repeated.",
+)
+@click.option("--all-members", is_flag=True, help="With --remove-members: every member of the group.")
 @click.option(
     "--group-type",
     "group_type",
@@ -42,6 +52,10 @@ TYPES = ("classic", "consumer", "share", "streams")
 @json_option
 def command(
     list_: bool,
+    remove_members: bool,
+    group_id: str | None,
+    members: tuple[str, ...],
+    all_members: bool,
     group_type: str | None,
     protocol: str | None,
     consumer: bool,
@@ -51,14 +65,22 @@ def command(
     command_config: Path | None,
     bootstrap_servers: str,
     as_json: bool,
-) -> None:
-    """List groups with their type and protocol, with kafka-groups' flags and output.
+) -> int:
+    """List groups with their type and protocol, with kafka-groups' flags and output; or remove members.
+
+    A member that is removed leaves as if it had closed. One whose process is alive joins again, so stop it first.
 
     \b
       headrace groups --list --streams
+      headrace groups --remove-members --group flight-delays --member flights-3
     """
-    if not list_:
-        raise click.UsageError("Give --list.")
+    action = exactly_one({"--list": list_, "--remove-members": remove_members})
+    if action == "--remove-members":
+        if group_id is None or bool(members) == all_members:
+            raise click.UsageError("--remove-members needs --group, and either --member or --all-members.")
+        return _remove_members(group_id, members, bootstrap_servers, command_config, as_json=as_json)
+    if group_id is not None or members or all_members:
+        raise click.UsageError("--group, --member and --all-members go with --remove-members.")
     kinds = {"--consumer": consumer, "--share": share, "--streams": streams}
     given = [name for name, value in kinds.items() if value]
     if len(given) > 1 or (given and (group_type or protocol is not None)):
@@ -69,12 +91,18 @@ def command(
             types=["streams"] if streams else ["share"] if share else [group_type] if group_type else [],
             protocols=() if protocol is None else (protocol,),
         )
-    if consumer:
-        listed = [group for group in listed if _is_consumer(group)]
-    if as_json:
-        print_json(list(listed))
-        return
-    _print(listed)
+    listed = [group for group in listed if not consumer or _is_consumer(group)]
+    print_json(listed) if as_json else _print(listed)
+    return 0
+
+
+def _remove_members(
+    group_id: str, members: tuple[str, ...], bootstrap_servers: str, command_config: Path | None, *, as_json: bool
+) -> int:
+    from headrace.cli.member_removal import remove_members
+
+    with open_admin(bootstrap_servers, client_id="headrace-groups", command_config=command_config) as admin:
+        return remove_members(admin, group_id, members, bootstrap_servers=bootstrap_servers, as_json=as_json)
 
 
 def _is_consumer(group: GroupListing) -> bool:
