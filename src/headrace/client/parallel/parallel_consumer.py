@@ -163,7 +163,7 @@ class ParallelConsumer:
 
     def _is_over(self, until: str) -> bool:
         """One turn; whether it was the last."""
-        self._poll(self._poll_s)
+        self._poll(self._commits.poll_timeout_s(self._poll_s))
         self._workers.check()
         self._commits.commit_if_due()
         if self._stopping.is_set() or self._desk.error is not None:

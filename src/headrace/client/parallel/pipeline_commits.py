@@ -20,6 +20,8 @@ __all__ = ["PipelineCommits"]
 
 log = logging.getLogger("headrace.client")
 
+COMMIT_ANSWER_S = 0.02
+
 
 class PipelineCommits:
     """Mutable. Called from the thread that polls; answers of commits come on another."""
@@ -47,6 +49,16 @@ class PipelineCommits:
             self._consumer.commit(
                 self._offsets(snapshots), wait=False, callback=lambda _, error: self._answered(snapshots, error)
             )
+
+    def poll_timeout_s(self, longest_s: float) -> float:
+        """Return how long a poll may wait, in seconds, so that the next commit is not begun late.
+
+        A poll that waits longer would put the commit off to its end, and with a poll as long as the interval up to two
+        intervals of finished records would be repeated after a crash. While a commit is under way the next one cannot
+        begin; its answer is looked for every `COMMIT_ANSWER_S`.
+        """
+        remaining_s = self._due - time.monotonic()
+        return min(longest_s, max(remaining_s, COMMIT_ANSWER_S if self._under_way else 0.0))
 
     def commit_now(self, partitions: Sequence[TopicPartition]) -> None:
         """Everything that ended on these, behind what is under way; failures are told in the log."""
