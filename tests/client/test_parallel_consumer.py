@@ -355,6 +355,19 @@ def test_metadata_of_others_begins_at_the_offset(topic: Make) -> None:
     assert journal.places == [(0, 3), (0, 4)]
 
 
+def test_a_poll_does_not_wait_past_the_next_commit(topic: Make) -> None:
+    """Else a crash repeats what was finished in up to two intervals."""
+    waited: list[tuple[float, float]] = []
+    there = topic(records=4, keys=4)
+    with there.running(lambda _: None, commit_interval=30.0) as running:
+        wait_until(lambda: running.pipeline.stats.done == 4, "the first commit has begun the interval")
+        commits = running.pipeline._commits
+        waited += [(longest_s, commits.poll_timeout_s(longest_s)) for longest_s in (0.5, 60.0)]
+    (short, as_long), (long, until_due) = waited
+    assert as_long == short
+    assert 0 <= until_due <= 30.0 < long
+
+
 def test_a_repeat_limit_bounds_what_is_not_committed(topic: Make) -> None:
     there = topic(records=40, keys=40)
     most: list[int] = []
