@@ -107,6 +107,11 @@ def test_a_command_without_arguments_shows_its_help(headrace: Command, name: str
         (["topics", "--create", "--topic", "t", "--config", "retention.mss=1"], "did you mean retention.ms?"),
         (["topics", "--describe", "--topic", "flihts"], 'did you mean "flights"?'),
         (["console-producer", "--topic", "flihts"], 'did you mean "flights"?'),
+        (
+            ["console-producer", "--topic", "flights", "--reader-property", "parse.keys=true"],
+            "Did you mean 'parse.key'?",
+        ),
+        (["console-consumer", "--topic", "flights", "--property", "print.keys=true"], "Did you mean 'print.key'?"),
         (["console-consumer", "--topic", "flihts"], 'did you mean "flights"?'),
         (["configs", "--alter", "--broker", "1", "--add-config", "num.partition=3"], "did you mean num.partitions?"),
         (
@@ -139,6 +144,37 @@ def test_a_fix_names_the_option_and_the_address_in_use(
     assert "--bootstrap-server (now 127.0.0.1:1, from HEADRACE_BOOTSTRAP_SERVERS)" in headrace("topics", "--list").err
     outcome = headrace("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert "set --bootstrap-server (now 127.0.0.1:1, from --bootstrap-server) to" in outcome.err
+
+
+def test_a_fix_names_the_option_for_a_wrong_address_or_protocol(
+    headrace: Command, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    outcome = headrace("topics", "--list", "--bootstrap-server", "localhost:abc")
+    assert "set --bootstrap-server (now localhost:abc, from --bootstrap-server) to HOST:PORT" in outcome.err
+    tls = tmp_path / "client.properties"
+    tls.write_text("security.protocol=SSL\n")
+    servers = broker.bootstrap_servers
+    outcome = headrace("topics", "--list", "--bootstrap-server", servers, "--command-config", str(tls))
+    assert outcome.code == NO_CONNECTION
+    assert f"set security.protocol in --command-config FILE: the listener at {servers} may not speak TLS" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["topics", "--create", "--topic", "a b"], "bad-topic-name"),
+        (["topics", "--create", "--topic", "t", "--replication-factor", "3"], "broker-refused"),
+        (["acls", "--list"], "broker-refused"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_broker_refuses_has_a_fix(
+    headrace: Command, broker: EmbeddedBroker, arguments: list[str], code: str
+) -> None:
+    outcome = headrace(*arguments, "--bootstrap-server", broker.bootstrap_servers)
+    assert outcome.code == FAILED
+    assert outcome.err.startswith(f"error[{code}]: ")
+    assert "\nfix    " in outcome.err
 
 
 @pytest.mark.parametrize(

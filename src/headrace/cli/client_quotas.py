@@ -13,6 +13,7 @@ import click
 
 from headrace.cli.terminal import data
 from headrace.client.quota_admin import ANY, QuotaEntity
+from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -69,7 +70,9 @@ def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str 
     entity = _entity(parts)
     unknown = [name for name in changes if name not in QUOTAS]
     if unknown:
-        raise click.UsageError(f"There is no quota {unknown[0]}; there are {', '.join(QUOTAS)}.")
+        near = nearest(unknown[0], QUOTAS)
+        hint = f"Did you mean {near}?" if near else f"Quotas: {', '.join(QUOTAS)}."
+        raise click.UsageError(f"There is no quota {unknown[0]}. {hint}")
     values = {name: None if text is None else _number(name, text) for name, text in changes.items()}
     removed = [name for name, value in values.items() if value is None]
     if removed:

@@ -9,10 +9,10 @@ import click
 from click.core import ParameterSource
 
 from headrace.cli.terminal import print_error
-from headrace.errors import CannotConnect, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.near_names import nearest
 
-__all__ = ["complete_fix", "report_error"]
+__all__ = ["address_fix", "complete_fix", "report_error"]
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "from --bootstrap-server",
@@ -32,7 +32,9 @@ def complete_fix(error: HeadraceError, context: click.Context) -> None:
     if unknown is not None:
         near = nearest(unknown["name"], _settings(unknown["kind"]))
         error.fix = f"did you mean {near}?  else:  {error.fix}" if near else error.fix
-    _name_bootstrap_server(error, context)
+    if error.code == "bad-value" and error.message.startswith("bootstrap.servers"):
+        error.fix = f"set --bootstrap-server{_in_use(context)} to HOST:PORT, such as localhost:9092"
+    error.fix = address_fix(error.fix, context)
 
 
 def report_error(error: HeadraceError, *, as_json: bool) -> None:
@@ -50,20 +52,25 @@ def _settings(kind: str) -> Iterable[str]:
     return TOPIC_SETTINGS if kind == "topic" else GROUP_SETTINGS
 
 
-def _name_bootstrap_server(error: HeadraceError, context: click.Context) -> None:
-    """Rewrite the fix for the address of the command line that failed.
+def address_fix(fix: str, context: click.Context) -> str:
+    """Return a fix in terms of the options of the command line, with the address in use.
 
-    Errors are raised by the client, which knows the setting `bootstrap.servers` but neither the option nor the variable
+    Fixes are written by the client, which knows the setting `bootstrap.servers` but neither the option nor the variable
     that it came from. Commands inside a fix get the `--bootstrap-server` of this command line; without it they would
     run against another cluster.
     """
-    servers = context.params.get("bootstrap_servers")
-    source = context.get_parameter_source("bootstrap_servers")
-    if isinstance(error, CannotConnect):
-        now = f" (now {servers}, {_SOURCES.get(source, 'the default')})" if servers and source else ""
-        error.fix = _SETTING.sub(f"set --bootstrap-server{now} to ", error.fix)
-    if servers and source is ParameterSource.COMMANDLINE and "--bootstrap-server" not in error.fix:
-        error.fix = _with_address(error.fix, str(servers), context.find_root())
+    servers, source = context.params.get("bootstrap_servers"), context.get_parameter_source("bootstrap_servers")
+    fix = _SETTING.sub(f"set --bootstrap-server{_in_use(context)} to ", fix)
+    if "--command-config" in _options(context.command):
+        fix = fix.replace("check security.protocol:", "set security.protocol in --command-config FILE:")
+    if servers and source is ParameterSource.COMMANDLINE and "--bootstrap-server" not in fix:
+        fix = _with_address(fix, str(servers), context.find_root())
+    return fix
+
+
+def _in_use(context: click.Context) -> str:
+    servers, source = context.params.get("bootstrap_servers"), context.get_parameter_source("bootstrap_servers")
+    return f" (now {servers}, {_SOURCES.get(source, 'the default')})" if servers and source else ""
 
 
 def _with_address(fix: str, servers: str, root: click.Context) -> str:
@@ -78,4 +85,8 @@ def _with_address(fix: str, servers: str, root: click.Context) -> str:
 def _connects(name: str, root: click.Context) -> bool:
     group = root.command
     command = group.get_command(root, name) if isinstance(group, click.Group) else None
-    return command is not None and any("--bootstrap-server" in parameter.opts for parameter in command.params)
+    return command is not None and "--bootstrap-server" in _options(command)
+
+
+def _options(command: click.Command) -> set[str]:
+    return {spelling for parameter in command.params for spelling in parameter.opts}

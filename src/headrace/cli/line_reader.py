@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from headrace.errors import HeadraceError
+from headrace.near_names import nearest
 from headrace.protocol.record_batches import PlainRecord
 
 __all__ = ["LineReader"]
@@ -36,7 +37,9 @@ class LineReader:
         """Raises wrong usage for a property that does not exist."""
         unknown = [name for name in properties if name not in _KNOWN]
         if unknown:
-            raise click.UsageError(f"There is no reader property {unknown[0]!r}; there are {', '.join(_KNOWN)}.")
+            near = nearest(unknown[0], _KNOWN)
+            hint = f"Did you mean {near!r}?" if near else f"Properties: {', '.join(_KNOWN)}."
+            raise click.UsageError(f"There is no reader property {unknown[0]!r}. {hint}")
 
         def flag(name: str) -> bool:
             return properties.get(name, "false").strip().lower() == "true"

@@ -11,6 +11,7 @@ from headrace.errors import CannotConnect, ConfigError
 __all__ = ["parse_bootstrap_servers", "unreachable"]
 
 DEFAULT_PORT: Final = 9092
+_CLOSED: Final = "the broker closed the connection"
 
 
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
@@ -39,6 +40,10 @@ def unreachable(error: ConnectionLost, bootstrap: Sequence[BrokerAddress], tried
     fix = f"start a broker there, or set bootstrap.servers (now {known}) to one that runs"
     if error.address.port and error.address not in bootstrap:
         fix = f"the brokers at {known} name this address: check advertised.listeners, and that the broker runs"
+    elif error.why.startswith(_CLOSED):
+        # Listeners with another protocol than the client's close without an answer; so does a broker that stops.
+        expected = "may not speak TLS" if "TLS" in error.why else "may expect TLS or a login"
+        fix = f"check security.protocol: the listener at {where} {expected}"
     elif isinstance(error, NotKafka):
         fix = f"set bootstrap.servers (now {known}) to the address of a Kafka broker"
     return CannotConnect(

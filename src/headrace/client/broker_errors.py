@@ -62,6 +62,16 @@ _KINDS = MappingProxyType(
         ),
         ErrorCode.message_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
         ErrorCode.record_list_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
+        ErrorCode.invalid_topic_exception: (
+            "bad-topic-name",
+            "use letters, digits, '.', '_' and '-', at most 249, and neither '.' nor '..'",
+        ),
+        ErrorCode.invalid_replication_factor: (
+            "broker-refused",
+            "ask for at most as many replicas as there are brokers, or for none: the broker has a default",
+        ),
+        ErrorCode.security_disabled: ("broker-refused", "start the broker with authorizer.class.name=on"),
+        ErrorCode.topic_deletion_disabled: ("broker-refused", "start the broker with delete.topic.enable=true"),
         ErrorCode.invalid_config: ("bad-setting", "docs/configuration.md lists settings, types and bounds"),
         ErrorCode.unstable_offset_commit: ("offsets-unstable", "a transaction is still open; try again later"),
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
+from headrace.cli.error_fixes import address_fix
 from headrace.cli.options import application_argument, application_config_option, json_option
 from headrace.cli.terminal import data, print_json
 
@@ -37,7 +38,8 @@ def command(application: str, bootstrap_servers: str | None, config_file: Path |
     with spark_quietly():
         app = load_application(application)
         configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
-        findings = app.check()
+        context = click.get_current_context()
+        findings = [replace(finding, fix=address_fix(finding.fix, context)) for finding in app.check()]
     problems = [finding for finding in findings if finding.level == "problem"]
     if as_json:
         print_json([asdict(finding) for finding in findings])

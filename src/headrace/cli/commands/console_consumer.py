@@ -14,6 +14,7 @@ import click
 from headrace.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
 from headrace.cli.terminal import talk
 from headrace.client.near_names import topic_missing
+from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -156,7 +157,9 @@ class Formatter:
         """Raises wrong usage for a property that does not exist."""
         unknown = [name for name in properties if name not in _KNOWN]
         if unknown:
-            raise click.UsageError(f"There is no formatter property {unknown[0]!r}; there are {', '.join(_KNOWN)}.")
+            near = nearest(unknown[0], _KNOWN)
+            hint = f"Did you mean {near!r}?" if near else f"Properties: {', '.join(_KNOWN)}."
+            raise click.UsageError(f"There is no formatter property {unknown[0]!r}. {hint}")
 
         def text(name: str, default: str) -> bytes:
             return properties.get(name, default).replace("\\t", "\t").replace("\\n", "\n").encode()
