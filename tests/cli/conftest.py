@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 
@@ -27,7 +28,14 @@ def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def command(*arguments: str) -> Outcome:
         capfd.readouterr()
-        code = run(arguments)
+        # `headrace broker` logs to stderr for the whole process; later commands of this process must not.
+        logger = logging.getLogger()
+        handlers, level, logger.handlers = logger.handlers, logger.level, []
+        try:
+            code = run(arguments)
+        finally:
+            logger.handlers = handlers
+            logger.setLevel(level)
         sys.stdout.flush()
         told = capfd.readouterr()
         return Outcome(code, told.out, told.err)
