@@ -178,7 +178,7 @@ EDITS = (
         name="aggregate added",
         old=BASE,
         new=aggregated("count", "total", "mean"),
-        refused="new: avg(n): double, int64",
+        refused="new: avg(n): double + int64",
     ),
     Edit(
         name="aggregate added, no repartition",

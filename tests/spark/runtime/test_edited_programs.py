@@ -7,6 +7,7 @@ kind, HEADRACE_LONG=1 all of them. The table at the end (`pytest -s`) is the edi
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from tests.longer import LONG
@@ -77,6 +78,12 @@ def program(spark, broker, tmp_path, request):
             groups = recount(version, self.records if records is None else records)
             return sorted(groups.values(), key=repr)
 
+        def outputs(self):
+            return broker.records(f"out-{group}")
+
+        def produce_foreign(self, value):
+            broker.produce(f"{group}-state-repartition", [value], key=lambda _value: "EWR", partition=0)
+
         def written(self):
             """How long everything is that the group writes, and where it stands."""
             topics = [f"{group}-state-changelog", f"out-{group}"]
@@ -108,3 +115,72 @@ def test_old_new_old(program, matrix, edit):
     assert program.written() == before, "nothing was written"
     assert program.run(edit.old) == program.counts(edit.old)
     matrix.append((edit.name, "refused", "refused at start, nothing written; 2 recounts equal"))
+
+
+def edit_named(name):
+    return next(edit for edit in EDITS if edit.name == name)
+
+
+def test_two_versions_with_the_same_columns_share_a_group(program):
+    edit = edit_named("aggregates reordered")
+    program.send(range(20))
+    with program.app(edit.old, "a").start() as first, program.app(edit.new, "b").start() as second:
+        for app in (first, second):
+            app.wait_until("running", timeout=120)
+        program.send(range(20, 60))
+        first.wait_until("caught-up", timeout=120)
+        assert first.tasks or second.tasks
+    assert program.newest(edit.old) == program.counts(edit.old)
+    program.send(range(60, 70))
+    assert program.run(edit.new) == program.counts(edit.new)
+
+
+def test_another_version_beside_a_running_one_is_refused(program):
+    edit = edit_named("aggregate added")
+    program.send(range(20))
+    with program.app(edit.old, "a").start() as running:
+        running.wait_until("caught-up", timeout=120)
+        findings = {finding.code: finding for finding in program.app(edit.new, "b").check()}
+        assert findings["state-schema-changed"].level == "problem"
+        assert edit.refused in findings["state-schema-changed"].message
+        with pytest.raises(HeadraceError, match="new: avg") as refused:
+            program.app(edit.new, "b").start()
+        assert refused.value.code == "state-schema-changed"
+        program.send(range(20, 40))
+        running.wait_until("caught-up", timeout=120)
+    assert program.newest(edit.old) == program.counts(edit.old)
+    assert "state-schema" in {finding.code for finding in program.app(edit.old, "b").check()}
+
+
+def test_two_versions_that_found_a_group_at_once_do_not_mix(program):
+    """Neither finds a schema when it starts; the first in the changelog counts."""
+    edit = edit_named("aggregate added")
+    program.send(range(20))
+    apps = {version: program.app(version, instance) for version, instance in ((edit.old, "a"), (edit.new, "b"))}
+    running = {version: app.start() for version, app in apps.items()}
+    try:
+        deadline = time.monotonic() + 120
+        while all(app.isActive for app in running.values()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        [lost] = [version for version, app in running.items() if not app.isActive]
+        assert running[lost].exception().code == "state-schema-changed"
+        [won] = [version for version in running if version is not lost]
+        running[won].wait_until("caught-up", timeout=120)
+    finally:
+        for app in running.values():
+            app.stop()
+    assert program.newest(won) == program.counts(won)
+    if lost is edit.new:
+        assert not any("mean" in json.loads(each.value) for each in program.outputs()), "the loser wrote nothing"
+
+
+def test_a_repartition_record_of_another_version_is_refused_by_its_place(program):
+    edit = edit_named("aggregate added")
+    program.send(range(20))
+    program.run(edit.old)
+    program.produce_foreign(b"\x02else" + bytes(8))
+    program.send(range(20, 24))
+    with pytest.raises(HeadraceError, match=r"state-repartition-0@\d+ was written by another version") as refused:
+        program.run(edit.old)
+    assert refused.value.code == "state-schema-changed"
+    assert refused.value.facts["found"] == b"else".hex()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from headrace.cli.terminal import data, print_json, talk
 if TYPE_CHECKING:
     from headrace.cli.upgrade.group_state import GroupState
     from headrace.cli.upgrade.plan import Plan
+    from headrace.cli.upgrade.saved_state import SavedState, StateChoice
     from headrace.client.admin import Admin
+    from headrace.spark.topology.nodes import CompiledTopology
 
 __all__ = ["command"]
 
@@ -26,6 +29,18 @@ __all__ = ["command"]
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Where the positions are saved.  [default: GROUP.positions.json, then GROUP.positions-2.json …]",
+)
+@click.option(
+    "--program",
+    metavar="APP",
+    help="The new version, flights.py or package.module:app: whether it can go on with the stored state.",
+)
+@click.option(
+    "--state",
+    "choice",
+    type=click.Choice(["recompute", "keep"]),
+    help="What becomes of stored state that the new version cannot read: compute everything anew from the sources, or "
+    "take over what both versions keep and begin new aggregates now. Needs --program.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option(
@@ -46,6 +61,8 @@ def command(
     file: Path | None,
     dry_run: bool,
     rollback: Path | None,
+    program: str | None,
+    choice: StateChoice | None,
     wait: float,
     timeout_ms: int,
     bootstrap_servers: str,
@@ -61,6 +78,7 @@ def command(
     \b
       headrace upgrade flight-delays --dry-run
       headrace upgrade flight-delays --wait 60
+      headrace upgrade flight-delays --program flights.py --state keep --dry-run
       headrace upgrade --rollback flight-delays.positions.json
     """
     from headrace.cli.upgrade.steps import carry_out
@@ -69,6 +87,11 @@ def command(
         raise click.UsageError("Give GROUP, or --rollback FILE.")
     if rollback is not None and file is not None:
         raise click.UsageError("--file goes with GROUP; --rollback names its file itself.")
+    if choice is not None and program is None:
+        raise click.UsageError("--state needs --program APP: the new version decides what is kept.")
+    if program is not None and rollback is not None:
+        raise click.UsageError("--program goes with GROUP; --rollback takes the state from its file.")
+    compiled = _compiled(program) if program is not None else None
     with open_admin(
         bootstrap_servers, client_id="headrace-upgrade", timeout_ms=timeout_ms, command_config=command_config
     ) as admin:
@@ -77,6 +100,8 @@ def command(
         else:
             assert group is not None
             state, plan = _upgrade(admin, group, file or _free_or_unfinished(group), wait)
+            if compiled is not None and not plan.resumed:
+                plan = _with_state(admin, state, plan, compiled, choice)
         done = [] if dry_run else list(carry_out(admin, plan))
     if as_json:
         print_json(_document(plan, dry_run=dry_run, done=done))
@@ -111,6 +136,41 @@ def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupSt
     return state, plan_upgrade(state, found, path, at=utc_now())
 
 
+def _compiled(program: str) -> CompiledTopology:
+    """The new version's topology; nothing of it runs."""
+    from headrace.cli.application import load_application
+    from headrace.cli.spark_silence import spark_quietly
+
+    with spark_quietly():
+        return load_application(program).compile()
+
+
+def _with_state(
+    admin: Admin, state: GroupState, plan: Plan, compiled: CompiledTopology, choice: StateChoice | None
+) -> Plan:
+    from headrace.cli.upgrade.plan import with_state
+    from headrace.cli.upgrade.state_plan import describe_choice, plan_state
+    from headrace.cli.upgrade.state_topics import look_at_internal_topics, offsets_of
+
+    if compiled.app_name != state.group_id:
+        raise click.UsageError(f"--program is the application {compiled.app_name}, not {state.group_id}.")
+    first = offsets_of(admin, state.topics, state.source_topics, "earliest")
+    saved = plan_state(
+        state,
+        look_at_internal_topics(admin, state, compiled),
+        choice,
+        directory=str(plan.path.with_suffix(".state")),
+        first=first,
+    )
+    if saved is None:
+        return replace(
+            plan, notes=(*plan.notes, "the new version goes on with the stored state: its columns are the same")
+        )
+    plan = with_state(plan, saved)
+    stays = tuple(note for note in plan.notes if not note.startswith(("changelogs stay", "local state")))
+    return replace(plan, notes=(*stays, *describe_choice(saved, first)))
+
+
 def _rollback(admin: Admin, path: Path, wait: float) -> tuple[GroupState, Plan]:
     from headrace.cli.upgrade.plan import plan_rollback
     from headrace.cli.upgrade.save_file import SaveFile
@@ -131,6 +191,8 @@ def _lines(state: GroupState, plan: Plan, *, dry_run: bool, back: bool) -> list[
     carried = _counted(plan)
     lines.append(f"  save     {carried} to {plan.path}" if plan.save else f"  saved    {carried} in {plan.path}")
     lines.append(f"  delete   the group {group}, and with it its topology" if plan.delete else "  deleted  already")
+    if plan.state is not None:
+        lines += _state_lines(plan.state, back=back)
     lines.append("  restore  the positions; a classic group without members holds them until the next member joins")
     lines.append(f"  then     start the {'old' if back else 'new'} version: it brings its own topology")
     lines += [f"  note     {note}" for note in plan.notes]
@@ -143,6 +205,18 @@ def _lines(state: GroupState, plan: Plan, *, dry_run: bool, back: bool) -> list[
     return lines
 
 
+def _state_lines(saved: SavedState, *, back: bool) -> list[str]:
+    names = ", ".join(topic.name for topic in saved.topics if topic.replaced or back)
+    if back:
+        return [f"  state    {names}: deleted, created, and filled with the records in {saved.directory}"]
+    how = "emptied" if saved.choice == "recompute" else "deleted, created, and filled with the values that are kept"
+    where = "the beginning of the sources" if saved.choice == "recompute" else "the saved positions"
+    return [
+        f"  state    the records of {len(saved.topics)} internal topics are saved to {saved.directory};",
+        f"           {names}: {how} ({saved.choice}); the new version reads on from {where}",
+    ]
+
+
 def _counted(plan: Plan) -> str:
     kinds = [position.kind for position in plan.file.positions if position.key in plan.restore]
     parts = [f"{kinds.count(kind)} of {kind} topics" for kind in ("source", "repartition", "other") if kind in kinds]
@@ -150,7 +224,13 @@ def _counted(plan: Plan) -> str:
 
 
 def _document(plan: Plan, *, dry_run: bool, done: list[str]) -> dict[str, object]:
-    wanted = {"keep": plan.keep_as is not None, "save": plan.save, "delete": plan.delete, "restore": True}
+    wanted = {
+        "keep": plan.keep_as is not None,
+        "save": plan.save,
+        "delete": plan.delete,
+        "state": plan.state is not None,
+        "restore": True,
+    }
     return {
         "group": plan.group_id,
         "file": str(plan.path),

@@ -7,15 +7,16 @@ and the same command goes on from there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.cli.upgrade.group_state import GroupState
 from headrace.cli.upgrade.save_file import SavedPosition, SaveFile
+from headrace.cli.upgrade.saved_state import SavedState
 from headrace.client.admin_results import CommittedOffset
 from headrace.errors import HeadraceError
 
-__all__ = ["Plan", "plan_rollback", "plan_upgrade"]
+__all__ = ["Plan", "plan_rollback", "plan_upgrade", "with_state"]
 
 TopicPartition = tuple[str, int]
 
@@ -24,7 +25,8 @@ TopicPartition = tuple[str, int]
 class Plan:
     """`file` is what the positions come from; `save_to` where they are written first, None: they are there already.
 
-    `keep_as` is where a rollback puts the positions that it takes away, None: there is nothing to keep.
+    `state`: what is done with internal topics; `back` when they are restored. `keep_as` is where a rollback puts the
+    positions that it takes away, None: there is nothing to keep.
     """
 
     group_id: str
@@ -37,6 +39,22 @@ class Plan:
     keep_as: Path | None = None
     kept: SaveFile | None = None
     notes: tuple[str, ...] = ()
+    state: SavedState | None = None
+    back: bool = False
+
+
+def with_state(plan: Plan, saved: SavedState) -> Plan:
+    """The plan of an upgrade that replaces stored state as well."""
+    return replace(
+        plan,
+        state=saved,
+        file=replace(plan.file, state=saved),
+        restore={**plan.restore, **_committed(saved.forward_positions())},
+    )
+
+
+def _committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+    return {key: CommittedOffset(offset=offset) for key, offset in offsets.items()}
 
 
 def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: str) -> Plan:
@@ -69,7 +87,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
     state.check_empty()
     _check_unchanged(state, found, path)
     restore, notes = _restorable(state, found)
-    return Plan(
+    plan = Plan(
         group_id=state.group_id,
         file=found,
         path=path,
@@ -79,6 +97,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
         resumed=True,
         notes=notes,
     )
+    return plan if found.state is None else with_state(plan, found.state)
 
 
 def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) -> Plan:
@@ -86,6 +105,8 @@ def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) ->
     _check_same(state, found, path)
     state.check_empty()
     restore, notes = _restorable(state, found)
+    if found.state is not None:
+        restore |= _committed(found.state.rollback_positions())
     differs = state.exists and dict(state.positions) != restore
     delete = state.in_the_way or differs
     return Plan(
@@ -98,7 +119,9 @@ def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) ->
         resumed=False,
         keep_as=_free_name(path) if differs and state.positions else None,
         kept=state.saved(at=at) if differs and state.positions else None,
-        notes=(*notes, *_going_back(state, restore)),
+        notes=(*notes, *_going_back(state, restore, with_state=found.state is not None)),
+        state=found.state,
+        back=True,
     )
 
 
@@ -122,7 +145,12 @@ def _check_same(state: GroupState, found: SaveFile, path: Path) -> None:
 def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
     """An upgrade was begun: the group has the file's positions, some of them, or none any more."""
     saved = found.committed()
-    changed = [key for key, now in state.positions.items() if key not in saved or saved[key].offset != now.offset]
+    targets = found.state.forward_positions() if found.state is not None else {}
+    changed = [
+        key
+        for key, now in state.positions.items()
+        if now.offset not in {targets.get(key), saved[key].offset if key in saved else None}
+    ]
     if state.in_the_way:
         changed += [key for key in saved if key not in state.positions and key[0] in state.topics]
     if changed:
@@ -138,10 +166,11 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
 def _restorable(state: GroupState, found: SaveFile) -> tuple[dict[TopicPartition, CommittedOffset], tuple[str, ...]]:
     """Positions in topics that are gone, or that were made anew, mean nothing any more."""
     restore, lost = {}, []
+    made_anew = {topic.name for topic in found.state.topics} if found.state is not None else set()
     for position in found.positions:
         if _same_topic(state, position):
             restore[position.key] = position.committed
-        elif position.topic not in lost:
+        elif position.topic not in lost and position.topic not in made_anew:
             lost.append(position.topic)
     return restore, tuple(
         f"{topic} is not the topic that was saved (deleted, or made anew): its positions are left out" for topic in lost
@@ -197,12 +226,13 @@ def _notes_of_group(state: GroupState) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _going_back(state: GroupState, restore: Mapping[TopicPartition, CommittedOffset]) -> tuple[str, ...]:
+def _going_back(
+    state: GroupState, restore: Mapping[TopicPartition, CommittedOffset], *, with_state: bool
+) -> tuple[str, ...]:
     ahead = sum(max(0, now.offset - restore[key].offset) for key, now in state.positions.items() if key in restore)
     if not ahead:
         return ()
-    told = (
-        f"{ahead:,} offsets were read since the file was saved: the old version reads them again, "
-        "and its stores hold what the new version made of them"
+    told = f"{ahead:,} offsets were read since the file was saved: the old version reads them again, " + (
+        "on the state as it was saved" if with_state else "and its stores hold what the new version made of them"
     )
     return (told,)

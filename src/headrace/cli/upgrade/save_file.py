@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.upgrade.saved_state import SavedState
 from headrace.client.admin_results import CommittedOffset
 from headrace.errors import HeadraceError
 
@@ -64,6 +65,7 @@ class SaveFile:
     topology_epoch: int | None
     topology: tuple[SavedSubtopology, ...]
     positions: tuple[SavedPosition, ...]
+    state: SavedState | None = None  # None: stored state is not touched
 
     def committed(self) -> dict[tuple[str, int], CommittedOffset]:
         return {position.key: position.committed for position in self.positions}
@@ -109,6 +111,7 @@ class SaveFile:
             return cls(
                 topology=tuple(_subtopology(each) for each in document["topology"]),
                 positions=tuple(SavedPosition(**position) for position in document["positions"]),
+                state=SavedState.from_document(document["state"]) if document.get("state") else None,
                 **{name: document[name] for name in _SCALARS},
             )
         except (ValueError, TypeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""The steps of a plan, done one by one: keep, save, delete, restore, and a look whether all positions are there."""
+"""The steps of a plan, one by one: keep, save, delete, state, restore, and a check that all positions are there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headrace.errors import BrokerError, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.cli.upgrade.plan import Plan
+    from headrace.cli.upgrade.saved_state import SavedState
     from headrace.client.admin import Admin
 
 __all__ = ["carry_out", "utc_now", "wait_until_empty"]
@@ -52,15 +53,32 @@ def carry_out(admin: Admin, plan: Plan) -> Iterator[str]:
         plan.kept.write(plan.keep_as)
         yield "keep"
     if plan.save:
+        if plan.state is not None:
+            _save_state(admin, plan.state)
         plan.file.write(plan.path)
         yield "save"
     if plan.delete:
         _delete(admin, plan)
         yield "delete"
+    if plan.state is not None:
+        _replace_state(admin, plan.state, back=plan.back)
+        yield "state"
     _restore(admin, plan)
     yield "restore"
     if plan.file.finished_at is None:
         plan.file.finished(utc_now()).write(plan.path)
+
+
+def _save_state(admin: Admin, saved: SavedState) -> None:
+    from headrace.cli.upgrade.state_topics import save_topics  # Arrow, which groups without state do without
+
+    save_topics(admin, saved)
+
+
+def _replace_state(admin: Admin, saved: SavedState, *, back: bool) -> None:
+    from headrace.cli.upgrade.state_topics import replace_topics, restore_topics
+
+    (restore_topics if back else replace_topics)(admin, saved)
 
 
 def _delete(admin: Admin, plan: Plan) -> None:

@@ -167,7 +167,7 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
         mine = [
             column for name, column in stored.items() if name in (buffer.name, f"{buffer.name}n", f"{buffer.name}nan")
         ]
-        types = ", ".join(str(column.type) for column in mine)
+        types = " + ".join(str(column.type) for column in mine)
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
     return RowSchema(tuple(columns))
 

@@ -1,0 +1,81 @@
+"""Stored rows of one program as rows of another one that groups by the same columns.
+
+Partial results that both keep are taken over, by name; those that only the new one keeps begin as an aggregate of
+nothing: a count of 0, everything else null.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import StateError
+from headrace.spark.arrow_types import FLAT
+from headrace.spark.runtime.row_schema import RowColumn, RowSchema
+from headrace.spark.runtime.rows import decode_rows, encode_rows
+
+__all__ = ["check_convertible", "convert_rows"]
+
+_TYPES = {str(kind): kind for kind in FLAT.values()}
+_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
+
+
+def check_convertible(old: RowSchema, new: RowSchema) -> None:
+    """Raises StateError("state-schema-changed") when rows of `old` say nothing about groups of `new`."""
+    if old.keys != new.keys:
+        raise StateError(
+            "state-schema-changed",
+            f"groups by {', '.join(map(str, old.keys))} are not groups by {', '.join(map(str, new.keys))}: "
+            "no stored value can be taken over",
+            "Choose --state recompute.",
+        )
+    for column in (*old.values, *new.values):
+        _stored_types(column)
+
+
+def convert_rows(values: pa.Array, old: RowSchema, new: RowSchema) -> pa.Array:
+    """Rows of `old` as rows of `new`; nulls stay. Raises StateError: state-schema-changed, state-corrupt."""
+    check_convertible(old, new)
+    types = [kind for column in old.values for kind in _stored_types(column)]
+    decoded = iter(decode_rows(values.drop_null(), types, old.fingerprint))
+    known = {column: [next(decoded) for _ in _stored_types(column)] for column in old.values}
+    count = len(values) - values.null_count
+    columns = [
+        array
+        for column in new.values
+        for array in known.get(column) or [_of_nothing(column, at, kind, count) for at, kind in _numbered(column)]
+    ]
+    rows = encode_rows(columns, new.fingerprint)
+    if not values.null_count:
+        return rows
+    valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    return rows.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+
+def _numbered(column: RowColumn) -> list[tuple[int, pa.DataType]]:
+    return list(enumerate(_stored_types(column)))
+
+
+def _of_nothing(column: RowColumn, at: int, kind: pa.DataType, count: int) -> pa.Array:
+    """The stored column of an aggregate that has seen no record. The second column of an average is its count."""
+    if column.role == "count" or (column.role == "avg" and at == 1):
+        return pa.array(np.zeros(count, np.int64))
+    return pa.nulls(count, kind)
+
+
+def _stored_types(column: RowColumn) -> list[pa.DataType]:
+    found = []
+    for name in column.type.split(" + "):
+        kind = _TYPES.get(name)
+        if kind is None and (decimal := _DECIMAL.fullmatch(name)):
+            kind = pa.decimal128(int(decimal[1]), int(decimal[2]))
+        if kind is None:
+            raise StateError(
+                "state-schema-changed",
+                f"stored values of {column} cannot be taken over: their type is not known here",
+                "Choose --state recompute.",
+            )
+        found.append(kind)
+    return found
