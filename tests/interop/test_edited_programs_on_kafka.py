@@ -1,19 +1,20 @@
-"""A changed program on Apache Kafka 4.3.1: refused at start, state upgraded both ways and back, versions beside each other.
+"""A changed program on Apache Kafka 4.3.1: refused at start, its state upgraded and back, versions beside each other.
 
 The tests of our broker, run on Kafka: `spark/runtime/test_upgraded_state` says what they look at.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tests.spark.runtime.test_upgraded_state as on_our_broker
 from tests.interop.kafka_broker import KafkaBroker
+from tests.longer import longer
 
+from headrace.cli.application import load_application
 from headrace.client.admin import Admin
 from headrace.client.plain_records import PlainRecord, consume, produce
 from headrace.errors import HeadraceError
@@ -46,18 +47,45 @@ class Records:
 
     def records(self, topic: str) -> list[Any]:
         with Admin(self.bootstrap_servers) as admin:
-            return [_Record(partition, record) for partition, record in _read(admin, topic)]
+            starts = dict.fromkeys([(topic, p) for p in admin.describe_topics([topic])[topic].partitions], "earliest")
+            first = {where: found.offset for where, found in admin.list_offsets(starts).items()}
+            return [
+                SimpleNamespace(partition=partition, key=record.key, value=record.value)
+                for _, partition, record in consume(admin.client, first)
+            ]
 
 
-class _Record:
-    def __init__(self, partition: int, record: PlainRecord) -> None:
-        self.partition, self.key, self.value = partition, record.key, record.value
+@pytest.fixture
+def group(spark: Any, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    return on_our_broker.Group(
+        Records(kafka.bootstrap_servers), tmp_path, f"app-{tmp_path.name.replace('_', '-')}"[:60]
+    )
 
 
-def _read(admin: Admin, topic: str) -> Any:
-    for partition in admin.describe_topics([topic])[topic].partitions:
-        where = (topic, partition)
-        first = admin.list_offsets({where: "earliest"})[where].offset
-        end = admin.list_offsets({where: "latest"}, isolation_level="read_committed")[where].offset
-        for each in consume(admin.client, {where: (first, end)}, isolation_level="read_committed") if first < end else ():
-            yield partition, each
+def test_keep_what_is_known_and_go_back(group: Any) -> None:
+    on_our_broker.test_keep_what_is_known_and_go_back(group)
+
+
+@longer
+def test_recompute_and_go_back(group: Any) -> None:
+    on_our_broker.test_recompute_and_go_back(group)
+
+
+def test_versions_beside_each_other_do_not_mix(group: Any) -> None:
+    """Reordered aggregates share the group; an added one is refused and the running version goes on."""
+    group.send(range(40))
+    reordered = "F.max('n').alias('largest'), F.count('*').alias('count')"
+    apps = [load_application(group.program(version)) for version in (on_our_broker.OLD, reordered)]
+    apps[1].state_dir = apps[1].state_dir.with_name("other")
+    with apps[0].start() as first, apps[1].start() as second:
+        for app in (first, second):
+            app.wait_until("running", timeout=180)
+        with pytest.raises(HeadraceError) as refused:
+            third = load_application(group.program(on_our_broker.NEW))
+            third.state_dir = third.state_dir.with_name("third")
+            third.start()
+        assert refused.value.code == "state-schema-changed"
+        group.send(range(40, 80))
+        first.wait_until("caught-up", timeout=180)
+    assert group.newest("count", "largest") == group.counted(on_our_broker.old_values)

@@ -238,8 +238,8 @@ def schema_changed(
         "state-schema-changed",
         f'the state "{new.name}" was stored by another version of the program ({difference}): '
         f"{changelog} has {stored}; this program keeps {new.state}",
-        "Start the old version again: nothing was changed. Or give the aggregate another name, agg(.., name='..'), and "
-        f"make room for its topics with:  headrace upgrade {group_id}",
+        f"Start the old version again: nothing was changed. To go over to this one:  headrace upgrade {group_id} "
+        "--program APP --state recompute (from the inputs) or --state keep (new aggregates begin now)",
         changelog=changelog,
         difference=difference,
         old=None if old is None else str(old.state),
