@@ -81,9 +81,9 @@ def test_versions_beside_each_other_do_not_mix(group: Any) -> None:
     with apps[0].start() as first, apps[1].start() as second:
         for app in (first, second):
             app.wait_until("running", timeout=180)
+        third = load_application(group.program(on_our_broker.NEW))
+        third.state_dir = third.state_dir.with_name("third")
         with pytest.raises(HeadraceError) as refused:
-            third = load_application(group.program(on_our_broker.NEW))
-            third.state_dir = third.state_dir.with_name("third")
             third.start()
         assert refused.value.code == "state-schema-changed"
         group.send(range(40, 80))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.longer import longer
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.commands.upgrade import command
@@ -138,6 +139,7 @@ def test_recompute_and_go_back(group):
     assert group.newest("count", "largest") == group.counted(old_values)
 
 
+@longer
 def test_the_same_columns_need_no_choice(group):
     group.send(range(8))
     group.run(OLD)
@@ -161,7 +163,7 @@ def test_other_groups_can_only_be_computed_anew(group):
         group.upgrade(group.name, "--program", program, "--state", "keep")
 
 
-@pytest.mark.parametrize("broken_at", ["delete", "state"])
+@pytest.mark.parametrize("broken_at", [pytest.param("delete", marks=longer), "state"])
 def test_after_a_crash_the_same_command_goes_on(group, monkeypatch, broken_at):
     from headrace.cli.upgrade import steps
 
