@@ -59,22 +59,35 @@ _MODULES = {
     "StreamsApp": "headrace.spark.streams_app",
 }
 _SPARK_NAMES = frozenset({"GroupedStream", "Stream", "StreamTable", "StreamsApp"})
-_SPARK_EXTRA = frozenset({"lmdb", "numba", "numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 
 
 def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
-        raise AttributeError(f"module 'headrace' has no attribute '{name}'")
+        raise _unknown(name)
     try:
         found: object = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if name in _SPARK_NAMES and error.name is not None and error.name.partition(".")[0] in _SPARK_EXTRA:
-            message = f'{name} needs Spark: pip install "headrace[spark]" (on a managed cluster: "headrace[cluster]")'
-            raise ImportError(message, name=error.name) from error
-        raise
+        from headrace.extras import missing_extra
+
+        missing = missing_extra(error, name, extra="spark" if name in _SPARK_NAMES else None)
+        if missing is None:
+            raise
+        raise missing from None
     globals()[name] = found
     return found
+
+
+def _unknown(name: str) -> AttributeError:
+    if name.startswith("_"):
+        return AttributeError(f"module 'headrace' has no attribute '{name}'", name=name)
+    from headrace.errors import UnknownName
+    from headrace.near_names import nearest
+
+    near = nearest(name, __all__)
+    hint = f'; did you mean "{near}"?' if near else ""
+    fix = f"write headrace.{near}" if near else f"use one of: {', '.join(sorted(__all__))}"
+    return UnknownName("unknown-name", f'headrace has no "{name}"{hint}', fix, name=name, nearest=near or "")
 
 
 def __dir__() -> list[str]:

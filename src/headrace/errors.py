@@ -1,7 +1,8 @@
 """Every error a user of Headrace can meet, below all rooms so that each may raise them.
 
 An error has a stable `code` (`headrace explain CODE` prints its page), one complete sentence, a `fix` that says what
-to do, and `facts` for programs. Errors that are standard ones as well inherit both.
+to do, and `facts` for programs. Errors that are standard ones as well inherit both. `str()` is the sentence; code,
+place, cause and fix are a note (PEP 678), so that a plain traceback, a notebook and a log show them too.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "ArgumentError",
     "BrokerError",
     "CannotConnect",
     "ConfigError",
     "Fenced",
     "HeadraceError",
     "MaxPollExceeded",
+    "MissingExtra",
     "RecordError",
     "SinkError",
     "StateError",
     "TopologyError",
+    "UnknownName",
     "UserCodeError",
 ]
 
 
 class HeadraceError(Exception):
-    """The root of all our errors. `str()` is one complete sentence."""
+    """The root of all our errors. `str()` is one complete sentence; tracebacks show code, cause and fix below it."""
 
     def __init__(self, code: str, message: str, fix: str = "", **facts: Any) -> None:
         super().__init__(message)
@@ -32,25 +36,72 @@ class HeadraceError(Exception):
         self.message = message
         self.fix = fix
         self.facts: dict[str, Any] = facts
+        self._note = self._describe()
+        self.add_note(self._note)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process boundaries (Python worker to driver), keyword facts included.
-        return (_rebuild, (type(self), self.code, self.message, self.fix, self.facts))
+        # Errors cross process boundaries (Python worker to driver), keyword facts and foreign notes included.
+        foreign = [note for note in self.__notes__ if note != self._note]
+        return (_rebuild, (type(self), self.code, self.message, self.fix, self.facts, foreign))
 
     def render(self) -> str:
         """The form the command line prints: `error[code]: what happened`, then `where`, `why`, `fix`."""
-        said = (("where", self.facts.get("where")), ("why", self.facts.get("why")), ("fix", self.fix))
-        return "\n".join(
-            [f"error[{self.code}]: {self.message}", *(f"{label:<6} {text}" for label, text in said if text)]
-        )
+        return "\n".join([f"error[{self.code}]: {self.message}", *self._labelled()])
+
+    def locate(self, where: str) -> None:
+        """Set `facts["where"]`, the user's file and line, in an error that has none; the note shows it."""
+        if self.facts.get("where"):
+            return
+        self.facts["where"] = where
+        known = self._note
+        self._note = self._describe()
+        self.__notes__ = [self._note if note == known else note for note in self.__notes__]
+
+    def _describe(self) -> str:
+        lines = [f"code   {self.code}  (headrace explain {self.code})", *self._labelled()]
+        # Indented: `X: text` at the start of a line would be taken for the end of a traceback by whoever parses one.
+        return "\n".join("  " + line for text in lines for line in text.splitlines())
+
+    def _labelled(self) -> list[str]:
+        labels = (("where", self.facts.get("where")), ("why", self.facts.get("why")), ("fix", self.fix))
+        return [f"{label:<6} {text}" for label, text in labels if text]
 
 
-def _rebuild(kind: type[HeadraceError], code: str, message: str, fix: str, facts: dict[str, Any]) -> HeadraceError:
-    return kind(code, message, fix, **facts)
+def _rebuild(
+    kind: type[HeadraceError], code: str, message: str, fix: str, facts: dict[str, Any], notes: list[str]
+) -> HeadraceError:
+    error = kind(code, message, fix, **facts)
+    for note in notes:
+        error.add_note(note)
+    return error
 
 
 class ConfigError(HeadraceError, ValueError):
-    """unknown-setting, bad-value, java-missing, extra-missing, port-taken."""
+    """unknown-setting, bad-value, java-missing, port-taken."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """unknown-argument, wrong-arguments, wrong-type: a public function was called with what it does not take.
+
+    `facts`: `function`, and where they apply `argument` and `nearest`.
+    """
+
+
+class UnknownName(HeadraceError, AttributeError):
+    """unknown-name: an object or module of Headrace has no such attribute or method; `facts["nearest"]` may help."""
+
+    def __init__(self, code: str, message: str, fix: str = "", **facts: Any) -> None:
+        super().__init__(code, message, fix, **facts)
+        # With a name and without an object Python adds no "Did you mean" of its own behind ours.
+        self.name = str(facts.get("name", ""))
+
+
+class MissingExtra(ConfigError, ImportError):
+    """extra-missing: a package that an extra installs is not there; `facts` holds `package` and `extra`."""
+
+    def __init__(self, code: str, message: str, fix: str = "", **facts: Any) -> None:
+        super().__init__(code, message, fix, **facts)
+        self.name = facts.get("package")
 
 
 class TopologyError(HeadraceError, ValueError):

@@ -22,6 +22,7 @@ from headrace.broker.partition_logs import AppendRefused, end_of
 from headrace.broker.plain_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from headrace.broker.services import Services
 from headrace.broker.topic_administration import TopicRefused
+from headrace.checked_api import checked_api
 from headrace.errors import BrokerError, HeadraceError
 from headrace.metrics.prometheus_text import sample_name
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
@@ -52,6 +53,7 @@ class EmbeddedGroup:
     offsets: Mapping[tuple[str, int], int]
 
 
+@checked_api()
 class EmbeddedBroker:
     """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
 

@@ -20,6 +20,7 @@ from kio.schema.types import GroupId, TopicName
 
 from headrace.broker.error_answers import error_answer
 from headrace.broker.request_names import named_in
+from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
 from headrace.protocol.api_keys import ApiKey
@@ -133,6 +134,7 @@ class Fault:
                 loop.call_soon_threadsafe(_settle, future)
 
 
+@checked_api(internal=("arrived", "repeated"))
 class Faults:
     """All faults of one broker, and what it was asked. Mutable; any thread may use it."""
 

@@ -16,7 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from headrace.broker.clock import wall_clock_ms
-from headrace.errors import HeadraceError
+from headrace.checked_api import checked_api
+from headrace.errors import ConfigError, HeadraceError
 
 __all__ = ["ManualClock"]
 
@@ -36,6 +37,7 @@ class _Timer:
         self.cancelled = True
 
 
+@checked_api(internal=("attach", "detach", "now_ms", "wall_clock_ms", "call_later", "every"))
 class ManualClock:
     """Mutable. `advance` may be called from any thread but the broker's; a restarted broker goes on with the same time.
 
@@ -54,9 +56,11 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Moves the time forward and returns when all that became due took effect. Without a running broker it only
-        moves. Raises ValueError for a time that goes back, HeadraceError `clock-misused` on the broker's own thread."""
+        moves. Raises ConfigError for a negative time, HeadraceError `clock-misused` on the broker's own thread."""
         if seconds < 0:
-            raise ValueError(f"A clock goes forward only: {seconds} s is less than nothing.")
+            raise ConfigError(
+                "bad-value", f"A clock goes forward only, not by {seconds} s.", "Pass a number of seconds, 0 or more."
+            )
         with self._advancing:
             target_ms = self._now_ms + round(seconds * 1000)
             loop = self._loop

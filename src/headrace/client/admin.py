@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
+from headrace.checked_api import checked_api
 from headrace.client import admin_configs, admin_features, consumer_group_admin, group_admin, group_offsets
 from headrace.client.admin_configs import ResourceType
 from headrace.client.admin_features import UpgradeType
@@ -44,6 +45,7 @@ _TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_loca
 BROKER_DEFAULT = -1
 
 
+@checked_api(forwards=NetworkClient.__init__)
 class Admin:
     """Works through a NetworkClient; one made here from addresses is closed with the Admin."""
 

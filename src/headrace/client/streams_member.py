@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Self
 
+from headrace.checked_api import checked_api
 from headrace.client.configuration import ClientConfiguration
 from headrace.client.ignored_settings import check_streams_protocol
 from headrace.client.member_runner import MemberRunner
@@ -30,6 +31,7 @@ __all__ = ["StreamsMember"]
 LEAVE_WAIT_S = 6.0
 
 
+@checked_api()
 class StreamsMember:
     """Mutable: a thread that keeps the membership, and what it told. Joins at construction, leaves at `close`."""
 

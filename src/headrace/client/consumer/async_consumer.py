@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from headrace.checked_api import checked_api
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.commits import CommitCallback, Offsets
 from headrace.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, Partitions
@@ -49,6 +50,7 @@ class AsyncRebalanceListener:
         await self.on_revoked(partitions)
 
 
+@checked_api(forwards=Consumer.__init__)
 class AsyncConsumer:
     """An async context manager; made and used on one running loop. Arguments as `Consumer`'s."""
 

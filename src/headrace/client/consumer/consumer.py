@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.assignors.assignor import Assignor
+from headrace.checked_api import checked_api
 from headrace.client.admin import Admin
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.commits import CommitCallback, Offsets
@@ -32,6 +33,7 @@ Partitions = Iterable[tuple[str, int]]
 CLOSE_TIMEOUT_S = 30.0
 
 
+@checked_api()
 class Consumer:
     """A context manager; leaving it leaves the group. Iterating gives Arrow batches for ever.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from headrace.checked_api import checked_api
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import RebalanceListener
 from headrace.client.parallel.assignment_listener import AssignmentListener
@@ -36,6 +37,7 @@ RECORDS_PER_POLL = 500
 LAST_WORDS_S = 5.0
 
 
+@checked_api()
 class ParallelConsumer:
     """Takes a consumer over: its polls, its commits, its rebalances; `run` closes it at the end.
 

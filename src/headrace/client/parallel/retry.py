@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 
 __all__ = ["DeadLetterTopic", "FailurePolicy", "Retry"]
 
 
+@checked_api()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """`attempts` in all; the first pause in seconds, doubled each time up to `max_delay`, with up to a fifth less.

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from headrace.checked_api import checked_api
+
 if TYPE_CHECKING:
     from headrace.client.membership.topology import Topology
 
@@ -36,6 +38,7 @@ OutputMode: TypeAlias = Literal["update"]
 BufferFunction: TypeAlias = Literal["count", "sum", "min", "max", "avg"]
 
 
+@checked_api()
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """`on_error=DeadLetter("flights.bad")`: records that cannot be used go, unchanged, to this topic."""
