@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
-from headrace.call_sites import is_user_code, shown
+from headrace.call_sites import call_site, is_user_code, shown
 from headrace.errors import ArgumentError, ConfigError, HeadraceError, TopologyError, UnknownName
 from headrace.extras import missing_extra
 from headrace.near_names import nearest
@@ -23,18 +23,31 @@ from headrace.type_checks import Check, checks_of
 
 __all__ = ["checked_api", "checked_function", "unknown_attribute"]
 
+# What other libraries call the same argument, where no spelling is near.
+_SYNONYMS = {
+    "brokers": "bootstrap_servers",
+    "format": "value",
+    "servers": "bootstrap_servers",
+    "topic": "topics",
+    "value_format": "value",
+}
+
 Kind = TypeVar("Kind", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def checked_api(
-    *, forwards: Callable[..., Any] | None = None, internal: Collection[str] = ()
+    *,
+    forwards: Callable[..., Any] | None = None,
+    internal: Collection[str] = (),
+    unchecked: Collection[str] = (),
 ) -> Callable[[Kind], Kind]:
     """Decorate a public class.
 
     Args:
         forwards: The function whose keyword arguments the constructor's `**settings` become.
         internal: Methods of the class for callers within Headrace, left as they are.
+        unchecked: Parameters, or `method.parameter`, that the methods check themselves: they have more to report.
     """
 
     def decorate(kind: Kind) -> Kind:
@@ -44,8 +57,8 @@ def checked_api(
             if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
                 shown_name = kind.__name__ if name == "__init__" else f"{kind.__name__}.{name}"
                 taken = forwards if name == "__init__" else None
-                setattr(kind, name, _Signature(member, shown_name, forwards=taken).checked())
-        if "__getattr__" not in vars(kind):
+                setattr(kind, name, _Signature(member, shown_name, forwards=taken, unchecked=unchecked).checked())
+        if not hasattr(kind, "__getattr__"):
             kind.__getattr__ = unknown_attribute  # type: ignore[attr-defined]
         return kind
 
@@ -71,9 +84,11 @@ def unknown_attribute(owner: object, name: str) -> Any:
     near = nearest(name, public)
     hint = f'; did you mean "{near}"?' if near else ""
     fix = f'write "{near}"' if near else f"use one of: {', '.join(public)}"
-    error = UnknownName("unknown-name", f'{kind.__name__} has no "{name}"{hint}', fix, name=name, nearest=near or "")
-    _locate(error, 2)
-    raise error
+    where = call_site()
+    facts = {"where": shown(where)} if is_user_code(where.rpartition(":")[0]) else {}
+    raise UnknownName(
+        "unknown-name", f'{kind.__name__} has no "{name}"{hint}', fix, name=name, nearest=near or "", **facts
+    )
 
 
 class _Signature:
@@ -86,15 +101,17 @@ class _Signature:
         *,
         forwards: Callable[..., Any] | None = None,
         extra: str | None = None,
+        unchecked: Collection[str] = (),
     ) -> None:
         self._function = function
         self._name = name
         self._forwards = forwards
         self._extra = extra
+        self._unchecked = unchecked
         self._signature = inspect.signature(function)
         code = function.__code__
         self._positional = code.co_varnames[: code.co_argcount]
-        self._checks: Mapping[str, tuple[Check, str]] | None = None
+        self._checks: Mapping[str, Check] | None = None
 
     def checked(self) -> Callable[..., Any]:
         """The function behind its checks."""
@@ -130,21 +147,21 @@ class _Signature:
             checks = self._checks = self._all_checks()
         for name, value in zip(self._positional, args, strict=False):
             known = checks.get(name)
-            if known is not None and not known[0](value):
-                raise self._wrong_type(name, value, known[1])
+            if known is not None and not known.accepts(value):
+                raise self._wrong_type(name, value, known)
         for name, value in kwargs.items():
             known = checks.get(name)
-            if known is not None and not known[0](value):
-                raise self._wrong_type(name, value, known[1])
+            if known is not None and not known.accepts(value):
+                raise self._wrong_type(name, value, known)
         if len(args) > len(self._positional) and "*" in checks:
-            check, wanted = checks["*"]
+            known = checks["*"]
             for value in args[len(self._positional) :]:
-                if not check(value):
-                    raise self._wrong_type(wanted, value, wanted)
+                if not known.accepts(value):
+                    raise self._wrong_type("an argument", value, known)
         if self._forwards is not None:
             self._check_forwarded(kwargs)
 
-    def _all_checks(self) -> Mapping[str, tuple[Check, str]]:
+    def _all_checks(self) -> Mapping[str, Check]:
         found = checks_of(self._function)
         for parameter in self._signature.parameters.values():
             known = found.pop(parameter.name, None) if parameter.kind is parameter.VAR_POSITIONAL else None
@@ -155,7 +172,12 @@ class _Signature:
         if self._forwards is not None:
             target = inspect.unwrap(self._forwards)
             found = {**checks_of(cast("FunctionType", target)), **found}
-        return found
+        own = self._function.__name__
+        return {
+            name: check
+            for name, check in found.items()
+            if name not in self._unchecked and f"{own}.{name}" not in self._unchecked
+        }
 
     def _check_forwarded(self, kwargs: dict[str, Any]) -> None:
         known = self._keywords()
@@ -208,7 +230,9 @@ class _Signature:
         return f"{self._name.rpartition('.')[2]}{text}"
 
     def _unknown_argument(self, name: str, known: list[str]) -> ArgumentError:
-        near = nearest(name.replace(".", "_"), known)
+        folded = name.replace(".", "_").lower()
+        synonym = _SYNONYMS.get(folded, "")
+        near = synonym if synonym in known else nearest(folded, known)
         hint = f'; did you mean "{near}"?' if near else ""
         fix = f"write {near}=" if near else f"give one of: {', '.join(known)}"
         if near is None and "config" in known:
@@ -221,16 +245,20 @@ class _Signature:
             "unknown-argument", message, fix, function=self._name, argument=name, nearest=near or "", known=tuple(known)
         )
 
-    def _wrong_type(self, name: str, value: object, wanted: str) -> ArgumentError:
-        given = type(value).__name__
-        text = repr(value)
-        shown_value = text if len(text) <= 60 else f"{text[:57]}..."
-        message = f"{self._name}: {name} is {shown_value} ({given}), expected {wanted}"
+    def _wrong_type(self, name: str, value: object, check: Check) -> ArgumentError:
+        given, text, wanted = type(value).__name__, repr(value), check.described
+        given_value = text if len(text) <= 60 else f"{text[:57]}..."
+        facts = {"function": self._name, "argument": name, "expected": wanted, "given": given}
+        if isinstance(value, str) and check.choices:
+            near = nearest(value.lower().replace("-", "_"), check.choices) or nearest(value, check.choices)
+            hint = f"; did you mean {near!r}?" if near else ""
+            message = f"{self._name}: {name} is {given_value}, none of {', '.join(check.choices)}{hint}"
+            fix = f'write {name}="{near}"' if near else f"give one of: {', '.join(check.choices)}"
+            return ArgumentError("bad-value", message, fix, **facts)
+        message = f"{self._name}: {name} is {given_value} ({given}), expected {wanted}"
         lists = isinstance(value, str) and any(kind in wanted for kind in ("Iterable[str]", "Sequence[str]"))
         fix = f"put it into a list: {name}=[{value!r}]" if lists else f"pass {wanted}: {self._usage()}"
-        return ArgumentError(
-            "wrong-type", message, fix, function=self._name, argument=name, expected=wanted, given=given
-        )
+        return ArgumentError("wrong-type", message, fix, **facts)
 
 
 def _locate(error: HeadraceError, depth: int) -> None:

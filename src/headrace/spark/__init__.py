@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.checked_api import checked_function
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["session"]
 
 
+@checked_function(extra="spark")
 def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> SparkSession:
     """A Spark session with the settings the runtime needs; see `headrace.spark.spark_session.session`."""
     from headrace.spark.spark_session import session as build

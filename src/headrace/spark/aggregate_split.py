@@ -29,11 +29,46 @@ _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _ORDERED = _NUMBERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
 _GROUPABLE = _INTEGERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
-_SIBLINGS = {
-    "count_distinct": "F.count after grouping by that column as well; F.approx_count_distinct comes in a later release",
-    "percentile": "F.approx_percentile comes in a later release; min, max and avg work now",
-    "median": "F.approx_percentile comes in a later release; min, max and avg work now",
+_WORKING = "count, count_if, sum, avg, min, max, bool_and and bool_or work now"
+# Exact results need every value of the group: parts of bounded size do not hold them.
+_UNMERGEABLE = {
+    "count_distinct": "groupBy that column as well and count: the reader counts the rows per group",
+    "sum_distinct": "groupBy that column as well: the reader adds up the rows per group",
+    "avg_distinct": "groupBy that column as well: the reader averages the rows per group",
+    "percentile": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
+    "percentile_cont": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
+    "percentile_disc": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
+    "median": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
     "mode": "groupBy that column as well and count: the reader takes the largest",
+}
+_SPREAD = (
+    "keep F.count(x), F.sum(x) and F.sum(x * x) and compute it in withColumn behind agg "
+    "(digits are lost where the mean is far larger than the spread)"
+)
+_EXTREME = "keep F.max or F.min of the ordering column; the reader looks up the row"
+_DISTINCT = "groupBy that column as well and count: there is one row per value"
+_ANY = "F.min or F.max of the column gives one of its values"
+# Aggregates whose parts do merge and that come in a later release → what serves meanwhile.
+_PLANNED = {
+    "stddev": _SPREAD,
+    "stddev_samp": _SPREAD,
+    "stddev_pop": _SPREAD,
+    "std": _SPREAD,
+    "variance": _SPREAD,
+    "var_samp": _SPREAD,
+    "var_pop": _SPREAD,
+    "max_by": _EXTREME,
+    "min_by": _EXTREME,
+    "approx_count_distinct": _DISTINCT,
+    "collect_set": _DISTINCT,
+    "collect_list": "write the rows to a topic with the group as key; the reader collects them",
+    "first": _ANY,
+    "last": _ANY,
+    "first_value": _ANY,
+    "last_value": _ANY,
+    "any_value": _ANY,
+    "try_sum": "F.sum works now; cast to double or to a longer type where it could overflow",
+    "try_avg": "F.avg works now; cast to double where it could overflow",
 }
 _TWO_STEPS = "compute arguments with withColumn before groupBy, and results with withColumn behind agg"
 
@@ -88,6 +123,7 @@ class _Splitter:
                 "group by F.date_trunc('hour', 'time') for a row per hour",
             )
         self._groups = sequence(plan.groupingExpressions())
+        self._check_no_python_function()
         outputs = sequence(plan.aggregateExpressions())
         if len(outputs) < len(self._groups) or not all(
             self._unaliased(out).semanticEquals(group) for out, group in zip(outputs, self._groups, strict=False)
@@ -242,6 +278,21 @@ class _Splitter:
                     f'cast it: groupBy(F.col("{name}").cast("string"))',
                 )
 
+    def _check_no_python_function(self) -> None:
+        """Grouping values travel as SQL text, which a Python function does not have."""
+        for group in self._groups:
+            pending = [group]
+            while pending:
+                one = pending.pop()
+                if class_of(one) == "PythonUDF":
+                    name = str(one.name())
+                    raise self._refuse(
+                        "not-supported-here",
+                        f"groupBy does not take a Python function ({name})",
+                        f'make it a column first: withColumn("key", {name}(..)).groupBy("key")',
+                    )
+                pending.extend(sequence(one.children()))
+
     def _check_against_spark(self, split: AggregateSplit, wanted: StructType) -> None:
         """Both halves, parsed again, must have the types of the whole: SQL text is only trusted when they do."""
         try:
@@ -287,11 +338,17 @@ class _Splitter:
         return bool(is_instance_of(self._gateway, expression, _EXPRESSIONS + name))
 
     def _not_mergeable(self, name: str, expression: Any) -> TopologyError:
-        fix = next(
-            (remedy for start, remedy in _SIBLINGS.items() if name.startswith(start)),
-            "count, count_if, sum, avg, min, max, bool_and and bool_or work now",
-        )
-        return self._refuse("aggregate-not-mergeable", f"{expression.sql()} cannot be kept up to date from parts", fix)
+        """Exact aggregates over all values and Python functions cannot be merged; any other one is not written yet."""
+        shown = str(expression.sql())
+        distinct = name.endswith("_distinct") and name != "approx_count_distinct"
+        if distinct or name in _UNMERGEABLE:
+            message = f"{shown} needs every value of the group; a state of bounded size does not hold them"
+            return self._refuse("aggregate-not-mergeable", message, _UNMERGEABLE.get(name, _DISTINCT))
+        if class_of(expression.aggregateFunction()).startswith("Python"):
+            message = f"{shown} is a Python function over all rows of the group; its results do not merge"
+            return self._refuse("aggregate-not-mergeable", message, f"write it with Spark's aggregates: {_WORKING}")
+        fix = _PLANNED.get(name, "in foreachBatch each micro-batch can be aggregated by itself")
+        return self._refuse("not-supported-here", f"{shown} is not supported yet", f"{fix}; {_WORKING}")
 
     def _refuse(self, code: str, message: str, fix: str) -> TopologyError:
         return refusal(code, message, fix, self._where)

@@ -68,6 +68,39 @@ def _drop(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFra
     return dataframe.drop(*(column for column in call.args if not (isinstance(column, str) and is_hidden(column))))
 
 
+def _to_df(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> DataFrame:
+    names = visible(dataframe.columns)
+    if len(call.args) != len(names):
+        raise refusal(
+            "bad-value",
+            f"toDF got {len(call.args)} names for {len(names)} columns",
+            f"give one name for each of: {', '.join(names)}",
+            call.where,
+        )
+    renamed = (F.col(quoted(old)).alias(new) for old, new in zip(names, call.args, strict=True))
+    return dataframe.select(*renamed, *map(quoted, hidden))
+
+
+def _fillna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    value, subset = call.args
+    return dataframe.fillna(value) if isinstance(value, dict) else dataframe.fillna(value, _chosen(dataframe, subset))
+
+
+def _dropna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    how, thresh, subset = call.args
+    return dataframe.dropna(how, thresh, _chosen(dataframe, subset))
+
+
+def _replace(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    to_replace, value, subset = call.args
+    return dataframe.replace(to_replace, value, _chosen(dataframe, subset))
+
+
+def _chosen(dataframe: DataFrame, subset: Any) -> Any:
+    """The columns that a call for all columns means: those the user sees."""
+    return [quoted(name) for name in visible(dataframe.columns)] if subset is None else subset
+
+
 def _join(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
     side, on, how = call.args
     return dataframe.join(side.dataframe(), on, how)
@@ -92,8 +125,9 @@ def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> N
     folded = [name.lower() for name in dataframe.columns]
     twice = sorted({name for name in dataframe.columns if folded.count(name.lower()) > 1})
     taken = [name for name in twice if is_hidden(name)] or sorted(set(hidden) - set(dataframe.columns))
-    if call.method in _NAMING:
-        taken += [name for name in _named(call) if is_hidden(name)]
+    if call.method in _NAMING or call.method in _SUBSETS:
+        names = _named(call) if call.method in _NAMING else _subset(call)
+        taken += [name for name in names if is_hidden(name)]
     taken += [field.name for field in dataframe.schema if HIDDEN_PREFIX in field.dataType.simpleString()]
     if taken:
         raise refusal(
@@ -124,10 +158,23 @@ def _named(call: NarrowCall) -> list[str]:
     return names
 
 
-_NAMING = frozenset({"withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed"})
+def _subset(call: NarrowCall) -> list[str]:
+    """The columns that fillna, dropna or replace name."""
+    subset = call.args[-1]
+    if call.method == "fillna" and isinstance(call.args[0], dict):
+        subset = list(call.args[0])
+    return [subset] if isinstance(subset, str) else [str(name).strip("`") for name in subset or ()]
+
+
+_SUBSETS = frozenset({"fillna", "dropna", "replace"})
+_NAMING = frozenset({"withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed", "toDF"})
 _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "select": _select,
     "selectExpr": _select_expr,
     "drop": _drop,
+    "dropna": _dropna,
+    "fillna": _fillna,
+    "replace": _replace,
+    "toDF": _to_df,
     "join": _join,
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
+from headrace.checked_api import checked_api, unknown_attribute
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
 from headrace.spark.refusals import call_site, refusal, translated
@@ -43,6 +44,7 @@ class KeyedAggregate:
         return getattr(dataframe.groupBy(*self.group), self.call.method)(*self.call.args)
 
 
+@checked_api()
 class GroupedStream:
     """As PySpark's `GroupedData`."""
 
@@ -115,7 +117,7 @@ class GroupedStream:
             "applyInPandasWithState",
         }:
             return _refuse_grouped(name)
-        raise AttributeError(f"GroupedStream has no '{name}'")
+        return unknown_attribute(self, name)
 
     def _grouped_template(self) -> DataFrame:
         """The template with `_kafka` (it may be grouped by) but without the runtime's own columns."""
@@ -151,6 +153,7 @@ class GroupedStream:
         )
 
 
+@checked_api()
 class StreamTable(Rows):
     """The newest row per key. `select`, `withColumn`, `drop` may follow, then `to_topic` or `foreachBatch`."""
 

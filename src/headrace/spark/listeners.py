@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from headrace.errors import HeadraceError
+from headrace.errors import ArgumentError, HeadraceError
 
 __all__ = ["Listeners", "TasksChanged", "check_listener", "timestamp"]
 
@@ -169,9 +169,13 @@ def _progress(told: Mapping[str, Any]) -> StreamingQueryProgress:
 
 
 def check_listener(listener: object) -> None:
-    """Raises TypeError for something that has none of the methods."""
+    """Raises ArgumentError (a TypeError) for something that has none of the methods."""
     if not any(callable(getattr(listener, method, None)) for method in _METHODS):
-        raise TypeError(f"{type(listener).__name__} is no listener: it has none of {', '.join(_METHODS)}")
+        raise ArgumentError(
+            "wrong-type",
+            f"{type(listener).__name__} is no listener: it has none of {', '.join(_METHODS)}",
+            "pass an object, not a class, with one of these methods, as a StreamingQueryListener has them",
+        )
 
 
 def _beyond(these: Mapping[str, tuple[int, ...]], those: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

@@ -7,46 +7,42 @@ Spark reports mistakes as `AnalysisException` with a condition and named paramet
 from __future__ import annotations
 
 import difflib
-import linecache
-import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
+from headrace.call_sites import call_site, shown
 from headrace.errors import TopologyError
+from headrace.near_names import nearest
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX
 
-_OWN_CODE = str(Path(__file__).resolve().parents[1]) + os.sep
-_SPARK_CODE = os.sep + "pyspark" + os.sep
+__all__ = ["call_site", "is_hidden", "refusal", "refused_format", "shown", "translated", "visible"]
 
-
-def call_site() -> str:
-    """ "file:line" of the innermost frame that is neither ours nor PySpark's: the user's call."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_OWN_CODE) and _SPARK_CODE not in name and not name.endswith("contextlib.py"):
-            return f"{name}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return "?:0"
-
-
-def shown(where: str) -> str:
-    """The place as a person reads it: path below the working directory, and the source line when there is one."""
-    name, _, line = where.rpartition(":")
-    source = linecache.getline(name, int(line)).strip()
-    path = Path(name)
-    if path.is_relative_to(Path.cwd()):
-        name = str(path.relative_to(Path.cwd()))
-    return f"{name}:{line}  {source}".rstrip()
+_OTHER_FORMATS = frozenset({"avro", "protobuf", "proto", "parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
 
 
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
     return TopologyError(code, message, fix, where=shown(where), **facts)
+
+
+def refused_format(value: object, where: str) -> TopologyError:
+    """The refusal of a value format, with what is supported and how other formats are read."""
+    known = ("json", "string", "raw")
+    near = nearest(str(value).lower(), known)
+    if str(value).lower() in _OTHER_FORMATS:
+        return refusal(
+            "not-supported-here",
+            f"value={value!r} is not supported yet; json, string and raw are",
+            'take the bytes with value="raw" and decode them with a UDF in withColumn',
+            where,
+        )
+    hint = f"; did you mean {near!r}?" if near else ""
+    return refusal(
+        "bad-value",
+        f"value={value!r} is not a format{hint}",
+        'write value="json", value="string" or value="raw"',
+        where,
+    )
 
 
 def is_hidden(column: str) -> bool:
@@ -83,7 +79,8 @@ def _translate(error: Exception, where: str, columns: list[str]) -> TopologyErro
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", str(error).strip())
     sentence = re.sub(r"\s*SQLSTATE: \w+.*", "", text.splitlines()[0] if text else type(error).__name__).rstrip(" ;")
     code = "syntax" if condition.startswith("PARSE") else "refused-by-spark"
-    return refusal(code, f"Spark says: {sentence}", "", where, spark_condition=condition, why=_columns_here(columns))
+    fix = "correct this call; Spark refuses it on a DataFrame with these columns too"
+    return refusal(code, f"Spark says: {sentence}", fix, where, spark_condition=condition, why=_columns_here(columns))
 
 
 def _unresolved_column(object_name: str, where: str, columns: list[str]) -> TopologyError:

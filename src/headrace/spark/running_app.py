@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from headrace.checked_api import checked_api
 from headrace.client.admin import Admin, IsolationLevel
 from headrace.client.network_client import NetworkClient
 from headrace.errors import ConfigError, HeadraceError
@@ -44,6 +45,7 @@ class OwnedTask:
     state_bytes: int
 
 
+@checked_api()
 class RunningApp:
     """Made by `StreamsApp.start()`. A context manager: leaving the block stops the application."""
 

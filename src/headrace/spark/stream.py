@@ -11,19 +11,27 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from pyspark._globals import _NoValue
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+<<<<<<< HEAD
 from headrace.spark.display.rows_html import rows_html
+=======
+from headrace.checked_api import checked_api
+from headrace.errors import ArgumentError, UnknownName
+from headrace.near_names import nearest
+>>>>>>> 4c5df0c (feat(spark): fillna, dropna, replace, na, toDF, alias; aggregates that are not written yet are refused as such; formats, methods and Python keys with their fix)
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refusals import (
     call_site,
     is_hidden,
     refusal,
+    shown,
     translated,
     visible,
 )
@@ -42,6 +50,10 @@ _NO_ROWS_YET = (
 )
 
 
+FillValue: TypeAlias = bool | float | str
+ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """One way on which rows come to a stream: a source and the calls since. A union has several."""
@@ -50,6 +62,7 @@ class Arm:
     calls: tuple[NarrowCall, ...] = ()
 
 
+@checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink"))
 class Rows:
     """What `Stream` and `StreamTable` share: a template, and the calls that are the same on both."""
 
@@ -85,12 +98,21 @@ class Rows:
         if isinstance(item, str):
             return self._column(item, call_site())
         if isinstance(item, int):
-            return F.col(quoted(self.columns[item]))
+            columns = self.columns
+            if not -len(columns) <= item < len(columns):
+                message = f"there is no column number {item}; there are {len(columns)}, counted from 0"
+                raise refusal("unresolved-column", message, "name the column", call_site())
+            return F.col(quoted(columns[item]))
         if isinstance(item, Column):
             return self.where(item)
         if isinstance(item, (list, tuple)):
             return self.select(*item)
-        raise TypeError(f"a column's name, a condition or a list of columns is wanted, not {type(item).__name__}")
+        raise ArgumentError(
+            "wrong-type",
+            f"stream[..] takes a column's name or number, a condition or a list of columns, not {type(item).__name__}",
+            'write stream["column"], stream[condition] or stream[["a", "b"]]',
+            where=shown(call_site()),
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name != "_kafka":
@@ -101,7 +123,7 @@ class Rows:
             raise refusal(*REFUSED_PROPERTIES[name], call_site())
         if name in REFUSED_METHODS:
             return _refusing(name)
-        raise AttributeError(_unknown_attribute(type(self).__name__, name))
+        raise _unknown_attribute(type(self), name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}[{', '.join(f'{name}: {kind}' for name, kind in self.dtypes)}]"
@@ -156,11 +178,62 @@ class Rows:
         """As `DataFrame.drop`."""
         return self._narrow("drop", *cols)
 
+    def toDF(self, *cols: str) -> Any:
+        """As `DataFrame.toDF`: all columns get these names, in their order."""
+        return self._narrow("toDF", *cols)
+
+    def alias(self, alias: str) -> Any:
+        """As `DataFrame.alias`: columns may be named `"alias.column"` from here on."""
+        return self._narrow("alias", alias)
+
+    def fillna(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
+        """As `DataFrame.fillna`. On a table not in the grouping columns: they are the key."""
+        self._check_not_key("fillna", value if isinstance(value, dict) else subset)
+        return self._narrow("fillna", value, subset)
+
+    def dropna(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
+        """As `DataFrame.dropna`. Refused on a table, whose rows are the newest of their keys."""
+        return self._narrow("dropna", how, thresh, subset)
+
+    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
+        """As `DataFrame.replace`. On a table not in the grouping columns: they are the key."""
+        self._check_not_key("replace", subset)
+        return self._narrow("replace", to_replace, value, subset)
+
+    @property
+    def na(self) -> NaFunctions:
+        """As `DataFrame.na`: `na.fill`, `na.drop`, `na.replace`."""
+        return NaFunctions(self)
+
+    def _check_not_key(self, method: str, columns: Any) -> None:
+        """Refuse to change the values of grouping columns: rows of two groups could get one key."""
+        keys = self._default_key_columns()
+        if not keys:
+            return
+        named = [columns] if isinstance(columns, str) else self.columns if columns is None else list(columns)
+        hit = next((key for key in keys if key.lower() in {str(name).lower() for name in named}), None)
+        if hit is None:
+            return
+        others = [name for name in self.columns if name not in keys]
+        raise refusal(
+            "not-supported-here",
+            f'{method} behind an aggregate would change the grouping column "{hit}", and rows of two groups '
+            "could get one key",
+            f"{method} before groupBy, or name other columns: subset={others}",
+            call_site(),
+        )
+
     def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As `DataFrame.transform`: `func` gets this stream."""
+        where = call_site()
         result = func(self, *args, **kwargs)
         if not isinstance(result, Rows):
-            raise TypeError(f"the function given to transform returned {type(result).__name__}, a stream is wanted")
+            raise ArgumentError(
+                "wrong-type",
+                f"the function given to transform returned {type(result).__name__}, expected a stream",
+                "end the function with return and the stream it makes",
+                where=shown(where),
+            )
         return result
 
     def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -239,6 +312,27 @@ class Rows:
         return self
 
 
+@checked_api()
+class NaFunctions:
+    """As PySpark's `DataFrameNaFunctions`; made by `Stream.na`."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def fill(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
+        """As `Stream.fillna`."""
+        return self._rows.fillna(value, subset)
+
+    def drop(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
+        """As `Stream.dropna`."""
+        return self._rows.dropna(how, thresh, subset)
+
+    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
+        """As `Stream.replace`."""
+        return self._rows.replace(to_replace, value, subset)
+
+
+@checked_api()
 class Stream(Rows):
     """Rows as they come from topics. Made by `StreamsApp.stream`."""
 
@@ -330,10 +424,19 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _unknown_attribute(kind: str, name: str) -> str:
+def _unknown_attribute(kind: type[Rows], name: str) -> UnknownName:
+    methods = [each for each in dir(kind) if not each.startswith("_")]
     camel = re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
+    near = nearest(name, methods)
     if camel != name and hasattr(DataFrame, camel):
-        return f"{kind} has no '{name}'; as in PySpark it is '{camel}'"
-    if hasattr(DataFrame, name):
-        return f"{kind} has no '{name}' yet; DataFrame has it: use it in foreachBatch"
-    return f"{kind} has no column and no method '{name}'"
+        near, message, fix = camel, f"{kind.__name__} has no '{name}'; as in PySpark it is '{camel}'", f"write {camel}"
+    elif hasattr(DataFrame, name):
+        near = None
+        message = f"{kind.__name__} has no '{name}' yet, DataFrame has it"
+        fix = "use it in foreachBatch(func): func gets each micro-batch as a DataFrame"
+    elif near is not None:
+        message, fix = f"{kind.__name__} has no column and no method '{name}'; did you mean '{near}'?", f"write {near}"
+    else:
+        message, fix = f"{kind.__name__} has no column and no method '{name}'", f"methods: {', '.join(methods)}"
+    where = shown(call_site())
+    return UnknownName("unknown-name", message, fix, where=where, name=name, nearest=near or "")

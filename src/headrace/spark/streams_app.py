@@ -16,12 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructType
 
+from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 from headrace.spark.compilation import Output, check_new_output, compile_app, source_name
 from headrace.spark.formats.schemas import COORDINATES, RAW, STRING, check_schema, struct_of
 from headrace.spark.frames import empty_frame
 from headrace.spark.listeners import check_listener
-from headrace.spark.refusals import call_site, is_hidden, refusal
+from headrace.spark.refusals import call_site, is_hidden, refusal, refused_format
 from headrace.spark.sinks.declaration import check_topic_name
 from headrace.spark.spark_session import classic, session
 from headrace.spark.stream import Arm, Rows, Stream
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 
+@checked_api(unchecked=("value", "topics", "schema", "listener"))
 class StreamsApp:
     """One member of a Kafka streams group, and the topology the group runs."""
 
@@ -148,7 +150,7 @@ class StreamsApp:
     ) -> tuple[FormatName, StructType]:
         format_name: Any = value or ("json" if schema is not None else "raw")
         if format_name not in {"json", "string", "raw"}:
-            raise refusal("bad-value", f"value={value!r} is no format", 'value is "json", "string" or "raw"', where)
+            raise refused_format(value, where)
         if format_name == "raw" or format_name == "string":
             if schema is not None:
                 raise refusal(

@@ -56,6 +56,38 @@ def by_hour(flights):
     return flights.transform(lambda f: f.selectExpr("n % 3 as third", "dep_delay")).groupBy("third").avg()
 
 
+def cleaned(flights):
+    """The row-wise methods that PySpark users reach for first."""
+    return (
+        flights.na.replace({"": "none", "EWR": "Newark"}, subset="origin")
+        .replace([1, 2], [10, 20], ["n"])
+        .dropna(how="all", subset=["origin", "n"])
+        .na.drop(thresh=2)
+        .fillna({"origin": "unknown", "n": -1})
+        .na.fill(0.5, subset=["dep_delay"])
+        .fillna("never used")
+        .withColumnRenamed("dep_delay", "delay")
+        .withColumnsRenamed({"n": "number", "day": "date"})
+        .toDF("from", "delay.s", "number", "date")
+        .fillna(0)
+        .alias("f")
+        .select("f.from", F.col("f.number"), F.col("`delay.s`").alias("delay"), "f.date")
+        .groupBy("from")
+        .agg(F.count("date").alias("days"), F.sum("number").alias("total"), F.max("delay").alias("worst"))
+        .fillna(-1, subset=["total"])
+        .replace(0, 1000, subset=["days"])
+        .alias("t")
+        .withColumnRenamed("worst", "latest")
+        .select("from", "t.days", "total", "latest")
+    )
+
+
+def keyed_by_python(flights):
+    """What the refusal of groupBy(udf(..)) advises."""
+    first = F.udf(lambda text: None if text is None else text[:1], "string")
+    return flights.withColumn("initial", first("origin")).groupBy("initial").agg(F.count("*").alias("n"))
+
+
 ROWS = st.tuples(
     st.none() | st.sampled_from(["EWR", "JFK", "LGA", ""]),
     st.none() | st.integers(-400, 4000).map(lambda n: n / 16),
@@ -115,7 +147,7 @@ def _sorted(frame):
     return sorted(json.dumps(row.asDict(), default=str, sort_keys=True) for row in frame.collect())
 
 
-@pytest.mark.parametrize("function", [delays, words, by_hour])
+@pytest.mark.parametrize("function", [delays, words, by_hour, cleaned, keyed_by_python])
 @settings(
     max_examples=2,
     deadline=None,

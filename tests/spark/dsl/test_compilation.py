@@ -261,4 +261,4 @@ def test_a_missing_extra_is_named():
         "try:\n    from headrace import StreamsApp\nexcept ImportError as error:\n    print(error)"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.startswith('StreamsApp needs Spark: pip install "headrace[spark]"')
+    assert told.stdout.startswith("StreamsApp needs the package pyspark, which is not installed")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 
+import pandas as pd
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from headrace.errors import ConfigError, TopologyError
+from headrace.errors import ArgumentError, ConfigError, TopologyError, UnknownName
 from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
@@ -130,21 +131,122 @@ def test_what_is_not_here(flights, name):
 @pytest.mark.parametrize(
     ("aggregate", "sibling"),
     [
-        ("count(distinct n)", "approx_count_distinct"),
-        ("percentile(n, 0.5)", "approx_percentile"),
-        ("median(n)", "approx_percentile"),
-        ("collect_list(n)", "count"),
-        ("sum(distinct n)", "count"),
-        ("try_sum(n)", "count"),
-        ("first(n)", "count"),
-        ("stddev(n)", "count"),
+        ("count(distinct n)", "groupBy that column as well"),
+        ("sum(distinct n)", "groupBy that column as well"),
+        ("percentile(n, 0.5)", "count per bucket"),
+        ("median(n)", "count per bucket"),
+        ("mode(n)", "takes the largest"),
     ],
 )
 def test_aggregates_whose_parts_do_not_merge(flights, aggregate, sibling):
     with pytest.raises(TopologyError) as caught:
         flights.groupBy("origin").agg(F.expr(aggregate))
     assert caught.value.code == "aggregate-not-mergeable"
+    assert "needs every value of the group" in caught.value.message
     assert sibling in caught.value.fix
+
+
+PLANNED = {
+    "stddev(n)": "F.sum(x * x)",
+    "stddev_pop(n)": "F.sum(x * x)",
+    "variance(n)": "F.sum(x * x)",
+    "var_pop(n)": "F.sum(x * x)",
+    "max_by(origin, n)": "ordering column",
+    "min_by(origin, n)": "ordering column",
+    "approx_count_distinct(n)": "one row per value",
+    "collect_set(n)": "one row per value",
+    "collect_list(n)": "to a topic",
+    "first(n)": "F.min or F.max",
+    "any_value(n)": "F.min or F.max",
+    "try_sum(n)": "F.sum",
+    "corr(n, dep_delay)": "foreachBatch",
+    "approx_percentile(n, 0.5)": "foreachBatch",
+    "bit_and(n)": "foreachBatch",
+}
+
+
+@pytest.mark.parametrize("aggregate", PLANNED)
+def test_aggregates_that_are_not_written_yet(flights, aggregate):
+    error = refused(lambda: flights.groupBy("origin").agg(F.expr(aggregate)))
+    assert error.code == "not-supported-here"
+    assert error.message.endswith("is not supported yet")
+    assert PLANNED[aggregate] in error.fix
+    assert "cannot" not in error.message
+
+
+def test_the_alternative_for_a_spread_is_accepted(flights):
+    n = F.col("n")
+    flights.groupBy("origin").agg(F.count("n").alias("k"), F.sum("n").alias("s"), F.sum(n * n).alias("q")).withColumn(
+        "spread", F.sqrt((F.col("q") - F.col("s") * F.col("s") / F.col("k")) / (F.col("k") - 1))
+    )
+
+
+def test_a_python_aggregate_and_a_python_key(flights):
+    @F.pandas_udf("double")
+    def mean(values: pd.Series) -> float:
+        return values.mean()
+
+    assert refused(lambda: flights.groupBy("origin").agg(mean("n"))).code == "aggregate-not-mergeable"
+    upper = F.udf(lambda text: text, "string")
+    error = refused(lambda: flights.groupBy(upper("origin")).count())
+    assert error.message == "groupBy does not take a Python function (<lambda>)"
+    assert "withColumn" in error.fix
+    assert refused(lambda: flights.groupBy(F.upper(upper("origin"))).count()).message == error.message
+    assert flights.withColumn("key", upper("origin")).groupBy("key").count().columns == ["key", "count"]
+
+
+def test_what_would_change_a_key_is_refused_behind_an_aggregate(flights):
+    table = flights.groupBy("origin").agg(F.max("carrier").alias("carrier"), F.count("*").alias("n"))
+    for call in (
+        lambda: table.fillna("none"),
+        lambda: table.fillna({"origin": "none"}),
+        lambda: table.na.fill("none", subset="origin"),
+        lambda: table.na.replace("EWR", "JFK"),
+    ):
+        error = refused(call)
+        assert error.code == "not-supported-here"
+        assert "subset=['carrier', 'n']" in error.fix
+    assert table.fillna("none", subset=["carrier"]).columns == table.columns
+    assert table.replace("UA", "United", "carrier").columns == table.columns
+    assert refused(lambda: table.dropna()).code == "not-supported-here"
+
+
+def test_hidden_columns_are_out_of_reach(flights):
+    for call in (
+        lambda: flights.replace(0, 1, "__headrace_task"),
+        lambda: flights.fillna({"__headrace_task": 1}),
+        lambda: flights.dropna(subset=["__headrace_key"]),
+        lambda: flights.toDF("a", "b", "c", "d", "__headrace_key"),
+    ):
+        error = refused(call)
+        assert (error.code, "column of the runtime" in error.message) == ("not-supported-here", True)
+    assert refused(lambda: flights.toDF("a", "b")).message == "toDF got 2 names for 5 columns"
+
+
+def test_formats_that_are_not_written_yet(app, flights):
+    for call in (lambda: app.stream("t", value="avro"), lambda: flights.to_topic("t", value="protobuf")):
+        error = refused(call)
+        assert error.code == "not-supported-here"
+        assert "not supported yet; json, string and raw are" in error.message
+    assert "did you mean 'json'?" in refused(lambda: app.stream("t", value="jsn")).message
+    with pytest.raises(ArgumentError, match='did you mean "value"'):
+        app.stream("t", format="avro")
+
+
+def test_wrong_items_and_functions(flights):
+    for call in (lambda: flights[0.5], lambda: flights.transform(lambda s: 5)):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert isinstance(caught.value, TypeError)
+        assert "test_refusals.py" in caught.value.facts["where"]
+        assert caught.value.fix
+    assert refused(lambda: flights[7]).code == "unresolved-column"
+
+
+def test_a_refusal_of_sparks_has_a_fix_too(flights):
+    error = refused(lambda: flights.dropna(how="some"))
+    assert error.code == "refused-by-spark"
+    assert error.fix
 
 
 def test_the_spelling_is_pysparks(flights):
@@ -152,6 +254,11 @@ def test_the_spelling_is_pysparks(flights):
         flights.with_column("a", F.lit(1))
     with pytest.raises(AttributeError, match="no column and no method 'frobnicate'"):
         flights.frobnicate()
+    with pytest.raises(UnknownName, match="did you mean 'to_topic'") as caught:
+        flights.to_topik("late")
+    assert 'flights.to_topik("late")' in caught.value.facts["where"]
+    with pytest.raises(UnknownName, match="GroupedStream has no"):
+        flights.groupBy("origin").cuont()
     with pytest.raises(AttributeError, match="has no 'hint' yet"):
         flights.hint("x")
 
@@ -189,7 +296,7 @@ def test_topic_names(app, topic):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ({"processing_guarantee": "maybe"}, "exactly_once_v2, at_least_once"),
+        ({"processing_guarantee": "maybe"}, "at_least_once, exactly_once_v2"),
         ({"config": {"processing.guarantee": "exactly_once"}}, "processing.guarantee is 'exactly_once'"),
         ({"auto_offset_reset": "newest"}, "earliest, latest, none"),
         ({"on_error": "ignore"}, "ignore"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.refusals import refusal, translated
+from headrace.spark.refusals import refusal, refused_format, translated
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def topic_sink(
 ) -> TopicSink:
     check_topic_name(topic, where)
     if value not in _VALUE_FORMATS:
-        raise refusal("bad-value", f"value={value!r} is no format", 'value is "json", "string" or "raw"', where)
+        raise refused_format(value, where)
     if output_mode != "update":
         raise refusal(
             "not-supported-here",
