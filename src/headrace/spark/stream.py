@@ -18,13 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-<<<<<<< HEAD
-from headrace.spark.display.rows_html import rows_html
-=======
 from headrace.checked_api import checked_api
 from headrace.errors import ArgumentError, UnknownName
 from headrace.near_names import nearest
->>>>>>> 4c5df0c (feat(spark): fillna, dropna, replace, na, toDF, alias; aggregates that are not written yet are refused as such; formats, methods and Python keys with their fix)
+from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refusals import (
