@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from headrace.spark.formats.schemas import RAW, struct_of
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
 
 BAD_COLUMN = "__headrace_bad"
+_NOT_JSON = "__headrace_not_json"
 # As our own decoder: RFC 8259 without Spark's leniency for single quotes.
 _JSON_OPTIONS = {"columnNameOfCorruptRecord": BAD_COLUMN, "allowSingleQuotes": "false", "mode": "PERMISSIVE"}
 TopicPartition = tuple[str, int]
@@ -61,6 +63,8 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     """`records` as the columns of `source`, decoded by Spark's own functions: what our decoder is held against.
 
     Hidden columns: the record's key, `_kafka`, and BAD_COLUMN, which is not null for a record that does not decode.
+    `from_json` takes texts that are not JSON; Python's own reader refuses those. Tombstones of a JSON stream are left
+    out.
     """
     key = F.col("key").alias(KEY_COLUMN)
     if source.value_format == "raw":
@@ -72,11 +76,26 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
     schema = StructType(columns.fields).add(BAD_COLUMN, StringType())
-    parsed = records.select(F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"), coordinates, key)
-    fields = [F.col("__headrace_row").getField(name).alias(name) for name in columns.names]
-    return parsed.select(
-        *fields, COORDINATES_COLUMN, KEY_COLUMN, F.col(f"__headrace_row.{BAD_COLUMN}").alias(BAD_COLUMN)
+    not_json = F.udf(_not_a_json_object, StringType())("value")
+    parsed = records.where("value IS NOT NULL").select(
+        F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"), coordinates, key, not_json.alias(_NOT_JSON)
     )
+    fields = [F.col("__headrace_row").getField(name).alias(name) for name in columns.names]
+    bad = F.coalesce(F.col(_NOT_JSON), F.col(f"__headrace_row.{BAD_COLUMN}"))
+    return parsed.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
+
+
+def _not_a_json_object(value: bytes) -> str | None:
+    """Why a value is not one JSON object by RFC 8259, None if it is. Types of its fields are `from_json`'s to judge."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        found = json.loads(bytes(value).decode(), parse_constant=refuse, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return None if isinstance(found, dict) else "not a JSON object"
 
 
 def good_rows(decoded: DataFrame) -> DataFrame:

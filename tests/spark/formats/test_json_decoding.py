@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -65,11 +66,15 @@ def decoded(values, ddl_schema, zone="UTC"):
     return source, _listed(pa.Table.from_batches([found.batch.select(ddl_schema.names)]), bad), bad
 
 
-def by_spark(spark, values, source):
+def raw_frame(spark, values):
     from headrace.spark.formats.schemas import RAW
 
     rows = [(None, value, "x", 0, i, None, 0, None) for i, value in enumerate(values)]
-    frame = decoded_by_spark(spark.createDataFrame(rows, RAW), source)
+    return spark.createDataFrame(rows, RAW)
+
+
+def by_spark(spark, values, source):
+    frame = decoded_by_spark(raw_frame(spark, values), source)
     table = frame.select(*StructType.fromJson(json.loads(source.schema_json)).names, BAD_COLUMN).toArrow()
     bad = {i for i, there in enumerate(table.column(BAD_COLUMN).is_valid().to_pylist()) if there}
     return _listed(table.drop_columns([BAD_COLUMN]), bad), bad
@@ -104,7 +109,7 @@ def _comparable(value):
 
 
 def test_odd_records_together_and_alone(spark):
-    values = [text.encode() for text in ODD_RECORDS] + [None, b"\xff", b'{"s":"\xc3"}', b'{"s":"\xed\xa0\x80"}'[:6]]
+    values = [text.encode() for text in ODD_RECORDS] + [b"\xff", b'{"s":"\xc3"}', b'{"s":"\xed\xa0\x80"}'[:6]]
     plain = [b'{"a":%d,"s":"x"}' % i for i in range(100)]
     assert_same(spark, [*plain, *values, *plain], DDL)
 
@@ -185,6 +190,101 @@ def record_bytes(draw):
 @given(values=st.lists(record_bytes(), min_size=100, max_size=200))
 def test_generated_records(spark, values):
     assert_same(spark, values, DDL)
+
+
+TIERS = {
+    "compiled": StructType().add("zz", "string"),
+    "in blocks": StructType().add("zz", StructType().add("x", "integer")),
+    "one by one": StructType().add("zz", StructType().add("t", "timestamp")),
+}
+"""Schemas by which each way of decoding is taken; no record has the field, so types refuse nothing."""
+
+
+def is_json_object(value):
+    """RFC 8259 by Python's reader."""
+
+    def refuse(word):
+        raise ValueError(word)
+
+    try:
+        found = json.loads(value.decode(), parse_constant=refuse, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict)
+
+
+SILENT_IN_SPARK = [
+    b'{"n":1}{"n":1}', b'{"n":1} x', b'{"n":1}}', b'{"n":1},', b'{"n":1}\n{"n":1}', b'{"n":1}\x00', b'{"n":NaN}',
+    b'{"n":-Infinity}', b'{"n":Infinity}', b'{"a":[NaN]}', b'', b'  ', b'\n', b'{"s":"\xff"}', b'{"s":"\xed\xa0\x80"}',
+    b'{"\xff":1}', b"{'n':1}", b'{"n":01}', b'{"n":1.}', b'{"n":.5}', b'{"n":+1}', b'{"n":0x1}', b'{"n":1,}', b'[]',
+    b'{"s":"a\tb"}', b'{"n":1/**/}', b'\xef\xbb\xbf{"n":1}', b'{"n":True}', b'{"n":nul}', b'{"s":"\\x"}', b'{"n" 1}',
+]  # fmt: skip
+ACCEPTED = [
+    b'{}', b' {"n":1} ', b'\r\n{"n":1}\t', b'{"n":-0.0e+1}', b'{"s":"\\u00e9\xc3\xa9"}', b'{"n":null}', b'{"a":[[{}]]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_is_no_json_object_is_refused_whatever_reads_it(tier):
+    schema = TIERS[tier]
+    plain = [b'{"a":1}'] * 40
+    for values in ([value] for value in SILENT_IN_SPARK):
+        assert list(decoded(values, schema)[2]) == [0], values
+    _, _, bad = decoded([*plain, *SILENT_IN_SPARK, *plain, *ACCEPTED], schema)
+    assert list(bad) == list(range(40, 40 + len(SILENT_IN_SPARK)))
+    assert not any(map(is_json_object, SILENT_IN_SPARK))
+
+
+JSON_TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+).map(json.dumps)
+
+
+@st.composite
+def nearly_json(draw):
+    """An object, now and then with a byte changed, removed or put in, or with something behind it."""
+    name, body = draw(st.text(max_size=4)), draw(JSON_TEXTS)
+    value = bytearray(f"{{{json.dumps(name, ensure_ascii=False)}: {body}}}".encode("utf-8", "replace"))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(value)))
+        with_byte = draw(st.sampled_from(list(b' "{}[],:.-+eE0123\\/nNaItrue\n\r\t\x00\x7f\xff\xc3\xa9')))
+        value[at : at + draw(st.integers(0, 1))] = bytes([with_byte]) if draw(st.booleans()) else b""
+    return bytes(value) + draw(st.sampled_from([b"", b"", b"", b" ", b"\n", b"{}", b"x", bytes(value)]))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(values=st.lists(nearly_json(), min_size=20, max_size=60))
+def test_all_ways_of_decoding_refuse_what_python_refuses(values):
+    wanted = [index for index, value in enumerate(values) if not is_json_object(value)]
+    for tier, schema in TIERS.items():
+        assert list(decoded(values, schema)[2]) == wanted, tier
+
+
+def test_a_record_without_a_value_is_no_row():
+    source = TopicSource(
+        name="x", topics=("x",), value_format="json", schema_json=StructType().add("a", "integer").json()
+    )
+    values = pa.array([b'{"a":1}', None, b'{"a":2}', None], pa.binary())
+    found = formats.decode(pa.table({"value": values}), replace(source, columns_needed=("a",)), topic="x", partition=0)
+    assert not found.bad_rows
+    assert found.tombstones.tolist() == [False, True, False, True]
+    text = replace(source, value_format="string", schema_json=StructType().add("value", "string").json())
+    found = formats.decode(
+        pa.table({"value": values}), replace(text, columns_needed=("value",)), topic="x", partition=0
+    )
+    assert found.tombstones is None
+    assert found.batch.column("value").null_count == 2
+
+
+def test_verify_leaves_out_the_same_records(spark):
+    values = [b'{"a":1}', None, *SILENT_IN_SPARK]
+    schema = StructType().add("a", "long")
+    source, _, bad = decoded(values, schema)
+    frame = decoded_by_spark(raw_frame(spark, values), source)
+    assert [row.a for row in frame.where(f"{BAD_COLUMN} IS NULL").collect()] == [1]
+    assert list(bad) == list(range(2, len(values)))
 
 
 def test_reasons_and_excerpts():

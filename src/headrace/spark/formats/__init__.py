@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql.types import StructField, StructType
 
 from headrace.spark.formats.arrow_types import INSTANT
@@ -27,10 +29,16 @@ _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A row for every record, in order; the rows of `bad_rows` are null in every decoded column."""
+    """A row for every record, in order; the rows of `bad_rows` are null in every decoded column.
+
+    `tombstones`: the rows of records without a value, or None when there are none. A tombstone says that a key is gone.
+    A stream of JSON objects has no row for it, as KStream has none in Kafka Streams; with `value="string"` and with raw
+    columns it is a row whose value is null.
+    """
 
     batch: pa.RecordBatch
     bad_rows: tuple[BadRow, ...] = ()
+    tombstones: NDArray[np.bool_] | None = None
 
 
 def source_schema(source: TopicSource) -> StructType:
@@ -47,10 +55,13 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     """Fetched records (key, value, offset, timestamp in ms, headers) of one topic-partition as the source's columns."""
     wanted = source_schema(source).names
     bad: Sequence[BadRow] = ()
+    tombstones = None
     columns: dict[str, pa.Array] = {}
     if source.value_format == "json":
         used = None if source.columns_needed is None else [name for name in wanted if name != COORDINATES_COLUMN]
-        batch, bad = decode_json(_column(records, "value"), source.schema_json, source.time_zone, used)
+        values = _column(records, "value")
+        batch, bad = decode_json(values, source.schema_json, source.time_zone, used)
+        tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     elif source.value_format == "string":
         columns["value"], bad = _strings(_column(records, "value"))
@@ -61,8 +72,9 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
         columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
     chosen = [columns[name] for name in wanted]
     if not chosen:  # a batch without columns has no length of its own
-        return Decoded(batch=_rows_only(records.num_rows), bad_rows=tuple(bad))
-    return Decoded(batch=pa.RecordBatch.from_arrays(chosen, names=wanted), bad_rows=tuple(bad))
+        return Decoded(batch=_rows_only(records.num_rows), bad_rows=tuple(bad), tombstones=tombstones)
+    batch = pa.RecordBatch.from_arrays(chosen, names=wanted)
+    return Decoded(batch=batch, bad_rows=tuple(bad), tombstones=tombstones)
 
 
 def encode_value(batch: pa.RecordBatch, columns: Sequence[str], value_format: FormatName) -> pa.Array:

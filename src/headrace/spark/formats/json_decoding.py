@@ -32,7 +32,7 @@ _LARGEST_BLOCK_BYTES = 1 << 30
 def decode_json(
     values: pa.Array, schema_json: str, zone_name: str, wanted: Sequence[str] | None = None
 ) -> tuple[pa.RecordBatch, list[BadRow]]:
-    """A row per value, in order, and the values that do not decode (their rows are null).
+    """A row per value, in order, and the values that do not decode; the rows of these and of nulls are null.
 
     `wanted`: the columns to make, None for all. Which values do not decode depends on the schema alone.
     """
@@ -147,8 +147,11 @@ class _JsonDecoder:
         found = []
         for row in rows.tolist():
             value = values[row].as_py()
+            if value is None:
+                found.append({})
+                continue
             try:
-                found.append(row_of(value, self._schema, self._zone) or {})
+                found.append(row_of(value, self._schema, self._zone))
             except NotOfSchema as error:
                 bad.append(BadRow(row, str(error), excerpt(value)))
                 found.append({})

@@ -1,7 +1,10 @@
 """One JSON record to one row, by the rules of Spark's `from_json`; the slow path, and the one that can say why not.
 
-As Spark with `allowSingleQuotes` off: RFC 8259, plus NaN and Infinity; what follows the first object is not looked at;
-a field of another type is an error here, where `from_json` in PERMISSIVE mode puts null and calls the record corrupt.
+A value is one JSON object by RFC 8259, white space around it, in UTF-8. Spark's `from_json` accepts more, silently:
+data behind the first object, the words NaN and Infinity, bytes that are not UTF-8, and it makes a row of nulls of an
+empty value. All of these are errors here. So is a field of another type, where `from_json` in PERMISSIVE mode puts null
+and calls the record corrupt. The strings "NaN", "Infinity" and "-Infinity" are doubles in both: they are how both write
+them. A record without a value (a tombstone) is not read at all: see `formats.decode`.
 """
 
 from __future__ import annotations
@@ -64,18 +67,23 @@ class BadRow:
     excerpt: str
 
 
-_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+def _refuse_constant(name: str) -> Any:
+    raise NotOfSchema(f'it is not JSON: {name} is no number (as a string, "{name}" is one)')
 
 
-def row_of(value: bytes | None, schema: StructType, zone_name: str) -> dict[str, Any] | None:
-    """The row as a dictionary, None for no row (no value, or nothing but white space). Raises NotOfSchema."""
-    if value is None:
-        return None
-    text = value.decode("utf-8", "replace").lstrip(" \t\r\n")
-    if not text:
-        return None
+_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_refuse_constant)
+
+
+def row_of(value: bytes, schema: StructType, zone_name: str) -> dict[str, Any]:
+    """The row as a dictionary. Raises NotOfSchema."""
     try:
-        document, _ = _DECODER.raw_decode(text)
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise NotOfSchema(f"it is not UTF-8 at byte {error.start + 1}") from None
+    if not text.strip(" \t\r\n"):
+        raise NotOfSchema("it is empty")
+    try:
+        document = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise NotOfSchema(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
@@ -162,8 +170,6 @@ def _has_surrogate(text: str) -> bool:
 
 def _json(found: Any) -> str:
     if isinstance(found, _Number):
-        if found in _SPECIAL_DOUBLES:
-            return f'"{found}"'
         return str(int(found)) if _is_integer(found) else java_double(float(found))
     if isinstance(found, dict):
         return "{" + ",".join(f"{_quoted(name)}:{_json(item)}" for name, item in found.items()) + "}"

@@ -152,12 +152,15 @@ class _Fetch:
         if self._step.with_key:
             rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
         rows = self._traced(where, records, rows)
+        if not decoded.bad_rows and decoded.tombstones is None:
+            return rows
+        bad = np.zeros(records.num_rows, np.bool_)
         if decoded.bad_rows:
-            bad = np.zeros(records.num_rows, np.bool_)
             bad[[row.index for row in decoded.bad_rows]] = True
             self._refuse(source, where, records, decoded.bad_rows, bad)
-            rows = rows.filter(pa.array(~bad))
-        return rows
+        if decoded.tombstones is not None:
+            bad |= decoded.tombstones
+        return rows.filter(pa.array(~bad))
 
     def _traced(self, where: tuple[str, int], records: pa.Table, rows: pa.Table) -> pa.Table:
         if not self._step.traced:
