@@ -76,7 +76,7 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
     schema = StructType(columns.fields).add(BAD_COLUMN, StringType())
-    not_json = F.udf(_not_a_json_object, StringType())("value")
+    not_json = F.udf(lambda value: _not_a_json_object(value), StringType())("value")  # else Spark reads the annotations
     parsed = records.where("value IS NOT NULL").select(
         F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"), coordinates, key, not_json.alias(_NOT_JSON)
     )

@@ -304,6 +304,7 @@ def test_reasons_and_excerpts():
         "st.ar[1] is true, a double is wanted",
         "it is [1], a JSON object is wanted",
         "it is not JSON: Expecting ',' delimiter at character 15",
+        "it is not JSON: Extra data at character 516",
     ]
     assert bad[0].excerpt == '{"dep_delay":"n/a"}'
     _, _, long = decoded([b"[" + b"x" * 900], schema)
