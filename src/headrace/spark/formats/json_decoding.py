@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -145,7 +146,7 @@ class _JsonDecoder:
         return pa.Table.from_arrays(columns, schema=self._target), odd
 
     def _one_by_one(self, values: pa.Array, rows: np.ndarray, bad: list[BadRow]) -> pa.Table:
-        found = []
+        found: list[dict[str, Any]] = []
         for row in rows.tolist():
             value = values[row].as_py()
             if value is None:
