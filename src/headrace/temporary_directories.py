@@ -32,6 +32,7 @@ class OwnedDirectory:
         """Make a directory below the temporary directory, and remove those of this prefix that lost their owner."""
         remove_abandoned(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self._owner = os.getpid()
         # Locked before it gets its name: nobody finds the lock free while the owner is alive.
         aside = self.path / f"{_OWNER}.new"
         self._lock = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -52,8 +53,8 @@ class OwnedDirectory:
         self._release()
 
     def remove(self) -> None:
-        """Remove the directory with its contents, unless it is kept."""
-        if self._lock >= 0:
+        """Remove the directory with its contents, unless it is kept. Does nothing in a forked child."""
+        if self._lock >= 0 and os.getpid() == self._owner:
             shutil.rmtree(self.path, ignore_errors=True)
             self._release()
 

@@ -28,11 +28,15 @@ def quickstart() -> tuple[str, list[list[str]]]:
 
 
 class Terminal:
-    """Commands in an empty directory, at a free port instead of 9092."""
+    """Commands in an empty directory, at a free port instead of 9092, with a temporary directory of their own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, temporary: Path) -> None:
         self._directory = directory
-        given = {"HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}", "JDK_JAVA_OPTIONS": JVM_OF_SECONDS}
+        given = {
+            "HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "JDK_JAVA_OPTIONS": JVM_OF_SECONDS,
+            "TMPDIR": str(temporary),
+        }
         self._environment = {name: v for name, v in os.environ.items() if not name.startswith("HEADRACE_STATE")} | given
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -53,10 +57,13 @@ class Terminal:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_readme_quickstart_works_in_an_empty_directory(tmp_path: Path) -> None:
+def test_the_readme_quickstart_works_in_an_empty_directory(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     program, (run, consume, catch_up, verify) = quickstart()
     (tmp_path / "flights.py").write_text(program)
-    terminal = Terminal(tmp_path)
+    temporary = tmp_path_factory.mktemp("t")
+    terminal = Terminal(tmp_path, temporary)
     with terminal.start(*run) as running:
         try:
             results: list[dict[str, object]] = []
@@ -75,7 +82,9 @@ def test_the_readme_quickstart_works_in_an_empty_directory(tmp_path: Path) -> No
     assert code == 0, err
     code, out, err = terminal.run(*verify)
     assert code == 0, out + err
-    assert {path.name for path in tmp_path.iterdir()} <= {"flights.py", ".headrace", "__pycache__", "artifacts"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"flights.py", ".headrace", "__pycache__"}
+    left = [path.name for path in temporary.iterdir()]
+    assert not [name for name in left if name.startswith(("headrace-", "spark-", "blockmgr-", "artifacts-", "."))], left
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

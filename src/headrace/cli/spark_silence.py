@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from headrace.cli.terminal import talk
 from headrace.errors import HeadraceError
+from headrace.temporary_directories import OwnedDirectory
 
 __all__ = ["spark_quietly"]
 
@@ -24,7 +24,9 @@ def spark_quietly() -> Iterator[None]:
     if os.environ.get("HEADRACE_DEBUG"):
         yield
         return
-    handle, path = tempfile.mkstemp(prefix="headrace-spark-", suffix=".log")
+    directory = OwnedDirectory("headrace-cli-")
+    path = directory.path / "spark.log"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     terminal = os.dup(2)
     ours = os.fdopen(os.dup(2), "w", buffering=1)
     python_stderr = sys.stderr
@@ -46,6 +48,6 @@ def spark_quietly() -> Iterator[None]:
         os.close(terminal)
         os.close(handle)
         if keep:
+            directory.keep()
             talk(f"what Spark wrote: {path}")
-        else:
-            os.unlink(path)  # noqa: PTH108 - the name came from mkstemp
+        directory.remove()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -30,6 +31,8 @@ from headrace.protocol.error_codes import ErrorCode
 __all__ = ["MemberRunner"]
 
 log = logging.getLogger("headrace.client")
+
+LEAVE_PATIENCE_MS = 1_500
 
 Listener = Callable[[MemberEvent, AssignmentSnapshot], None]
 
@@ -77,6 +80,7 @@ class MemberRunner:
         self._commands: list[Callable[[int], None]] = []
         self._stopping = False
         self._ever_answered = False
+        self._lost_since_ms: int | None = None  # since when no request has been answered
         self._began_ms = lease_clock_ms()
         self._thread = threading.Thread(target=self._run, name=f"headrace-member-{group_id}", daemon=True)
 
@@ -117,9 +121,20 @@ class MemberRunner:
         self._command(lambda now_ms: self._membership.leave(now_ms, for_a_while=for_a_while))
 
     def wait_left(self, timeout_s: float) -> bool:
-        """Whether the member is out of the group, or out of it for good, within this time."""
+        """Whether the member is out of the group, or out of it for good, within this time.
+
+        Gives up early where no broker has been reached for LEAVE_PATIENCE_MS: leaving is a best-effort notification,
+        the session timeout does the same later.
+        """
+        deadline = time.monotonic() + timeout_s
         with self._changed:
-            return self._changed.wait_for(lambda: self._membership.state in _OUT and not self._commands, timeout_s)
+            while not (self._membership.state in _OUT and not self._commands):
+                lost_ms = self._lost_since_ms
+                is_unreachable = lost_ms is not None and lease_clock_ms() - lost_ms > LEAVE_PATIENCE_MS
+                if is_unreachable or time.monotonic() > deadline:
+                    return False
+                self._changed.wait(0.1)
+        return True
 
     def stop(self) -> None:
         """Ends the thread without a word to the coordinator, and closes the client."""
@@ -167,12 +182,15 @@ class MemberRunner:
             response = self._client.attempt(outgoing.request, node=outgoing.node, timeout_ms=timeout_ms)
         except ConnectionLost as error:
             log.debug("member of %s: %s", self._group_id, error)
+            if self._lost_since_ms is None:
+                self._lost_since_ms = lease_clock_ms()
             self._membership.on_failure(lease_clock_ms())
             self._give_up_a_wrong_address(error)
         except BrokerError as error:
             self._membership.stop(self._translated(error))
         else:
             self._ever_answered = True
+            self._lost_since_ms = None
             self._membership.on_response(response, lease_clock_ms())
 
     def _give_up_a_wrong_address(self, error: ConnectionLost) -> None:

@@ -8,6 +8,8 @@ unless the caller sets one: timestamps in records and in results then mean the s
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import logging
 import os
@@ -15,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ConfigError
 from headrace.spark.application_log import announce_spark
 from headrace.spark.class_archive import archive_options
+from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +52,7 @@ SETTINGS: Mapping[str, str] = {
     ),
 }
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_LONGEST_SOCKET_DIRECTORY = 60  # a socket's path has at most 103 characters on macOS, its name 42
 _SILENCED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What a session that was handed in may lack: setting → (wanted, refused or costly, why)
 _JUDGED: Mapping[str, tuple[str, bool, str]] = {
@@ -92,8 +97,11 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        options = f"-Dlog4j2.configurationFile={_LOG4J} {archive_options(java)}"
-        wanted.setdefault("spark.driver.extraJavaOptions", options.strip())
+        if "spark.driver.extraJavaOptions" not in wanted:
+            options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
+            wanted["spark.driver.extraJavaOptions"] = options.strip()
+            if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
+                wanted.setdefault("spark.python.unix.domain.socket.dir", tempfile.gettempdir())
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -102,6 +110,17 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     built = builder.getOrCreate()
     built.sparkContext.setLogLevel(wanted.get("spark.log.level", "ERROR"))
     return built
+
+
+@functools.cache
+def _scratch() -> Path:
+    """Where Spark's JVM of this process puts temporary files: blocks, sockets, unpacked libraries.
+
+    The JVM removes most of them itself, unless it is killed; then the next session on this machine does.
+    """
+    directory = OwnedDirectory("headrace-spark-")
+    atexit.register(directory.remove)
+    return directory.path
 
 
 def classic(spark: Any) -> SparkSession:

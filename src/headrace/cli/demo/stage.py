@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from headrace.cli.instances import BrokerProcess, Instance, free_port, stop_all
 from headrace.errors import HeadraceError
+from headrace.temporary_directories import OwnedDirectory
 
 __all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "spark_environment"]
 
@@ -31,7 +31,8 @@ class Stage:
 
     def __init__(self, *, keep: bool) -> None:
         self.keep = keep
-        self.directory = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+        self._owned = OwnedDirectory("headrace-demo-")
+        self.directory = self._owned.path
         self.log = self.directory / "demo.log"
         self.broker: BrokerProcess | None = None
         self.instances: dict[str, Instance] = {}
@@ -53,10 +54,11 @@ class Stage:
         if self.broker is not None:
             self.broker.stop()
         if self.keep:
+            self._owned.keep()
             return
         if failed and self.log.exists():
             self.keep_log()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._owned.remove()
 
     def keep_log(self) -> Path:
         """Copies the log to where it outlives the directory, unless that is kept anyway; where it lies."""

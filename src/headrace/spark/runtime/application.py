@@ -366,6 +366,7 @@ class ApplicationRuntime:
         return True
 
     def _release(self) -> None:
+        self.state.begin_close()
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):
                 self._link.close()

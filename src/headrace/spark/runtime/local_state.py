@@ -118,6 +118,11 @@ class LocalState:
         """Whether knowing the target is of use."""
         return self.replicas is not None
 
+    def begin_close(self) -> None:
+        """Let the replica process end while the member leaves."""
+        if self.replicas is not None:
+            self.replicas.begin_close()
+
     def close(self) -> None:
         self._handover.close()
         if self.replicas is not None:

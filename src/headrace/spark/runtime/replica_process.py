@@ -79,8 +79,10 @@ class ReplicaProcess:
     def run(self) -> None:
         """Until the driver closes."""
         rest, trouble = REST_S, ""
-        while not self._closing:
+        while True:
             self._obey(wait_s=0.0 if self._opening else rest)
+            if self._closing:
+                break
             try:
                 moved = self._open_next() or self._follow()
                 rest = REST_S if moved else min(rest * 1.3, LONGEST_REST_S)
@@ -404,6 +406,9 @@ def main() -> None:
     arrow_batches.warm_up()
     say({"say": "ready"})
     ReplicaProcess(settings, commands, say).run()
+    # Stores are closed. Taking down an interpreter with numba and Arrow in it takes longer than all of the above, and
+    # the driver waits for the end of this process.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -175,14 +175,19 @@ class Replicas:
             found, self._on_disk = self._on_disk, {}
             return found
 
+    def begin_close(self) -> None:
+        """Tell the process to end, without waiting for it."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._tell({"do": "close"})
+                self._lock.notify_all()
+
     def close(self) -> None:
         """End the process."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._tell({"do": "close"})
-            self._lock.notify_all()
+        self.begin_close()
+        if self._process.stdin is None or self._process.stdin.closed:
+            return
         try:
             self._process.wait(CLOSE_WAIT_S)
         except subprocess.TimeoutExpired:
