@@ -1,7 +1,7 @@
 """Delays per airport and per airline, kept up to date while flights arrive.
 
-headrace run examples/flight_delays.py --dev --instances 2      # or: python examples/flight_delays.py
-headrace verify examples/flight_delays.py                       # recompute everything as one Spark batch, compare
+headrace run examples/flight_delays.py --dev --sample flights --instances 2   # or: python examples/flight_delays.py
+headrace verify examples/flight_delays.py --dev                 # recompute everything as one Spark batch, compare
 """
 
 from pyspark.sql import functions as F

@@ -111,7 +111,7 @@ def test_the_topic_is_missing(broker: BrokerProcess, tmp_path: Path) -> None:
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         said = next(line for line in running.stderr if line.startswith("Waiting: "))
-        assert "headrace topics --create --topic flights" in said
+        assert f"--bootstrap-server {broker.bootstrap_servers} --create --topic flights" in said
         with Admin(broker.bootstrap_servers) as admin:
             assert "flights" not in admin.list_topics(), "reading a topic does not create it"
         running.send_signal(signal.SIGINT)

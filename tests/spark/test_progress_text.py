@@ -22,6 +22,12 @@ def test_records_are_reported_after_a_second_and_then_every_five() -> None:
     assert told[1][1] == "5,000 records in (1,000/s), 6,100 in all, lag 0, 8 tasks."
 
 
+def test_a_first_micro_batch_under_way_is_not_reported_as_no_records() -> None:
+    text = ProgressText(0.0)
+    told = [(at, found) for at in range(1, 8) for found in sampled(text, float(at), tasks=8, lag=2000)]
+    assert told == [(6, "0 records in (0/s), 0 in all, lag 2,000, 8 tasks.")]
+
+
 def test_an_idle_application_says_so_once_a_minute() -> None:
     text = ProgressText(0.0)
     told = [(at, line) for at in range(1, 130) for line in sampled(text, float(at), tasks=4, records=0)]

@@ -61,6 +61,8 @@ class ProgressText:
         if kind == self._told_kind:
             return sample.now_s - self._last.now_s >= (ACTIVE_S if kind in ("active", "opening") else IDLE_S)
         # The runtime logs the reason of "not-ready" itself; a member that has just joined has no tasks for a while.
+        if kind == "active" and sample.records == self._last.records:
+            return sample.now_s - self._since_s >= ACTIVE_S  # a lag, and the first micro-batch still runs
         settled_s = {"active": SHORTEST_S, "not-ready": IDLE_S, "spare": SPARE_S, "starting": IDLE_S}.get(kind, 0.0)
         return sample.now_s - self._since_s >= settled_s
 

@@ -95,7 +95,8 @@ def test_a_missing_source_topic_is_waited_for(broker, make_app, flights, caplog)
         if act is interrupt:
             assert "stopped by SIGINT" in caplog.text
             assert broker.group("flight-counts").members == {}
-    assert "headrace topics --create --topic arrivals" in caplog.records[2].getMessage()
+    create_it = f"headrace topics --bootstrap-server {broker.bootstrap_servers} --create --topic arrivals"
+    assert create_it in caplog.records[2].getMessage()
     assert numbers(broker) == list(range(20))
     told = [record.getMessage() for record in caplog.records]
     assert any("assigned" in line for line in told)

@@ -70,7 +70,11 @@ def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> Bro
     code = cluster.refused.get(topic, ErrorCode.unknown_topic_or_partition)
     if code != ErrorCode.unknown_topic_or_partition:
         return missing_topic(code, topic)
-    return topic_missing(topic, client.metadata(refresh=True).topics, client.bootstrap_servers)
+    servers = client.bootstrap_servers
+    error = topic_missing(topic, client.metadata(refresh=True).topics, servers)
+    # A program may name its cluster itself; the command would run against the default one.
+    error.fix = error.fix.replace("headrace topics --create", f"headrace topics --bootstrap-server {servers} --create")
+    return error
 
 
 def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:
