@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -95,6 +95,9 @@ image: $(STAMP) ## the container image of the broker; IMAGE_BASE=debian builds i
 image-check: $(STAMP) ## build the image without a registry or a daemon and use a broker in it (root, buildah, mmdebstrap)
 	@packaging/build-image debian
 	@$(BIN)/python -m tests.packaging.image
+
+recordings: $(STAMP) ## record the pictures in docs/pictures again (needs Chromium): make recordings NAME=application
+	@$(BIN)/python -m docs.recordings $(NAME)
 
 requirements:   ## pin all dependencies anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
