@@ -15,6 +15,8 @@ import pytest
 from tests.spark.application.processes import JVM_OF_SECONDS, free_port
 
 ROOT = Path(__file__).parent.parent.parent
+PYTHON = os.environ.get("HEADRACE_TEST_PYTHON", sys.executable)
+"""Whose installation is tried: by default that of the tests; tests/packaging names one that has only the wheel."""
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +43,7 @@ class Terminal:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", *arguments],
+            [PYTHON, "-m", "headrace.cli.main", *arguments],
             cwd=self._directory,
             env=self._environment,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: the base installation, without Java in PATH.
+"""The wheel in an empty environment: base installation without Java; with HEADRACE_LONG=1 the `spark` extra as well.
 
 Dependencies come from the package index with the hashes of requirements/.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.longer import longer
 
 pytestmark = pytest.mark.slow
 
@@ -157,3 +158,21 @@ def test_an_application_names_the_extra_it_needs(base: Environment, command: tup
     done = base.run(*command, cwd=tmp_path)
     assert done.returncode != 0
     assert "headrace[spark]" in done.stderr
+
+
+@longer
+@pytest.mark.spark
+def test_the_readme_quickstart_works_with_the_wheel_and_the_spark_extra(tmp_path: Path) -> None:
+    """Nothing but the wheel, its pinned dependencies and Java."""
+    environment = installed(tmp_path, ROOT / "requirements" / "spark.txt", java=True)
+    python = str(environment.directory / "bin" / "python")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/docs/test_readme.py", "-k", "quickstart"],
+        cwd=ROOT,
+        env=os.environ | {"HEADRACE_TEST_PYTHON": python},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
