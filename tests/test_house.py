@@ -42,7 +42,12 @@ def test_public_names_resolve() -> None:
         assert getattr(headrace, name) is not None
 
 
+BUILT = {".venv", ".build", ".jars", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", "__pycache__"}
+
+
 def tracked_files() -> list[Path]:
+    if (ROOT / "PKG-INFO").exists():  # an unpacked source distribution has no repository, only what was tracked
+        return [path for path in ROOT.rglob("*") if path.is_file() and not BUILT & {*path.relative_to(ROOT).parts}]
     out = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True, cwd=ROOT)
     return [ROOT / name for name in out.stdout.split("\0") if name and (ROOT / name).is_file()]
 

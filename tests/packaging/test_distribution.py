@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -113,6 +114,24 @@ def test_the_sdist_is_the_whole_working_tree(built: tuple[Path, Path]) -> None:
     expected = {name for name in listed if (ROOT / name).is_file()} - {".gitignore"}
     assert expected - packed == set()
     assert [name for name in packed if "__pycache__" in name or name.startswith(".venv")] == []
+
+
+@pytest.mark.slow
+def test_fast_tests_run_in_the_unpacked_sdist(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """One module that reads files of the tree, one of a pure package, one with a broker."""
+    with tarfile.open(built[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    modules = ["tests/test_house.py", "tests/protocol/test_request_codec.py", "tests/testing/test_plugin.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", *modules],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["base", "spark"])
