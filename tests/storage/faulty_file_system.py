@@ -277,6 +277,9 @@ class FaultyFileSystem:
     def exists(self, path: Path) -> bool:
         return self._node(path) is not None
 
+    def make_private(self, path: Path) -> None:
+        """Modes are not simulated."""
+
     def make_directory(self, path: Path) -> None:
         self.check("make_directory", path)
         if path != path.parent and self._node(path.parent) is None:

@@ -12,7 +12,7 @@ Pure but for the session ids' chance. Rules, as in Kafka's FetchSession.scala:
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -97,9 +97,12 @@ class AskedPartition:
 class _Session:
     """Mutable. `epoch` is that of the next request."""
 
-    __slots__ = ("by_id", "created_ms", "epoch", "last_used_ms", "partitions", "session_id")
+    __slots__ = ("by_id", "created_ms", "epoch", "last_used_ms", "owner", "partitions", "session_id")
 
-    def __init__(self, session_id: int, partitions: Iterable[AskedPartition], *, by_id: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, partitions: Iterable[AskedPartition], *, by_id: bool, owner: object, now_ms: int
+    ) -> None:
+        self.owner = owner
         self.session_id = session_id
         self.partitions = {_key(p.topic, p.topic_id, p.asked.partition): p for p in partitions}
         self.by_id = by_id
@@ -183,7 +186,7 @@ class FetchSessions:
     def __init__(self, slots: Callable[[], int], chance: Callable[[], int] | None = None) -> None:
         """`slots` is asked for the bound whenever it matters; `chance` draws a positive session id."""
         self._slots = slots
-        self._chance = chance or (lambda: random.randint(1, LAST_EPOCH))
+        self._chance = chance or (lambda: 1 + secrets.randbelow(LAST_EPOCH))
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self.evictions = 0
 
@@ -201,15 +204,21 @@ class FetchSessions:
             frozenset((each.topic, each.topic_id) for each in session.partitions.values()) if session else frozenset()
         )
 
-    def context(self, request: Request, *, by_id: bool, now_ms: int) -> FetchContext:
-        """`by_id`: the version of the request names topics by their ids."""
+    def context(self, request: Request, *, by_id: bool, owner: object = None, now_ms: int) -> FetchContext:
+        """`by_id`: the version of the request names topics by their ids. `owner`: the principal that asks.
+
+        A session is another principal's secret: to all others there is none of that id, and they cannot end it.
+        """
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != owner:
+            session = None
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            if session is not None:
+                del self._sessions[session.session_id]
             partitions = _asked_for(request)
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(partitions)
-            return FetchContext(partitions, answer=lambda answered: self._begin(answered, by_id=by_id, now_ms=now_ms))
-        session = self._sessions.get(request.session_id)
+            return FetchContext(partitions, answer=lambda answered: self._begin(answered, by_id, owner, now_ms))
         if session is None:
             return FetchContext(error=ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
@@ -229,7 +238,7 @@ class FetchSessions:
             answer=lambda answered: _incremental(session, expected, answered),
         )
 
-    def _begin(self, answered: Answered, *, by_id: bool, now_ms: int) -> Response:
+    def _begin(self, answered: Answered, by_id: bool, owner: object, now_ms: int) -> Response:
         """A full answer, and a session when there is room for one."""
         session_id = NO_SESSION
         if len(self._sessions) < self._slots() or self._evict(len(answered), now_ms):
@@ -240,7 +249,7 @@ class FetchSessions:
                 if data.error_code is not ErrorCode.none:
                     partition.high_watermark = _NOT_TOLD
             self._sessions[session_id] = _Session(
-                session_id, (partition for partition, _ in answered), by_id=by_id, now_ms=now_ms
+                session_id, (partition for partition, _ in answered), by_id=by_id, owner=owner, now_ms=now_ms
             )
         return _response(answered, session_id=session_id)
 

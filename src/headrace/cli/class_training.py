@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from headrace import EmbeddedBroker
+from headrace.child_process import python_module
 from headrace.cli.application import configure_by_file, load_application
 from headrace.cli.demo.stage import TOPIC, example_path, spark_environment
 from headrace.errors import HeadraceError
@@ -49,7 +50,7 @@ def _train_apart(archive: Path, scratch: Path) -> None:
         "HEADRACE_CACHE_DIR": str(scratch),
     }
     training = subprocess.Popen(
-        [sys.executable, "-m", "headrace.cli.class_training", str(scratch)],
+        python_module("headrace.cli.class_training", str(scratch)),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

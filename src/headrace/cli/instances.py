@@ -12,13 +12,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.child_process import python_module
 from headrace.errors import CannotConnect, HeadraceError
 
 __all__ = ["BrokerProcess", "Instance", "InstanceStatus", "answers", "free_port", "last_line", "stop_all"]
@@ -74,7 +74,7 @@ class Instance:
         self._report.unlink(missing_ok=True)
         self.killed = self.asked_to_stop = False
         self.started_at = time.time()
-        command = [sys.executable, "-m", "headrace.cli.instance", *self._arguments]
+        command = python_module("headrace.cli.instance", *self._arguments)
         command += ["--name", self.name, "--report", str(self._report)]
         self._hang_up()
         self._lifeline, other_end = socket.socketpair()
@@ -208,7 +208,7 @@ class BrokerProcess:
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Returns when it answers. Raises HeadraceError with what the broker said when it does not."""
-        command = [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", str(self.data_dir)]
+        command = python_module("headrace.cli.main", "broker", "--data-dir", str(self.data_dir))
         command += ["--host", self.host, "--port", str(self.port), *self._settings]
         before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:

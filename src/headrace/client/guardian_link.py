@@ -12,7 +12,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
+from headrace.child_process import python_module
 from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.events import MemberEvent
@@ -212,7 +212,7 @@ class GuardianLink:
         self._told_version = 0
         self._progress_s = 0.0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.client.guardian"],
+            python_module("headrace.client.guardian"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,7 @@ class FileSystem(Protocol):
     def size(self, path: Path) -> int: ...
     def exists(self, path: Path) -> bool: ...
     def make_directory(self, path: Path) -> None: ...
+    def make_private(self, path: Path) -> None: ...
     def rename(self, old: Path, new: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def remove_tree(self, path: Path) -> None: ...
@@ -152,6 +154,11 @@ class RealFileSystem:
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
+
+    def make_private(self, path: Path) -> None:
+        """Nobody else may look into the directory. One that belongs to another user stays as it is."""
+        with suppress(PermissionError):
+            path.chmod(0o700)
 
     def rename(self, old: Path, new: Path) -> None:
         old.rename(new)

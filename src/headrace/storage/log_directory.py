@@ -99,6 +99,7 @@ class LogDirectory(DirectoryCatalogs):
                 path=str(self.path),
             )
         if stored is None:
+            self._file_system.make_private(self.path)  # only a new one: what operators set later stays
             self._sync_the_way_here()
             stored = DirectoryIdentity(cluster_id=cluster_id or topic_id_text(uuid.uuid4()))
         self._identity = stored.started()

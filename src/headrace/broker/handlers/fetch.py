@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
     by_id = call.api_version >= 13
-    context = broker.fetch_sessions.context(request, by_id=by_id, now_ms=broker.logs.now_ms())
+    context = broker.fetch_sessions.context(request, by_id=by_id, owner=call.principal, now_ms=broker.logs.now_ms())
     reading = _Reading(context, request, call, by_id, broker)
     read = reading.read()
     max_wait_ms = to_ms(request.max_wait)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.child_process import python_module
 from headrace.cli.demo.flights import Departures, FlightYear
 from headrace.cli.demo.stage import Stage, example_path, spark_environment
 from headrace.cli.verdict_report import repeats
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 300
 
 def recompute(stage: Stage) -> dict[str, Any]:
     """What `headrace verify --json` says. Raises HeadraceError when it says nothing."""
-    command = [sys.executable, "-m", "headrace.cli.main", "verify", str(example_path()), "--json"]
+    command = python_module("headrace.cli.main", "verify", str(example_path()), "--json")
     command += ["--bootstrap-server", stage.bootstrap_servers]
     with stage.log.open("ab") as log:
         done = subprocess.run(

@@ -27,6 +27,7 @@ from headrace.protocol.sasl.scram_credential import ScramCredential
 
 __all__ = [
     "MECHANISMS",
+    "MOST_ASKED_ITERATIONS",
     "MOST_ITERATIONS",
     "ScramClient",
     "ScramMechanism",
@@ -36,7 +37,10 @@ __all__ = [
     "salted_password",
 ]
 
-MOST_ITERATIONS: Final = 16384  # Kafka's
+MOST_ITERATIONS: Final = 16384  # Kafka's, of credentials that a broker stores
+# A client works for whoever answers at a broker's address: a million rounds are half a second, 999,999,999 eight
+# minutes. Brokers of other makers may store more than Kafka's 16,384.
+MOST_ASKED_ITERATIONS: Final = 1_000_000
 _NO_BINDING = "n,,"
 # Attributes that either side may add are passed over; a mandatory extension (m=) is refused.
 _CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>(?:,.*)?)\Z")
@@ -204,6 +208,8 @@ class ScramClient:
             raise SaslRefused(
                 f"the broker asks for {iterations} iterations; {mechanism.fewest_iterations} are the least"
             )
+        if iterations > MOST_ASKED_ITERATIONS:
+            raise SaslRefused(f"the broker asks for {iterations} iterations; {MOST_ASKED_ITERATIONS} are the most")
         salted = salted_password(mechanism, self._password, _base64(found["salt"]), iterations)
         head = f"c={b64encode(_NO_BINDING.encode()).decode()},r={found['nonce']}"
         signed = f"{self._bare},{server_first.decode()},{head}".encode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.child_process import python_module
 from headrace.spark.runtime.store_records import BatchKey
 
 __all__ = ["Brought", "PlacedTask", "ReplicaProgress", "Replicas", "StoreOfTask"]
@@ -198,7 +198,7 @@ class Replicas:
 
     def _launch(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.spark.runtime.replica_process"],
+            python_module("headrace.spark.runtime.replica_process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is for the driver

@@ -131,7 +131,13 @@ class StateDirectory:
     def _kept_id(self, name: str) -> str:
         path = self.path / name
         if not path.exists():
-            path.write_text(str(uuid.uuid4()))
+            # A power cut behind a plain write may leave an empty file: an identity that all such instances share.
+            aside = self.path / f".{name}.new"
+            with aside.open("w") as file:
+                file.write(str(uuid.uuid4()))
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
         return path.read_text().strip()
 
     def tasks(self, subtopologies: Collection[str]) -> list[Task]:
