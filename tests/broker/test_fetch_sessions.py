@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import uuid
 from collections.abc import Callable
 from random import Random
@@ -264,3 +265,20 @@ def test_a_deleted_topic_is_told_in_a_session(client: Any, broker: EmbeddedBroke
     back = fetched(client, request(session, 3))
     assert {part.error_code for number, part in back.items() if number} == {ErrorCode.none}
     assert len(back) == 4
+
+
+def test_a_session_belongs_to_its_principal(sessions: FetchSessions) -> None:
+    context = sessions.context(request(0, 0, asked(0)), by_id=True, owner="User:alice", now_ms=0)
+    session = context.answer([data(part) for part in context.partitions]).session_id
+    for epoch in (1, 0, -1):
+        other = sessions.context(request(session, epoch), by_id=True, owner="User:bob", now_ms=0)
+        assert not other.incremental
+    assert len(sessions) == 1, "nobody else ends it"
+    assert sessions.context(request(session, 1), by_id=True, owner="User:alice", now_ms=0).incremental
+
+
+def test_session_ids_cannot_be_foretold() -> None:
+    random.seed(1)
+    first = begun(FetchSessions(lambda: SLOTS), 0)
+    random.seed(1)
+    assert begun(FetchSessions(lambda: SLOTS), 0) != first

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.types import GroupId, TopicName
+from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i64
 from tests.fuzz.request_cost import HALF, ROOT, STRANGER, MeteredBroker
 from tests.fuzz.wide_requests import framed, wide_request
 
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.units import from_ms
 from headrace.storage import log_directory, topic_catalog
 
 MEGABYTE = 1 << 20
@@ -160,3 +165,36 @@ def test_one_request_creates_at_most_ten_thousand_partitions_as_in_kafka(metered
     assert {topic.name: topic.num_partitions for topic in answer.topics}["big-1"] == 6000
     own = [config for topic in answer.topics for config in topic.configs if config.name == "retention.ms"]
     assert [(config.value, int(config.config_source)) for config in own] == [("1000", 1)] * 2
+
+
+def test_there_are_so_many_transactional_ids() -> None:
+    def init(name: str) -> Any:
+        return m.init_producer_id_request.InitProducerIdRequest(
+            transactional_id=TransactionalId(name),
+            transaction_timeout=from_ms(60_000),
+            producer_id=ProducerId(-1),
+            producer_epoch=i16(-1),
+        )
+
+    with MeteredBroker({}, {"headrace.max.transactional.ids": 3, "transaction.state.log.num.partitions": 2}) as metered:
+        asked = [f"id-{number}" for number in (*range(5), 0, 2)]
+        codes = [metered.call(ROOT, ApiKey.INIT_PRODUCER_ID, init(each)).error_code for each in asked]
+        assert codes == [ErrorCode.none] * 3 + [ErrorCode.policy_violation] * 2 + [ErrorCode.none] * 2
+
+
+def test_a_group_of_any_kind_has_so_many_members() -> None:
+    of_broker = GroupCoordinatorConfiguration.from_settings(
+        {"headrace.max.group.members": 3, "group.streams.max.size": 2}
+    )
+    assert of_broker.for_streams_group("g").max_size == 2
+    assert of_broker.for_consumer_group("g").max_size == 3
+    assert of_broker.classic_groups.max_size == 3
+
+
+def test_a_new_data_directory_is_its_owners_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with EmbeddedBroker(data_dir=directory):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    directory.chmod(0o750)  # an operator's decision, which stays
+    with EmbeddedBroker(data_dir=directory):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o750

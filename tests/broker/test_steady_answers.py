@@ -285,3 +285,25 @@ def test_streams_switched_off_reaches_a_member_whose_answer_was_kept(connect: Co
 
         broker._call(switch_off)
         assert client.call(HEARTBEAT, heartbeat("m1", epoch), 0).error_code.name == "unsupported_version"
+
+
+def test_what_is_kept_is_counted_in_bytes_of_each_connection_and_of_all() -> None:
+    """Unknown tagged fields make many keys of one heartbeat: 4.2 MB of each connection, counted nowhere."""
+    door = DoorRules(most_bytes=700_000)
+    connections = [SteadyAnswers(door) for _ in range(5)]
+    for number in range(1000):
+        for answers in connections:
+            answers.keep(number.to_bytes(4, "big") + bytes(3000), bytes(100), steady())
+            assert door.kept_bytes <= 700_000
+    assert all(len(answers) * 3100 < steady_answers.MOST_BYTES for answers in connections)
+    for answers in connections:
+        answers.clear()
+    assert door.kept_bytes == 0
+    one = connections[0]
+    frame = framed(heartbeat("m", 3))
+    one.keep(frame[4:], b"12345678tail", steady())
+    one.keep(frame[4:], b"12345678tail", steady())
+    kept = door.kept_bytes
+    door.changed()
+    one.keep(frame[4:], b"12345678tail", steady())
+    assert door.kept_bytes == kept

@@ -92,3 +92,16 @@ def test_plain_in_and_out() -> None:
     for message in (b"", b"\0a", b"\0\0pw", b"\0a\0", b"\xff\0a\0b", b"a\0b\0c\0d"):
         with pytest.raises(SaslRefused):
             read_plain_message(message)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "taken"), [(4096, True), (16384, True), (1_000_001, False), (999_999_999, False)]
+)
+def test_a_client_does_not_work_as_long_as_a_rogue_broker_says(iterations: int, taken: bool) -> None:
+    client = ScramClient(MECHANISMS["SCRAM-SHA-256"], "alice", "secret", "abc")
+    first = f"r=abcdef,s=c2FsdA==,i={iterations}".encode()
+    if taken:
+        assert client.final(first).startswith(b"c=biws,r=abcdef,p=")
+    else:
+        with pytest.raises(SaslRefused, match="1000000 are the most"):
+            client.final(first)

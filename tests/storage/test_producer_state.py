@@ -8,7 +8,8 @@ import google_crc32c
 import pytest
 from tests.storage.log_samples import NOW_MS, produced
 
-from headrace.protocol.record_batches import iter_batch_headers
+from headrace.protocol.record_batches import control_batch, iter_batch_headers
+from headrace.storage.errors import OutOfOrderSequence
 from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 
 
@@ -58,3 +59,38 @@ def test_producers_are_forgotten_by_age_unless_a_transaction_is_open() -> None:
     assert len(state) == 2
     state.expire(NOW_MS + 1)
     assert len(state) == 1
+
+
+def test_beyond_the_bound_those_that_wrote_longest_ago_are_forgotten() -> None:
+    """A stranger can invent an id for each batch: 120,000 of them took 136 MB of one partition."""
+    state = ProducerState("flights", 0, most=100)
+    open_one = produced(0, "a", producer_id=7, transactional=True)
+    for header in iter_batch_headers(open_one):
+        state.update(header, seen_ms=0)
+    for number in range(1000):
+        for header in iter_batch_headers(produced(3, "a", producer_id=1000 + number, base_offset=1 + number)):
+            state.update(header, seen_ms=NOW_MS + number)
+        assert len(state) <= 101
+    known = {each.producer_id for each in state.described()}
+    assert 7 in known, "it has a transaction open"
+    assert set(range(1910, 2000)) <= known, "the newest"
+    assert state.check(iter_batch_headers(produced(50, "a", producer_id=1000))) is None, "forgotten: may begin anywhere"
+    with pytest.raises(OutOfOrderSequence):
+        state.check(iter_batch_headers(produced(50, "a", producer_id=1999)))
+
+
+def test_the_first_open_transaction_is_known_without_a_search() -> None:
+    """It was looked for among all producers on every ListOffsets."""
+    state = noted(*(produced(0, "a", producer_id=each, base_offset=each, transactional=True) for each in (1, 2, 3)))
+    assert (state.first_unstable_offset, list(state.open_transactions())) == (1, [(1, 0, 1), (2, 0, 2), (3, 0, 3)])
+    for ended, first in ((2, 1), (1, 3), (3, None)):
+        marker = control_batch("commit", producer_id=ended, producer_epoch=0, timestamp_ms=NOW_MS)
+        for header in iter_batch_headers(marker):
+            state.update(header, seen_ms=NOW_MS)
+        assert state.first_unstable_offset == first
+    again = noted(*(produced(0, "a", producer_id=each, base_offset=each, transactional=True) for each in (9, 4, 6)))
+    loaded = ProducerState("flights", 0)
+    loaded.load(again.snapshot())
+    assert loaded.first_unstable_offset == 4
+    loaded.clear()
+    assert loaded.first_unstable_offset is None

@@ -94,6 +94,30 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "(POLICY_VIOLATION).",
             ),
             _row(
+                "headrace.max.transactional.ids",
+                "int",
+                100000,
+                1,
+                doc="So many transactional ids there may be; the first InitProducerId of one more is refused "
+                "(POLICY_VIOLATION).",
+            ),
+            _row(
+                "headrace.max.producers.per.partition",
+                "int",
+                5000,
+                1,
+                doc="So many idempotent producers a partition knows besides those with an open transaction. Those that "
+                "wrote longest ago are forgotten first, as if producer.id.expiration.ms had passed.",
+            ),
+            _row(
+                "headrace.response.cache.max.bytes",
+                "long",
+                67108864,
+                0,
+                doc="Answers to heartbeats that are kept to be repeated, all connections together; at most 512 KiB of "
+                "one connection.",
+            ),
+            _row(
                 "headrace.request.max.items",
                 "int",
                 12000,

@@ -135,6 +135,7 @@ class ClientConnection(ClientSocket):
             self._at_work.cancel()
         if self._muted is not None:
             self._muted.cancel()
+        self._steady_answers.clear()
         super().connection_lost(_exc)
         self._server.forget(self)
 
@@ -179,7 +180,7 @@ class ClientConnection(ClientSocket):
 
     def forget_answers(self) -> None:
         """None of the answers so far is repeated: they were given to who the client was."""
-        self._steady_answers = SteadyAnswers(self._server.door_rules)
+        self._steady_answers.clear()
 
     def stop_listening(self) -> None:
         """What else it says does not count."""

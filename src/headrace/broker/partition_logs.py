@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from headrace.broker.cluster_metadata import TopicDescription
@@ -65,6 +66,11 @@ def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
         if name not in ("flush.messages", "flush.ms")
     }
     config = LogConfig.from_kafka({name: value for name, value in values.items() if value is not None})
+    config = replace(
+        config,
+        producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
+        max_producers=configuration.integer("headrace.max.producers.per.partition"),
+    )
     return config.with_fsync(configuration.flush_policy, flush_ms=configuration.flush_interval_ms())
 
 

@@ -78,7 +78,7 @@ class Server:
         self.services: Services | None = None
         self.scram_users: Sequence[AddedUser] = ()  # stored before the first client is let in
         self.port = configuration.port
-        self.door_rules = DoorRules()
+        self.door_rules = DoorRules(configuration.integer("headrace.response.cache.max.bytes"))
         self.limits = ConnectionLimits(configuration)
         self.faults: Faults | None = None
         self._apis: ApiTable | None = None

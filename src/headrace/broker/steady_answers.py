@@ -6,7 +6,9 @@ comparison, and nothing is decoded, run or encoded.
 
 What stands in front of the rules stays in front: the answers belong to one connection, therefore to one principal and
 one address, and the request's bytes hold API, version and client id, which is all that quotas and access rules go by.
-An answer that throttles is not kept. `DoorRules.changed` takes all kept answers of the broker out of use.
+Bytes that mean nothing to a rule, such as unknown tagged fields, make other keys of the same heartbeat: what is kept is
+counted in bytes, of each connection and of all together. An answer that throttles is not kept. `DoorRules.changed`
+takes all kept answers of the broker out of use.
 """
 
 from __future__ import annotations
@@ -21,18 +23,26 @@ __all__ = ["DoorRules", "SteadyAnswers"]
 
 MOST_ANSWERS = 1024
 LONGEST_BYTES = 4096
+MOST_BYTES = 512 * 1024
+# Of an answer, besides its bytes: the objects around them.
+_OVERHEAD_BYTES = 400
 _HEAD = struct.Struct(">ii")  # length of the frame; API key and version in one number
 _LENGTH_BYTES = 4
 _CORRELATION_START, _CORRELATION_END = 8, 12  # in a request with its length
 
 
 class DoorRules:
-    """Counts the changes of what is checked before a rule is asked: access rules, quotas, features. One per broker."""
+    """Counts the changes of what is checked before a rule is asked: access rules, quotas, features. One per broker.
 
-    __slots__ = ("version",)
+    `kept_bytes` is what all connections keep of answers, `most_bytes` what they may.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("kept_bytes", "most_bytes", "version")
+
+    def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
         self.version = 0
+        self.kept_bytes = 0
+        self.most_bytes = most_bytes
 
     def changed(self) -> None:
         self.version += 1
@@ -50,16 +60,27 @@ class _Answer:
 
 
 class SteadyAnswers:
-    """Mutable: what one connection was answered. Bounded: at most MOST_ANSWERS, each at most LONGEST_BYTES.
+    """Mutable: what one connection was answered. Bounded: at most MOST_ANSWERS and MOST_BYTES, each at most
+    LONGEST_BYTES.
 
     The keys are the requests' bytes behind the correlation id.
     """
 
-    __slots__ = ("_door", "_known")
+    __slots__ = ("_bytes", "_door", "_known")
 
     def __init__(self, door: DoorRules) -> None:
         self._door = door
         self._known: dict[bytes, _Answer] = {}
+        self._bytes = 0
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self._known.clear()
+        self._count(-self._bytes)
+
+    def _count(self, change: int) -> None:
+        self._bytes += change
+        self._door.kept_bytes += change
 
     def __len__(self) -> int:
         return len(self._known)
@@ -68,15 +89,26 @@ class SteadyAnswers:
         """`frame` without its length, `answer` with it."""
         if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
             return
-        if len(self._known) >= MOST_ANSWERS:
-            self._known.clear()
-        self._known[frame[_CORRELATION_END - _LENGTH_BYTES :]] = _Answer(
+        key = frame[_CORRELATION_END - _LENGTH_BYTES :]
+        size = len(key) + len(answer) + _OVERHEAD_BYTES
+        if len(self._known) >= MOST_ANSWERS or self._bytes + size > MOST_BYTES:
+            self.clear()
+        if self._door.kept_bytes + size > self._door.most_bytes:
+            return
+        self._forget(key)
+        self._count(size)
+        self._known[key] = _Answer(
             int.from_bytes(frame[:4], "big", signed=True),
             self._door.version,
             answer[:_LENGTH_BYTES],
             answer[8:],
             steady,
         )
+
+    def _forget(self, key: bytes) -> None:
+        answer = self._known.pop(key, None)
+        if answer is not None:
+            self._count(-(len(key) + len(answer.head) + len(answer.tail) + _LENGTH_BYTES + _OVERHEAD_BYTES))
 
     def repeat(self, data: bytes, now_ms: int) -> tuple[list[bytes], int]:
         """Answers to the whole frames at the start of `data`, up to the first that the rules have to see.
@@ -95,7 +127,7 @@ class SteadyAnswers:
             if answer is None or answer.api != api or answer.door_version != door_version:
                 break
             if not answer.steady.beat(now_ms):
-                del known[data[position + _CORRELATION_END : end]]
+                self._forget(data[position + _CORRELATION_END : end])
                 break
             pieces += (answer.head, data[position + _CORRELATION_START : position + _CORRELATION_END], answer.tail)
             position = end

@@ -22,6 +22,7 @@ def transaction_configuration(configuration: BrokerConfiguration) -> Transaction
     return TransactionConfiguration(
         max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
         id_expiration_ms=configuration.integer("transactional.id.expiration.ms"),
+        most_ids=configuration.integer("headrace.max.transactional.ids"),
         expiry_interval_ms=configuration.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
     )
 

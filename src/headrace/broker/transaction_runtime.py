@@ -56,6 +56,7 @@ class TransactionRuntime:
         clock: Clock,
     ) -> None:
         """`verifies`: whether partitions have to be in the transaction that their client wants to write in."""
+        self._most_ids = configuration.most_ids
         self._topic = topic
         self._logs = logs
         self._metadata = metadata
@@ -103,12 +104,24 @@ class TransactionRuntime:
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None) -> Answer:
         """Raises CoordinatorError."""
         self.ready()
+        self._check_room(transactional_id)
         return self._run(
             transactional_id,
             lambda shard, now_ms: shard.init_producer_id(
                 transactional_id, timeout_ms=timeout_ms, expected=expected, now_ms=now_ms
             ),
         )
+
+    def _check_room(self, transactional_id: str) -> None:
+        """Raises CoordinatorError for an id that would be one too many."""
+        found = self._shards.of(transactional_id)
+        if found is None or found[0].transaction(transactional_id) is not None:
+            return
+        if sum(shard.transactional_id_count for shard, _ in self._shards) >= self._most_ids:
+            raise CoordinatorError(
+                ErrorCode.policy_violation,
+                f"There are {self._most_ids} transactional ids already: headrace.max.transactional.ids.",
+            )
 
     def add_partitions(
         self,

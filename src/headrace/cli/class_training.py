@@ -48,6 +48,7 @@ def _train_apart(archive: Path, scratch: Path) -> None:
     environment = spark_environment() | {
         "SPARK_SUBMIT_OPTS": options.strip(),
         "HEADRACE_CACHE_DIR": str(scratch),
+        "PYTHONSAFEPATH": "1",  # for Spark's Python workers, which are started with `-m` in the working directory
     }
     training = subprocess.Popen(
         python_module("headrace.cli.class_training", str(scratch)),

@@ -110,6 +110,7 @@ class GroupCoordinatorConfiguration:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = _INT_MAX
+    headrace_max_group_members: int = 5_000
     offset_metadata_max_bytes: int = 4_096
     offsets_topic_num_partitions: int = 50
     offsets_retention_minutes: int = 10_080
@@ -151,7 +152,7 @@ class GroupCoordinatorConfiguration:
             min_session_timeout_ms=self.min_session_timeout_ms,
             max_session_timeout_ms=self.max_session_timeout_ms,
             initial_rebalance_delay_ms=self.initial_rebalance_delay_ms,
-            max_size=self.max_size,
+            max_size=min(self.max_size, self.headrace_max_group_members),
         )
 
     def for_streams_group(self, group_id: str) -> StreamsGroupConfiguration:
@@ -189,6 +190,7 @@ class GroupCoordinatorConfiguration:
             if row.highest is not None:
                 value = min(self._bound(row.highest), value)
             values[member.name] = tuple(list_of(value)) if row.setting.kind == "list" else value
+        values["max_size"] = min(values["max_size"], self.headrace_max_group_members)
         return values
 
     def with_group_settings(self, group_id: str, settings: Mapping[str, str]) -> GroupCoordinatorConfiguration:

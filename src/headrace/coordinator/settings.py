@@ -169,6 +169,14 @@ def _consumer() -> Iterable[tuple[str, Setting]]:
     yield _row("group.min.session.timeout.ms", "int", 6_000, None, "The least session timeout of classic members.")
     yield _row("group.max.session.timeout.ms", "int", 1_800_000, None, "The greatest one.")
     yield _row("group.max.size", "int", _INT_MAX, 1, "How many members a classic group may have.")
+    yield _row(
+        "headrace.max.group.members",
+        "int",
+        5_000,
+        1,
+        "How many members a group of any kind may have; the smaller of this and group.max.size, "
+        "group.consumer.max.size or group.streams.max.size counts. One more is refused (GROUP_MAX_SIZE_REACHED).",
+    )
 
 
 def _share() -> Iterable[tuple[str, Setting]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from headrace.errors import ConfigError
+from headrace.storage.producer_state import MOST_PRODUCERS
 
 __all__ = ["NO_LIMIT", "FsyncPolicy", "LogConfig"]
 
@@ -42,6 +43,7 @@ class LogConfig:
     flush_messages: int = NO_LIMIT
     flush_ms: int = NO_LIMIT
     producer_id_expiration_ms: int = 24 * 3600 * 1000
+    max_producers: int = MOST_PRODUCERS
 
     @property
     def is_compacted(self) -> bool:

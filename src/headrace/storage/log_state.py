@@ -59,7 +59,7 @@ class LogState:
             file_system=file_system,
             health=health,
             epochs=LeaderEpochs(directory, file_system),
-            producers=ProducerState(topic, partition),
+            producers=ProducerState(topic, partition, config.max_producers),
             row=SegmentRow(),
             flush=LogFlush(directory, file_system, health),
             usual_limits=usual_limits(config),
@@ -67,6 +67,7 @@ class LogState:
 
     def reconfigure(self, config: LogConfig) -> None:
         self.config, self.usual_limits = config, usual_limits(config)
+        self.producers.most = config.max_producers
 
     @property
     def high_watermark(self) -> int:

@@ -6,13 +6,14 @@ is refused, a larger one begins at sequence 0; a producer nothing is known of (e
 anywhere, unless it speaks transaction version 2 (KIP-890), where each transaction begins at 0. Of what a coordinator
 appends only the epochs are checked, its own too: TxnOffsetCommit batches all carry sequence 0. At version 2 an end
 raises the epoch, so a marker with the epoch that has an open transaction is one that comes late (KIP-1228).
+Ids are the clients' word, so a stranger can invent them: beyond `most` producers those that wrote longest ago, and have
+no transaction open, are forgotten as if they had expired. Open transactions stand apart, in the order they began in.
 `snapshot` and `load` speak Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -27,9 +28,17 @@ from headrace.storage.errors import (
 )
 from headrace.storage.file_system import Buffer
 
-__all__ = ["LARGEST_SEQUENCE", "DescribedProducer", "ProducerState", "SnapshotCorrupt", "WrittenBatch"]
+__all__ = [
+    "LARGEST_SEQUENCE",
+    "MOST_PRODUCERS",
+    "DescribedProducer",
+    "ProducerState",
+    "SnapshotCorrupt",
+    "WrittenBatch",
+]
 
 REMEMBERED_BATCHES = 5
+MOST_PRODUCERS = 5_000
 EPOCH_BUMP_VERSION = 2
 LARGEST_SEQUENCE = 2**31 - 1
 _HEAD = struct.Struct(">hIi")
@@ -70,10 +79,15 @@ class _Producer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: deque[WrittenBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.batches: list[WrittenBatch] = []  # a deque would take 600 bytes more
         self.timestamp_ms = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
+
+    def remember(self, batch: WrittenBatch) -> None:
+        if len(self.batches) == REMEMBERED_BATCHES:
+            del self.batches[0]
+        self.batches.append(batch)
 
     @property
     def last_sequence(self) -> int:
@@ -83,10 +97,13 @@ class _Producer:
 class ProducerState:
     """All producers of one partition. Mutable, owned by its PartitionLog."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, most: int = MOST_PRODUCERS) -> None:
+        """`most`: so many producers are known at once, besides those with an open transaction."""
         self._topic = topic
         self._partition = partition
+        self.most = most
         self._producers: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}  # producer id → where its transaction began, the oldest first
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -94,8 +111,7 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        starts = [p.transaction_start for p in self._producers.values() if p.transaction_start >= 0]
-        return min(starts) if starts else None
+        return next(iter(self._open.values()), None)
 
     def check(self, headers: Iterable[BatchHeader], transaction_version: int = 0) -> WrittenBatch | None:
         """Judge the batches of one append, in order; change nothing. `transaction_version`: the producer's.
@@ -152,10 +168,23 @@ class ProducerState:
         """`update` for a batch that was `surely_next`."""
         producer = self._producers.get(producer_id)
         if producer is None:  # it has expired since, with the segment that was begun for this batch
-            producer = self._producers[producer_id] = _Producer(producer_epoch)
+            producer = self._add(producer_id, producer_epoch)
         if seen_ms > producer.timestamp_ms:
             producer.timestamp_ms = seen_ms
-        producer.batches.append(batch)
+        producer.remember(batch)
+
+    def _add(self, producer_id: int, epoch: int) -> _Producer:
+        if len(self._producers) - len(self._open) >= self.most:
+            self._forget_oldest()
+        producer = self._producers[producer_id] = _Producer(epoch)
+        return producer
+
+    def _forget_oldest(self) -> None:
+        """A tenth of those without an open transaction at once: the search is paid for by many additions."""
+        idle = [producer_id for producer_id in self._producers if producer_id not in self._open]
+        idle.sort(key=lambda producer_id: self._producers[producer_id].timestamp_ms)
+        for producer_id in idle[: max(1, len(idle) // 10)]:
+            del self._producers[producer_id]
 
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
         if header.producer_epoch < epoch:
@@ -210,30 +239,30 @@ class ProducerState:
             return -1
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+            producer = self._add(header.producer_id, header.producer_epoch)
         if header.producer_epoch > producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
         producer.timestamp_ms = max(producer.timestamp_ms, seen_ms)
         if header.is_control:
             began, producer.transaction_start = producer.transaction_start, -1
+            self._open.pop(header.producer_id, None)
             producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
             return began
         last_offset = header.base_offset + header.last_offset_delta
-        producer.batches.append(
+        producer.remember(
             WrittenBatch(
                 header.base_sequence, header.last_sequence, header.base_offset, last_offset, header.max_timestamp
             )
         )
         if header.is_transactional and producer.transaction_start < 0:
-            producer.transaction_start = header.base_offset
+            producer.transaction_start = self._open[header.producer_id] = header.base_offset
         return -1
 
     def open_transactions(self) -> Iterator[tuple[int, int, int]]:
         """(producer id, epoch, where it begins) of each transaction that no marker has ended."""
-        for producer_id, producer in self._producers.items():
-            if producer.transaction_start >= 0:
-                yield producer_id, producer.epoch, producer.transaction_start
+        for producer_id, start in self._open.items():
+            yield producer_id, self._producers[producer_id].epoch, start
 
     def described(self) -> Iterator[DescribedProducer]:
         """All of them, for operators."""
@@ -267,6 +296,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._producers.clear()
+        self._open.clear()
 
     def snapshot(self) -> bytes:
         """Kafka's ProducerSnapshot, version 1."""
@@ -306,6 +336,8 @@ class ProducerState:
                 first = sequence - delta if sequence >= delta else sequence - delta + LARGEST_SEQUENCE + 1
                 producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
         self._producers = producers
+        begun = sorted((p.transaction_start, i) for i, p in producers.items() if p.transaction_start >= 0)
+        self._open = {producer_id: start for start, producer_id in begun}
 
 
 def _repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:

@@ -331,3 +331,21 @@ def test_bars_come_with_a_long_restore_and_go_with_it(capsys):
     assert "1500/2000" in shown.err.replace(" ", "")
     assert shown.out == ""
     bar.close()
+
+
+def test_an_id_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty `process.id`, as a power cut left it, made all such instances one process to the assignor."""
+    directory = StateDirectory(tmp_path, "group")
+
+    def refuse(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", refuse)
+        with pytest.raises(OSError, match="No space"):
+            _ = directory.process_id
+    assert not (tmp_path / "process.id").exists()
+    kept = directory.process_id
+    assert len(kept) == 36
+    assert directory.process_id == kept
+    directory.release()

@@ -140,6 +140,10 @@ class TransactionCoordinatorShard:
 
     # --- reads ---
 
+    @property
+    def transactional_id_count(self) -> int:
+        return len(self._transactions)
+
     def transaction(self, transactional_id: str) -> TransactionLogValue | None:
         return self._transactions.get(transactional_id)
 
