@@ -27,8 +27,7 @@ _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _FUNCTIONS: dict[str, BufferFunction] = {"Count": "count", "Sum": "sum", "Average": "avg", "Min": "min", "Max": "max"}
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
-_ORDERED = _NUMBERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
-_GROUPABLE = _INTEGERS | {'"string"', '"boolean"', '"date"', '"timestamp"'}
+_PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
 _WORKING = "count, count_if, sum, avg, min, max, bool_and and bool_or work now"
 # Exact results need every value of the group: parts of bounded size do not hold them.
 _UNMERGEABLE = {
@@ -215,6 +214,12 @@ class _Splitter:
         kind = _FUNCTIONS.get(class_of(function))
         if kind is None or name.startswith("try_"):
             raise self._not_mergeable(name, expression)
+        if kind in ("min", "max") and _is_collated(function):
+            raise self._refuse(
+                "not-supported-here",
+                f"{name} over values of type {function.dataType().simpleString()} cannot be kept up to date",
+                "cast the values to string first",
+            )
         given = self._input_of(kind, function)
         if expression.filter().isDefined():
             condition = expression.filter().get()
@@ -237,6 +242,9 @@ class _Splitter:
                 canonical=", ".join(self._canonical.text(child) for child in children),
             )
         [child] = children
+        if kind == "count" and not _is_stored(str(child.dataType().json())):  # only whether there is a value matters
+            present = f"CASE WHEN ({child.sql()}) IS NOT NULL THEN 1 END"
+            return _Input(sql=present, kind='"integer"', canonical=self._canonical.text(child))
         return _Input(
             sql=str(child.sql()),
             kind=str(child.dataType().json()),
@@ -245,12 +253,11 @@ class _Splitter:
         )
 
     def _remember(self, kind: BufferFunction, given: _Input | None, result: str, shown: str) -> Buffer:
-        allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}.get(kind)
-        if given is not None and allowed is not None and given.kind not in allowed:
+        if given is not None and not _is_allowed(kind, given.kind):
             raise self._refuse(
                 "not-supported-here",
-                f"{shown} over values of type {_type_name(given.kind)} comes in a later release",
-                "cast the values to double or string first",
+                f"{shown} over values of type {_type_name(given.kind)} cannot be kept up to date",
+                "cast the values to double, decimal or string first",
             )
         sql = given.sql if given else None
         known = self._buffers.get((kind, sql))
@@ -270,11 +277,11 @@ class _Splitter:
         return buffer
 
     def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:
-        for name, kind in group_columns:
-            if kind not in _GROUPABLE:
+        for (name, kind), group in zip(group_columns, self._groups, strict=True):
+            if _is_collated(group) or not (kind in _INTEGERS or kind in _PLAIN or _is_decimal(kind)):
                 raise self._refuse(
                     "not-supported-here",
-                    f'"{name}" is of type {_type_name(kind)}; that is no key',
+                    f'"{name}" is of type {group.dataType().simpleString()}; that is no key',
                     f'cast it: groupBy(F.col("{name}").cast("string"))',
                 )
 
@@ -356,6 +363,31 @@ class _Splitter:
 
 def columns_needed(projected: DataFrame) -> tuple[str, ...]:
     return columns_read(projected)
+
+
+def is_number(type_json: str) -> bool:
+    """Whether values of this type (`DataType.json()`) can be added up."""
+    return type_json in _NUMBERS or _is_decimal(type_json)
+
+
+def _is_decimal(type_json: str) -> bool:
+    return type_json.startswith('"decimal(')
+
+
+def _is_stored(type_json: str) -> bool:
+    return is_number(type_json) or type_json in _PLAIN
+
+
+def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
+    if kind == "count":
+        return True
+    return is_number(type_json) if kind in ("sum", "avg") else _is_stored(type_json)
+
+
+def _is_collated(expression: Any) -> bool:
+    """Whether texts that differ may count as equal: a collation is no part of the type's JSON."""
+    shown = str(expression.dataType().simpleString())
+    return shown.startswith("string") and shown != "string"
 
 
 def _type_name(type_json: str) -> str:

@@ -9,15 +9,29 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
-from headrace.spark.formats import NULL_KEY
+from headrace.spark.formats import key_object_start
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from headrace.spark.verdict import SinkVerdict
 
 EXAMPLES = 5
-_KEY_TIME = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}  # as `formats.encode_key`
+JSON_OPTIONS = {  # of `to_json`, so that it writes what `formats.encode_json` writes
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
 
 
 def compare_stream(
@@ -48,7 +62,10 @@ def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str])
     )
     kept = [name for name in sink.columns if name not in ignored]
     sides = [
-        frame.select(F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*map(quoted, kept))).alias("value"))
+        frame.select(
+            F.lit(None).cast("binary").alias("key"),
+            F.to_json(F.struct(*map(quoted, kept)), JSON_OPTIONS).alias("value"),
+        )
         for frame in (expected.select(*map(quoted, sink.columns)), files)
     ]
     return _compare(sink.name, *sides)
@@ -92,13 +109,25 @@ def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
 
 
 def value_schema(frame: DataFrame, sink: TopicSink) -> StructType:
-    return frame.select(*map(quoted, sink.value_columns)).schema
+    """The columns of the value as `from_json` reads them back: in JSON the keys of every map are strings."""
+    columns = frame.select(*map(quoted, sink.value_columns)).schema
+    return StructType([StructField(field.name, _read_back(field.dataType)) for field in columns.fields])
+
+
+def _read_back(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _read_back(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_read_back(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(StringType(), _read_back(kind.valueType))
+    return StringType() if isinstance(kind, (CharType, VarcharType)) else kind
 
 
 def value_of(frame: DataFrame, sink: TopicSink) -> Column:
     """The record's value as Spark itself would write it."""
     if sink.value_format == "json":
-        return F.to_json(F.struct(*map(quoted, sink.value_columns))).cast("binary")
+        return F.to_json(F.struct(*map(quoted, sink.value_columns)), JSON_OPTIONS).cast("binary")
     return (
         frame[quoted(sink.value_columns[0])]
         .cast("string" if sink.value_format == "string" else "binary")
@@ -115,10 +144,13 @@ def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] |
     else:
         return F.col(KEY_COLUMN)
     types = dict(frame.dtypes)
-    if len(columns) == 1 and types[columns[0][0]] in {"string", "binary"}:
-        return F.coalesce(F.col(quoted(columns[0][0])).cast("binary"), F.lit(NULL_KEY))
     parts = F.struct(*(F.col(quoted(column)).alias(name) for column, name in columns))
-    return F.to_json(parts, _KEY_TIME).cast("binary")
+    as_object = F.to_json(parts, JSON_OPTIONS).cast("binary")
+    if len(columns) == 1 and types[columns[0][0]] in {"string", "binary"}:
+        plain = F.col(quoted(columns[0][0])).cast("binary")
+        start = F.lit(key_object_start(columns[0][1]).encode())
+        return F.when(plain.isNull() | F.startswith(plain, start), as_object).otherwise(plain)
+    return as_object
 
 
 def _canonical(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:
@@ -126,4 +158,4 @@ def _canonical(value: Column, sink: TopicSink, schema: StructType, ignored: froz
     if sink.value_format != "json":
         return F.hex(value) if sink.value_format == "raw" else value.cast("string")
     kept = StructType([field for field in schema.fields if field.name not in ignored])
-    return F.coalesce(F.to_json(F.from_json(value.cast("string"), kept)), value.cast("string"))
+    return F.coalesce(F.to_json(F.from_json(value.cast("string"), kept), JSON_OPTIONS), value.cast("string"))

@@ -19,13 +19,14 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, StructField, StructType, _parse_datatype_json_string
 
+from headrace.spark.aggregate_split import is_number
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.plan_reader import analysed, expression_id, leaf_of, sequence
 from headrace.spark.refusals import is_hidden
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, Buffer, TopicSink
 from headrace.spark.verdict import SinkVerdict
-from headrace.spark.verify_streams import EXAMPLES, key_of, value_of, value_schema
+from headrace.spark.verify_streams import EXAMPLES, JSON_OPTIONS, key_of, value_of, value_schema
 
 if TYPE_CHECKING:
     from headrace.spark.streams_app import StreamsApp
@@ -129,7 +130,7 @@ class _TableComparison:
                 close = F.abs(mine - theirs) <= F.greatest(F.abs(mine), F.abs(theirs)) * TOLERANCE
                 equal = equal | F.coalesce(close, F.lit(False))
             elif isinstance(found.dataType, StructType) or found.dataType.typeName() in {"array", "map"}:
-                equal = F.to_json(F.struct(mine)).eqNullSafe(F.to_json(F.struct(theirs)))
+                equal = F.to_json(F.struct(mine), JSON_OPTIONS).eqNullSafe(F.to_json(F.struct(theirs), JSON_OPTIONS))
             parts = parts & equal
         return F.coalesce(F.col("here") & F.col("there") & parts, F.lit(False))
 
@@ -224,7 +225,7 @@ class _TableComparison:
         for name, kind in projection.columns[len(keys) :]:
             figures.append(F.count(name).alias(f"{name}_count"))
             figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
-            if kind in _SUMMABLE:
+            if is_number(kind):
                 figures += [
                     F.sum(name).alias(f"{name}_sum"),
                     F.sum(F.abs(F.col(name).cast("double"))).alias(f"{name}_size"),
@@ -276,9 +277,6 @@ class _TableComparison:
             for name in self._sink.value_columns:
                 columns.setdefault(name, []).append(row[name])
         return found
-
-
-_SUMMABLE = frozenset({'"byte"', '"short"', '"integer"', '"long"', '"float"', '"double"'})
 
 
 def _totals(pairs: DataFrame) -> _Totals:

@@ -116,7 +116,12 @@ NOT_HERE = {
     "append": lambda s: s.to_topic("out", output_mode="append"),
     "a key that is not the group": lambda s: s.groupBy("origin", "carrier").count().to_topic("out", key="origin"),
     "applyInPandas": lambda s: s.groupBy("n").applyInPandas(lambda f: f, "n int"),
-    "decimal in JSON": lambda s: s._app.stream("prices", schema="price decimal(10, 2)"),
+    "a map with numbers for keys in JSON": lambda s: s._app.stream("prices", schema="prices map<int, double>"),
+    "an interval in JSON": lambda s: s._app.stream("prices", schema="every interval day to second"),
+    "names made of dates": lambda s: s.withColumn("m", F.create_map(F.current_date(), "n")).to_topic("out"),
+    "group by a collation": lambda s: s.groupBy(F.expr("origin collate UTF8_LCASE")).count(),
+    "max by a collation": lambda s: s.groupBy("n").agg(F.max(F.expr("origin collate UTF8_LCASE"))),
+    "an interval in a topic": lambda s: s.withColumn("x", F.expr("interval 1 day")).to_topic("out"),
 }
 
 

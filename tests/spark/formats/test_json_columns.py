@@ -136,7 +136,9 @@ def test_what_it_is_sure_of_is_what_single_records_say(seed):
     batch, odd = JsonColumns(SCHEMA, "UTC").read(pa.array(records, pa.binary()), SCHEMA.names)
     table = pa.Table.from_batches([batch])
     at = SCHEMA.names.index("t")
-    rows = table.set_column(at, "t", table.column("t").cast(pa.int64())).to_pylist()
+    table = table.set_column(at, "t", table.column("t").cast(pa.int64()))
+    at = SCHEMA.names.index("dt")
+    rows = table.set_column(at, "dt", table.column("dt").cast(pa.int32())).to_pylist()
     for record, row, is_odd in zip(records, rows, odd.tolist(), strict=True):
         if not is_odd:
             wanted = expected(record)

@@ -15,17 +15,22 @@ from pyspark.sql.types import StructType
 
 from headrace.spark import formats
 from headrace.spark.formats.java_text import java_double
+from headrace.spark.verify_streams import JSON_OPTIONS
 
 pytestmark = pytest.mark.spark
 
 PHASES = (Phase.explicit, Phase.generate)  # an example is a Spark job: no shrinking
 DDL = (
     "s string, b boolean, n bigint, i int, d double, t timestamp, dt date, bi binary, x decimal(12,4), "
-    "st struct<x: int, y: string, z: double>, ar array<string>, m map<string, int>"
+    "st struct<x: int, y: string, z: double>, ar array<string>, m map<string, int>, ti tinyint, f float, "
+    "nt timestamp_ntz, deep array<struct<t: timestamp, m: map<int, array<decimal(4,1)>>, b: binary>>"
 )
 UTC = dt.UTC
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 MOMENTS = st.datetimes(min_value=dt.datetime.fromisoformat("0002-01-01"), timezones=st.just(UTC))
+DEEP = st.dictionaries(
+    st.integers(0, 9), st.none() | st.lists(st.none() | st.decimals(-9, 9, places=1), max_size=2), max_size=2
+)
 ROWS = st.tuples(
     st.none() | NAMES,
     st.none() | st.booleans(),
@@ -41,6 +46,13 @@ ROWS = st.tuples(
     st.none() | st.tuples(st.none() | st.integers(0, 9), st.none() | NAMES, st.none() | st.just(0.5)),
     st.none() | st.lists(st.none() | NAMES, max_size=3),
     st.none() | st.dictionaries(NAMES, st.none() | st.integers(0, 9), max_size=2),
+    st.none() | st.integers(-128, 127),
+    st.none() | st.integers(-(10**6), 10**6).map(lambda n: n / 64),
+    st.none() | MOMENTS.map(lambda moment: moment.replace(tzinfo=None)),
+    st.none()
+    | st.lists(
+        st.none() | st.tuples(st.none() | MOMENTS, st.none() | DEEP, st.none() | st.binary(max_size=4)), max_size=2
+    ),
 )
 
 
@@ -48,7 +60,7 @@ ROWS = st.tuples(
 @given(rows=st.lists(ROWS, min_size=20, max_size=60))
 def test_as_to_json(spark, rows):
     frame = spark.createDataFrame(rows, StructType.fromDDL(DDL)).coalesce(1)
-    wanted = [row[0] for row in frame.select(F.to_json(F.struct("*"))).collect()]
+    wanted = [row[0] for row in frame.select(F.to_json(F.struct("*"), JSON_OPTIONS)).collect()]
     batch = frame.toArrow().combine_chunks().to_batches()[0]
     found = [value.decode() for value in formats.encode_value_json(batch, batch.schema.names).to_pylist()]
     assert found == wanted
@@ -88,23 +100,52 @@ def test_java_doubles(number, text):
 
 
 def test_keys():
-    batch = pa.record_batch({"a": pa.array(["x", None, ""]), "n": pa.array([1, None, 3], pa.int64())})
-    assert formats.encode_key(batch, ["a"]).to_pylist() == [b"x", b"{}", b""]
-    assert formats.encode_key(batch, ["n"]).to_pylist() == [b'{"n":1}', b"{}", b'{"n":3}']
-    assert formats.encode_key(batch, ["a", "n"]).to_pylist() == [b'{"a":"x","n":1}', b"{}", b'{"a":"","n":3}']
+    batch = pa.record_batch({"a": pa.array(["x", None, "", "{}"]), "n": pa.array([1, None, 3, 4], pa.int64())})
+    assert formats.encode_key(batch, ["a"]).to_pylist() == [b"x", b'{"a":null}', b"", b"{}"]
+    assert formats.encode_key(batch, ["n"]).to_pylist() == [b'{"n":1}', b'{"n":null}', b'{"n":3}', b'{"n":4}']
+    found = formats.encode_key(batch, ["a", "n"]).to_pylist()
+    assert found == [b'{"a":"x","n":1}', b'{"a":null,"n":null}', b'{"a":"","n":3}', b'{"a":"{}","n":4}']
 
 
-def test_keys_tell_microseconds_apart():
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    texts=st.lists(st.none() | NAMES | st.sampled_from(['{"a":', '{"a":null}', "{}", "null"]), max_size=8, unique=True)
+)
+def test_no_two_values_share_a_key(texts):
+    for values in (pa.array(texts, pa.string()), pa.array(texts, pa.string()).cast(pa.binary())):
+        keys = formats.encode_key(pa.record_batch({"a": values}), ["a"]).to_pylist()
+        assert None not in keys
+        assert len(set(keys)) == len(texts)
+
+
+def test_keys_and_values_agree_on_times_whatever_the_zone():
     times = [
         dt.datetime.fromisoformat("2013-07-01T05:06:07.000001+00:00"),
         None,
         dt.datetime.fromisoformat("0005-01-01T00:00+00:00"),
+        dt.datetime.fromisoformat("9999-12-31T23:59:59.999999+00:00"),
     ]
-    for zone in ("UTC", "America/New_York"):
+    for zone in ("UTC", "America/New_York", "Europe/Berlin"):
         batch = pa.record_batch({"t": pa.array(times, pa.timestamp("us", zone))})
         found = formats.encode_key(batch, ["t"]).to_pylist()
-        assert found == [b'{"t":"2013-07-01T05:06:07.000001Z"}', b"{}", b'{"t":"0005-01-01T00:00:00.000000Z"}']
+        assert found == [
+            b'{"t":"2013-07-01T05:06:07.000001Z"}',
+            b'{"t":null}',
+            b'{"t":"0005-01-01T00:00:00.000000Z"}',
+            b'{"t":"9999-12-31T23:59:59.999999Z"}',
+        ]
+        assert formats.encode_value_json(batch, ["t"]).to_pylist() == found
         assert formats.encode_key(batch.slice(0, 2), ["t"]).to_pylist() == found[:2]
+
+
+def test_years_of_five_digits_and_before_the_first():
+    far = pa.array([253_402_300_800_000_000, -62_198_755_200_000_000, None], pa.int64())
+    batch = pa.record_batch({"t": far.cast(pa.timestamp("us", "UTC")), "n": far.cast(pa.timestamp("us"))})
+    assert formats.encode_value_json(batch, ["t", "n"]).to_pylist() == [
+        b'{"t":"+10000-01-01T00:00:00.000000Z","n":"+10000-01-01T00:00:00.000000"}',
+        b'{"t":"-0001-01-01T00:00:00.000000Z","n":"-0001-01-01T00:00:00.000000"}',
+        b'{"t":null,"n":null}',
+    ]
 
 
 def test_string_and_raw_values():

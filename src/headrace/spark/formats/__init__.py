@@ -15,15 +15,24 @@ from numpy.typing import NDArray
 from pyspark.sql.types import StructField, StructType
 
 from headrace.spark.formats.arrow_types import INSTANT
+from headrace.spark.formats.java_text import java_double, java_float, quoted
 from headrace.spark.formats.json_decoding import decode_json
-from headrace.spark.formats.json_encoding import encode_json
+from headrace.spark.formats.json_encoding import encode_json, time_text
 from headrace.spark.formats.json_values import BadRow, excerpt
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, FormatName, TopicSource
 
-__all__ = ["BadRow", "Decoded", "decode", "encode_key", "encode_value", "encode_value_json", "source_schema"]
+__all__ = [
+    "BadRow",
+    "Decoded",
+    "decode",
+    "encode_key",
+    "encode_value",
+    "encode_value_json",
+    "key_object_start",
+    "source_schema",
+]
 
-NULL_KEY = b"{}"  # a group whose key is null: topics that are compacted take no records without a key
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
@@ -87,30 +96,46 @@ def encode_value(batch: pa.RecordBatch, columns: Sequence[str], value_format: Fo
 
 
 def encode_value_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """One JSON object per row, as Spark's `to_json`."""
+    """One JSON object per row, as Spark's `to_json` with `ignoreNullFields` off: see `json_encoding`."""
     return encode_json(batch, columns)
 
 
 def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """The records' keys: one string (or binary) column as it is, anything else as a JSON object; null as `{}`.
+    """The records' keys: one string (or binary) column as it is, anything else as a JSON object. Never null.
 
-    Timestamps in keys are in UTC, with microseconds, whatever the session's time zone.
+    A null is written out (`{"origin":null}`): records without a key are refused by compacted topics. Texts that begin
+    as such an object does (`{"origin":`) are written as an object, too, so that no two values share a key.
     """
     if len(columns) == 1:
-        column = batch.column(columns[0])
+        [name] = columns
+        column = batch.column(name)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
-            return pc.fill_null(column.cast(pa.binary()), NULL_KEY)
-    return encode_json(batch, columns, exact_time=True)
+            plain = column.cast(pa.binary())
+            as_object = pc.fill_null(pc.starts_with(plain, key_object_start(name)), True)
+            if not pc.any(as_object, min_count=0).as_py():
+                return plain
+            return pc.if_else(as_object, encode_json(batch, columns), plain)
+    return encode_json(batch, columns)
+
+
+def key_object_start(name: str) -> str:
+    """How the JSON object begins that stands for a key of one column where its plain text cannot."""
+    return f"{{{quoted(name)}:"
 
 
 def _plain_text(column: pa.Array) -> pa.Array:
-    """As Spark's `cast(.. as string)` for the types that print the same in Arrow."""
-    if pa.types.is_floating(column.type):
-        from headrace.spark.formats.java_text import java_double
-
-        texts = [None if value is None else java_double(value) for value in column.to_pylist()]
-        return pa.array(texts, pa.string()).cast(pa.binary())
-    return column.cast(pa.string()).cast(pa.binary())
+    """As Spark's `cast(.. as string)`, for the types that `value="string"` allows."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        write = java_double if pa.types.is_float64(kind) else java_float
+        texts = pa.array([None if value is None else write(value) for value in column.to_pylist()], pa.string())
+    elif pa.types.is_decimal(kind):
+        texts = pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], pa.string())
+    elif pa.types.is_date(kind):
+        texts = time_text(column)
+    else:
+        texts = column.cast(pa.string())
+    return texts.cast(pa.binary())
 
 
 def _column(records: pa.Table | pa.RecordBatch, name: str) -> pa.Array:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.formats.arrow_types import INSTANT
+from headrace.spark.formats.arrow_types import INSTANT, LOCAL_TIME
 
 _INSTANT = re.compile(
     r"(?P<year>[+-]?\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})"
@@ -25,6 +25,8 @@ _DATE = re.compile(r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{
 _OFFSET = re.compile(
     r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?P<hours>\d{1,2})(?::?(?P<minutes>\d{2})(?::?(?P<seconds>\d{2}))?)?"
 )
+_CYCLE_DAYS = 146_097  # the Gregorian calendar repeats itself every 400 years
+_CYCLE_US = _CYCLE_DAYS * 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN_INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z?$"
 _PLAIN_DATE = r"^\d{4}-\d{2}-\d{2}$"
@@ -32,14 +34,24 @@ _PLAIN_DATE = r"^\d{4}-\d{2}-\d{2}$"
 
 def parse_instant(text: str, zone_name: str) -> int | None:
     """Microseconds since the epoch, or None when `text` is no timestamp."""
+    return _micros(text, zone_name)
+
+
+def parse_local_time(text: str) -> int | None:
+    """Microseconds since 1970 on a clock without a zone; None when `text` is no timestamp or names a zone."""
+    return _micros(text, None)
+
+
+def _micros(text: str, zone_name: str | None) -> int | None:
     match = _INSTANT.fullmatch(text.strip())
-    if match is None:
+    if match is None or (zone_name is None and match["zone"]):
         return None
     part = match.groupdict()
+    year, cycles = _in_range(int(part["year"]))
     try:
-        zone = _zone(part["zone"] or zone_name)
+        zone = UTC if zone_name is None else _zone(part["zone"] or zone_name)
         local = datetime(
-            int(part["year"]),
+            year,
             int(part["month"] or 1),
             int(part["day"] or 1),
             int(part["hour"] or 0),
@@ -48,19 +60,31 @@ def parse_instant(text: str, zone_name: str) -> int | None:
             int((part["fraction"] or "0").ljust(6, "0")[:6]),
             tzinfo=zone,
         )
-        return (local - _EPOCH) // timedelta(microseconds=1)
+        micros = (local - _EPOCH) // timedelta(microseconds=1) + cycles * _CYCLE_US
     except (ValueError, OverflowError):
         return None
+    return micros if -(1 << 63) <= micros < 1 << 63 else None
 
 
-def parse_date(text: str) -> date | None:
+def _in_range(year: int) -> tuple[int, int]:
+    """(a year that `datetime` knows, how many cycles of 400 years it lies before `year`)."""
+    if 1 < year < 9999:
+        return year, 0
+    shown = year % 400 + (400 if year <= 1 else 9200)
+    return shown, (year - shown) // 400
+
+
+def parse_date(text: str) -> int | None:
+    """Days since 1970-01-01, or None when `text` is no date."""
     match = _DATE.fullmatch(text.strip())
     if match is None:
         return None
+    year, cycles = _in_range(int(match["year"]))
     try:
-        return date(int(match["year"]), int(match["month"] or 1), int(match["day"] or 1))
-    except (ValueError, OverflowError):
+        days = date(year, int(match["month"] or 1), int(match["day"] or 1)).toordinal() - _EPOCH.toordinal()
+    except ValueError:
         return None
+    return days + cycles * _CYCLE_DAYS if abs(cycles) * _CYCLE_DAYS < 1 << 30 else None
 
 
 def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
@@ -75,11 +99,19 @@ def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
     return values, pc.and_(texts.is_valid(), values.is_null())
 
 
+def local_times(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(timestamps without a zone, which texts are none)."""
+    encoded = texts.dictionary_encode()
+    parsed = pa.array([parse_local_time(text) for text in encoded.dictionary.to_pylist()], pa.int64()).cast(LOCAL_TIME)
+    values = parsed.take(encoded.indices)
+    return values, pc.and_(texts.is_valid(), values.is_null())
+
+
 def dates(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(dates, which texts are none)."""
     encoded = texts.dictionary_encode()
     distinct = encoded.dictionary
-    parsed = pa.array([parse_date(text) for text in distinct.to_pylist()], pa.date32())
+    parsed = pa.array([parse_date(text) for text in distinct.to_pylist()], pa.int32()).cast(pa.date32())
     values = parsed.take(encoded.indices)
     return values, pc.and_(texts.is_valid(), values.is_null())
 

@@ -6,6 +6,8 @@ import json
 import math
 import re
 
+import numpy as np
+
 _CONTROL = re.compile(r"\\u00([01][0-9a-f])")
 
 
@@ -29,6 +31,13 @@ def java_double(number: float) -> str:
     power -= len(digits) - len(stripped)
     stripped = stripped.rstrip("0") or "0"
     return f"{sign}{stripped[0]}.{stripped[1:] or '0'}E{power}"
+
+
+def java_float(number: float) -> str:
+    """The same for a float of 32 bits: `Float.toString`, whose digits are fewer."""
+    if not math.isfinite(number) or number == 0:
+        return java_double(number)
+    return java_double(float(np.format_float_scientific(np.float32(number), unique=True)))
 
 
 def _plain(text: str) -> str:

@@ -6,28 +6,36 @@ are written where Arrow wants them; no Python object per record.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from headrace.protocol.arrow_decoding_kernels import copy_slices
 from headrace.spark.formats import json_kernels as kernels
 from headrace.spark.formats.arrow_types import arrow_type
+from headrace.spark.formats.instants import local_times
 from headrace.spark.formats.json_encoding import encode_json, read_only
 
 __all__ = ["JsonColumns", "warm_up"]
@@ -37,12 +45,22 @@ _KINDS: Mapping[type[DataType], int] = {
     LongType: kernels.INTEGER,
     IntegerType: kernels.INTEGER,
     ShortType: kernels.INTEGER,
+    ByteType: kernels.INTEGER,
     DoubleType: kernels.DOUBLE,
+    FloatType: kernels.NUMBER,
+    DecimalType: kernels.NUMBER,
+    BinaryType: kernels.TEXT,
+    TimestampNTZType: kernels.TEXT,
     BooleanType: kernels.BOOLEAN,
     DateType: kernels.DATE,
     TimestampType: kernels.INSTANT,
 }
-_LIMITS: Mapping[type[DataType], int] = {LongType: (1 << 63) - 1, IntegerType: 1 << 31, ShortType: 1 << 15}
+_LIMITS: Mapping[type[DataType], int] = {
+    LongType: (1 << 63) - 1,
+    IntegerType: 1 << 31,
+    ShortType: 1 << 15,
+    ByteType: 1 << 7,
+}
 
 
 class JsonColumns:
@@ -56,6 +74,8 @@ class JsonColumns:
         self._name_offsets = read_only(np.cumsum([0, *map(len, names)]).astype(np.int64))
         self._kinds = read_only(np.array([_KINDS[type(field.dataType)] for field in schema.fields], np.int64))
         self._limits = read_only(np.array([_LIMITS.get(type(f.dataType), 0) for f in schema.fields], np.int64))
+        made_of_text = (FloatType, DecimalType, BinaryType, TimestampNTZType)
+        self._converted = [i for i, field in enumerate(schema.fields) if isinstance(field.dataType, made_of_text)]
         self._utc = zone_name == "UTC"
 
     @staticmethod
@@ -80,10 +100,18 @@ class JsonColumns:
             odd |= foreign
         if odd.any():
             found[:, odd] = kernels.ABSENT
+        converted = {}
+        for at in self._converted:  # all of them: each can make its row odd
+            texts = _texts(data, found[at], text_at[at], text_size[at])
+            converted[at], wrong = _converted(texts, self._types[at])
+            odd |= wrong
         columns = []
         for name in wanted:
             at = self._index[name]
             there = found[at]
+            if at in converted:
+                columns.append(converted[at])
+                continue
             match int(self._kinds[at]):
                 case kernels.TEXT:
                     columns.append(_texts(data, there, text_at[at], text_size[at]))
@@ -151,6 +179,52 @@ def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Arr
         doubles = doubles.copy()
         doubles[rows] = texts.cast(pa.float64()).to_numpy()
     return pa.Array.from_buffers(pa.float64(), len(there), [_validity(there), pa.py_buffer(np.array(doubles))])
+
+
+def _converted(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """(values of a type that the kernels leave as text, which rows need another look: they are rounded, or wrong)."""
+    if pa.types.is_binary(kind):
+        values, wrong = _binaries(texts)
+    elif pa.types.is_timestamp(kind):
+        values, wrong = local_times(texts)
+    else:
+        values, wrong = _numbers_of_texts(texts, kind)
+    return values, np.asarray(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _numbers_of_texts(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    try:
+        return texts.cast(kind), pa.repeat(pa.scalar(False), len(texts))
+    except pa.ArrowInvalid:
+        pass
+    if pa.types.is_decimal(kind):
+        whole = f"[0-9]{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+        fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+    else:
+        whole, fraction = "[0-9]{1,30}", r"(\.[0-9]{1,30})?"
+    plain = pc.match_substring_regex(texts, f"^-?{whole}{fraction}$")
+    return pc.if_else(plain, texts, pa.scalar(None, pa.string())).cast(kind), pc.invert(plain)
+
+
+def _binaries(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Base64, all texts at once: padding reads as zeros, which are cut off behind each."""
+    fine = pc.match_substring_regex(texts, "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
+    kept = pc.fill_null(pc.if_else(fine, texts, ""), "")
+    sizes = np.asarray(pc.binary_length(kept).to_numpy(zero_copy_only=False), np.int64) // 4 * 3
+    padding = np.asarray(pc.count_substring(kept, "=").to_numpy(zero_copy_only=False), np.int64)
+    joined = "".join(kept.to_pylist()) if len(kept) < 2 else pc.binary_join(_as_one_list(kept), "")[0].as_py()
+    data = np.frombuffer(base64.b64decode(joined.replace("=", "A")), np.uint8)
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum(sizes - padding, out=offsets[1:])
+    packed = np.empty(int(offsets[-1]), np.uint8)
+    copy_slices(data, np.cumsum(sizes) - sizes, offsets.astype(np.int32), packed)
+    valid = np.asarray(pc.fill_null(fine, False).to_numpy(zero_copy_only=False), np.bool_)
+    buffers = [pa.py_buffer(np.packbits(valid, bitorder="little")), pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(pa.binary(), len(texts), [*buffers, pa.py_buffer(packed)]), pc.invert(fine)
+
+
+def _as_one_list(texts: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
 
 
 def _validity(there: Any) -> pa.Buffer | None:

@@ -18,9 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-from pyspark.sql.types import DateType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
-from headrace.spark.formats.arrow_types import INSTANT, arrow_type, has_time
+from headrace.spark.formats.arrow_types import INSTANT, arrow_schema, children
 from headrace.spark.formats.instants import dates, instants
 from headrace.spark.formats.json_columns import JsonColumns
 from headrace.spark.formats.json_values import BadRow, NotOfSchema, excerpt, row_of
@@ -29,6 +41,8 @@ from headrace.spark.formats.schemas import struct_of
 _SMALLEST_BLOCK = 32
 _LARGEST_BLOCK_BYTES = 1 << 30
 _ODD = (b"\n", b"\r", b"NaN", b"Inf")
+# Types that pyarrow reads as Spark does; a schema with any other is read by `json_columns`, or row by row.
+_READ_AT_ONCE = (BooleanType, ShortType, IntegerType, LongType, DoubleType, StringType)
 
 
 def decode_json(
@@ -50,13 +64,12 @@ class _JsonDecoder:
     def __init__(self, schema: StructType, zone_name: str) -> None:
         self._schema = schema
         self._zone = zone_name
-        self._target = pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields])
+        self._target = arrow_schema(schema)
         self._timed = {f.name: f.dataType for f in schema.fields if isinstance(f.dataType, (DateType, TimestampType))}
-        nested_time = any(has_time(f.dataType) for f in schema.fields if f.name not in self._timed)
         self._read = pa.schema(
             [pa.field(f.name, pa.string() if f.name in self._timed else f.type) for f in self._target]
         )
-        self._vectorised = not nested_time
+        self._vectorised = all(f.name in self._timed or _is_read_at_once(f.dataType) for f in schema.fields)
         self._columns = JsonColumns(schema, zone_name) if JsonColumns.can_read(schema) else None
 
     def decode(self, values: pa.Array, wanted: Sequence[str] | None) -> tuple[pa.RecordBatch, list[BadRow]]:
@@ -170,6 +183,12 @@ class _JsonDecoder:
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         assert batch.num_rows == count
         return batch
+
+
+def _is_read_at_once(kind: DataType) -> bool:
+    if isinstance(kind, (StructType, ArrayType)):
+        return all(map(_is_read_at_once, children(kind)))
+    return isinstance(kind, _READ_AT_ONCE)
 
 
 def _regular(values: pa.Array) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Rows to JSON records, as Spark's `to_json` writes them: null fields of structs left out, numbers as Java prints them.
+"""Rows to JSON records, as Spark's `to_json` writes them with every null written out; keys and values alike.
 
-Timestamps are written with milliseconds and the offset of the session's time zone ("2013-01-01T05:06:07.123Z"), as
-Spark does by default. Integers and strings are written by compiled loops (`json_text_kernels`), other columns become
-columns of text before: no Python object per row for the flat types.
+Timestamps are written in UTC with microseconds ("2013-01-01T05:06:07.123456Z"), whatever the session's time zone: the
+same instant is the same text in a key and in a value, on every instance. A timestamp without a zone has no "Z".
+Integers and strings are written by compiled loops (`json_text_kernels`), other columns become columns of text before,
+nested ones from their innermost columns outwards.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,27 +18,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.formats import json_text_kernels as kernels
-from headrace.spark.formats.java_text import java_double, quoted
+from headrace.spark.formats.java_text import java_double, java_float, quoted
 
 _MOST_BYTES = 2**31 - 1  # of an array with 32-bit offsets
 _SPECIAL = r'[\x00-\x1f"\\]'
 
 
-def encode_json(batch: pa.RecordBatch, columns: Sequence[str], *, exact_time: bool = False) -> pa.Array:
-    """One JSON object per row, as a binary array.
-
-    `exact_time` writes timestamp columns in UTC with microseconds: as parts of a key they must tell rows apart.
-    """
+def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """One JSON object per row, as a binary array."""
     rows = len(batch)
     if not rows:
         return pa.array([], pa.binary())
-    parts = [_part(batch.column(name), name, exact_time=exact_time) for name in columns]
+    parts = [_part(batch.column(name), name) for name in columns]
     sizes = np.zeros(rows, np.int64)
     for part in parts:
         if part.data is None:
             kernels.add_integer_sizes(part.values, part.there, len(part.label), sizes)
         else:
-            kernels.add_text_sizes(part.values, part.there, len(part.label) + 2 * part.quoted, sizes)
+            kernels.add_text_sizes(part.values, part.there, len(part.label), part.quoted, sizes)
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(np.maximum(sizes, 1) + 1, out=offsets[1:])
     cursors, target = offsets[:-1].copy(), np.empty(int(offsets[-1]), np.uint8)
@@ -67,7 +63,7 @@ class _Part:
     quoted: bool = False
 
 
-def _part(column: pa.Array, name: str, *, exact_time: bool) -> _Part:
+def _part(column: pa.Array, name: str) -> _Part:
     label = read_only(np.frombuffer(("," + quoted(name) + ":").encode(), np.uint8))
     there = np.ones(len(column), np.bool_)
     if column.null_count:
@@ -80,8 +76,7 @@ def _part(column: pa.Array, name: str, *, exact_time: bool) -> _Part:
         offsets, data = _bytes_of(column)
         if kernels.is_plain_text(data, int(offsets[0]), int(offsets[-1])):
             return _Part(label, offsets, read_only(there), data, quoted=True)
-    exact = exact_time and pa.types.is_timestamp(kind)
-    offsets, data = _bytes_of(_exact_timestamps(column) if exact else text_of(column))
+    offsets, data = _bytes_of(text_of(column))
     return _Part(label, offsets, read_only(there), data)
 
 
@@ -100,18 +95,85 @@ def read_only(array: Any) -> Any:
 
 def text_of(column: pa.Array) -> pa.Array:
     """The JSON text of each value; null stays null."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    kind, types = column.type, pa.types
+    if types.is_null(kind):
+        return pa.nulls(len(column), pa.string())
+    if types.is_string(kind) or types.is_large_string(kind):
         return _strings(column.cast(pa.string()))
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return column.cast(pa.string())
-    if pa.types.is_floating(kind):
+    if types.is_floating(kind):
         return _floats(column)
-    if pa.types.is_date(kind) and _few_digit_years(column):
-        return pc.binary_join_element_wise('"', column.cast(pa.string()), '"', "")
-    if pa.types.is_timestamp(kind) and kind.tz in {"UTC", None} and _few_digit_years(column):
-        return _timestamps(column)
-    return pa.array([None if value is None else _text(value, kind) for value in _values(column)], pa.string())
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return pc.binary_join_element_wise('"', time_text(column), '"', "")
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        texts = [None if value is None else f'"{base64.b64encode(value).decode()}"' for value in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    if types.is_struct(kind):
+        return _structs(column)
+    if types.is_map(kind):
+        return _maps(column)
+    return _lists(column)
+
+
+def time_text(column: pa.Array) -> pa.Array:
+    """Dates ("2013-01-01"), timestamps ("2013-01-01T05:06:07.123456", and "Z" behind instants); UTC."""
+    is_date = pa.types.is_date(column.type)
+    plain = column if is_date else column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
+    if _few_digit_years(plain):
+        texts = plain.cast(pa.string()) if is_date else pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
+    else:  # NumPy knows every year; Java puts a sign before those of more than four digits
+        days = plain.cast(pa.int32() if is_date else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        written = np.datetime_as_string(days.astype("datetime64[D]" if is_date else "datetime64[us]"))
+        texts = pa.array([_with_java_year(text) for text in written.tolist()], pa.string(), mask=_is_null(column))
+    if is_date or column.type.tz is None:
+        return texts
+    return pc.binary_join_element_wise(texts, "Z", "")
+
+
+def _with_java_year(text: str) -> str:
+    year, minus, rest = text.partition("-") if text[0] != "-" else text[1:].partition("-")
+    sign = "-" if text[0] == "-" else "+" if len(year) > 4 else ""
+    return f"{sign}{year:0>4}{minus}{rest}"
+
+
+def _is_null(column: pa.Array) -> Any:
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _structs(column: pa.Array) -> pa.Array:
+    parts = []
+    for index in range(column.type.num_fields):
+        label = f"{',' if index else '{'}{quoted(column.type.field(index).name)}:"
+        parts += [label, _with_nulls(text_of(column.field(index)))]
+    texts = pc.binary_join_element_wise(*parts, "}", "") if parts else pa.repeat(pa.scalar("{}"), len(column))
+    return _where_valid(column, texts)
+
+
+def _lists(column: pa.Array) -> pa.Array:
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        column = column.cast(pa.list_(column.type.value_type))
+    made = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
+    texts = made.from_arrays(column.offsets, _with_nulls(text_of(column.values)))
+    return _where_valid(column, pc.binary_join_element_wise("[", pc.binary_join(texts, ","), "]", ""))
+
+
+def _maps(column: pa.Array) -> pa.Array:
+    """As Spark: an object whose names are the keys' texts."""
+    names = column.keys
+    if not pa.types.is_string(names.type):
+        names = pc.replace_substring(text_of(names), '"', "")
+    entries = pc.binary_join_element_wise(_strings(names), _with_nulls(text_of(column.items)), ":")
+    texts = pa.ListArray.from_arrays(column.offsets, entries)
+    return _where_valid(column, pc.binary_join_element_wise("{", pc.binary_join(texts, ","), "}", ""))
+
+
+def _with_nulls(texts: pa.Array) -> pa.Array:
+    return pc.fill_null(texts, "null") if texts.null_count else texts
+
+
+def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string())) if column.null_count else texts
 
 
 def _strings(column: pa.Array) -> pa.Array:
@@ -125,27 +187,14 @@ def _strings(column: pa.Array) -> pa.Array:
 
 def _floats(column: pa.Array) -> pa.Array:
     magnitude = pc.abs(column)
-    usual = pc.and_(pc.greater_equal(magnitude, 1e-3), pc.less(magnitude, 1e6))
-    if pc.all(pc.fill_null(usual, True), min_count=0).as_py() and pa.types.is_float64(column.type):
+    plain = pc.and_(pc.greater_equal(magnitude, 1e-3), pc.less(magnitude, 1e6))
+    if pc.all(pc.fill_null(plain, True), min_count=0).as_py() and pa.types.is_float64(column.type):
         text = column.cast(pa.string())
         whole = pc.invert(pc.match_substring(text, "."))
         return pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
-    return pa.array([None if value is None else _float(value) for value in _values(column)], pa.string())
-
-
-def _timestamps(column: pa.Array) -> pa.Array:
-    millis = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms"))
-    zone = '"' if column.type.tz is None else 'Z"'
-    return pc.binary_join_element_wise('"', pc.strftime(millis, "%Y-%m-%dT%H:%M:%S"), zone, "")
-
-
-def _exact_timestamps(column: pa.Array) -> pa.Array:
-    utc = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
-    zone = '"' if column.type.tz is None else 'Z"'
-    if _few_digit_years(utc):
-        return pc.binary_join_element_wise('"', pc.strftime(utc, "%Y-%m-%dT%H:%M:%S"), zone, "")
-    texts = [None if value is None else f'"{value.isoformat(timespec="microseconds")}{zone}' for value in _values(utc)]
-    return pa.array(texts, pa.string())
+    write = java_double if pa.types.is_float64(column.type) else java_float
+    texts = [None if value is None else write(value) for value in column.to_pylist()]
+    return pa.array([text if text is None or text[-1].isdigit() else f'"{text}"' for text in texts], pa.string())
 
 
 def _few_digit_years(column: pa.Array) -> bool:
@@ -154,51 +203,3 @@ def _few_digit_years(column: pa.Array) -> bool:
         return True
     years = pc.min_max(pc.year(column)).as_py()
     return bool(years["min"] >= 1000 and years["max"] <= 9999)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    return list(column.to_pylist())
-
-
-def _float(value: float) -> str:
-    text = java_double(value)
-    return text if text[-1].isdigit() else f'"{text}"'
-
-
-def _text(value: Any, kind: pa.DataType) -> str:
-    if value is None:
-        return "null"
-    if pa.types.is_struct(kind):
-        inner = ((kind.field(i).name, kind.field(i).type) for i in range(kind.num_fields))
-        fields = [f"{quoted(name)}:{_text(value[name], sub)}" for name, sub in inner if value[name] is not None]
-        return "{" + ",".join(fields) + "}"
-    if pa.types.is_map(kind):
-        return "{" + ",".join(f"{quoted(str(k))}:{_text(v, kind.item_type)}" for k, v in value) + "}"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return "[" + ",".join(_text(item, kind.value_type) for item in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, (int, Decimal)):
-        return str(value)
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, bytes):
-        return f'"{base64.b64encode(value).decode()}"'
-    if isinstance(value, datetime):
-        return f'"{_instant(value)}"'
-    return f'"{value}"'  # a date
-
-
-def _instant(value: datetime) -> str:
-    text = f"{value.year:04}-{value.month:02}-{value.day:02}T{value:%H:%M:%S}.{value.microsecond // 1000:03}"
-    offset = value.utcoffset()
-    if offset is None:
-        return text
-    seconds = int(offset.total_seconds())
-    if seconds == 0:
-        return text + "Z"
-    sign, seconds = ("-", -seconds) if seconds < 0 else ("+", seconds)
-    tail = f":{seconds % 60:02}" if seconds % 60 else ""
-    return f"{text}{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}{tail}"

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["ABSENT", "BOOLEAN", "DATE", "DOUBLE", "HARD", "INSTANT", "INTEGER", "PRESENT", "TEXT", "scan_objects"]
+__all__ = [
+    "ABSENT",
+    "BOOLEAN",
+    "DATE",
+    "DOUBLE",
+    "HARD",
+    "INSTANT",
+    "INTEGER",
+    "NUMBER",
+    "PRESENT",
+    "TEXT",
+    "scan_objects",
+]
 
 TEXT: Final = 0
 INTEGER: Final = 1
@@ -30,6 +42,7 @@ DOUBLE: Final = 2
 BOOLEAN: Final = 3
 DATE: Final = 4
 INSTANT: Final = 5
+NUMBER: Final = 6  # the text of a number
 
 ABSENT: Final = 0  # no such field, or null
 PRESENT: Final = 1
@@ -356,6 +369,10 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                             found[field, row] = HARD
                         else:
                             break
+                    elif kind == NUMBER:
+                        text_at[field, row] = at
+                        text_size[field, row] = stop - at
+                        found[field, row] = PRESENT
                     else:
                         break
                 at = stop

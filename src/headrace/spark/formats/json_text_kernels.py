@@ -1,7 +1,7 @@
 """The compiled loops behind `json_encoding`: columns become JSON objects, one column after the other.
 
 First every column adds its part to the size of each row, then every column writes its part `,"name":value` behind what
-the ones before it wrote; a row's first comma becomes its brace at the end. A null leaves its field out.
+the ones before it wrote; a row's first comma becomes its brace at the end. A null is written as `null`.
 """
 
 from __future__ import annotations
@@ -48,23 +48,34 @@ def _digits(value: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def add_integer_sizes(values: Any, there: Any, label_size: int, sizes: Any) -> None:
-    for row in range(sizes.shape[0]):
-        if there[row]:
-            sizes[row] += label_size + _digits(values[row]) + (values[row] < 0)
+def _write_null(label: Any, target: Any, at: Any) -> Any:
+    copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))
+    at += label.shape[0]
+    target[at] = 110
+    target[at + 1] = 117
+    target[at + 2] = 108
+    target[at + 3] = 108
+    return at + 4
 
 
 @njit(cache=True, nogil=True)
-def add_text_sizes(offsets: Any, there: Any, extra: int, sizes: Any) -> None:
+def add_integer_sizes(values: Any, there: Any, label_size: int, sizes: Any) -> None:
     for row in range(sizes.shape[0]):
-        if there[row]:
-            sizes[row] += extra + np.int64(offsets[row + 1]) - np.int64(offsets[row])
+        sizes[row] += label_size + (_digits(values[row]) + (values[row] < 0) if there[row] else 4)
+
+
+@njit(cache=True, nogil=True)
+def add_text_sizes(offsets: Any, there: Any, label_size: int, quoted: bool, sizes: Any) -> None:
+    for row in range(sizes.shape[0]):
+        size = np.int64(offsets[row + 1]) - np.int64(offsets[row])
+        sizes[row] += label_size + (size + 2 * quoted if there[row] else 4)
 
 
 @njit(cache=True, nogil=True)
 def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: Any) -> None:
     for row in range(cursors.shape[0]):
         if not there[row]:
+            cursors[row] = _write_null(label, target, cursors[row])
             continue
         at = cursors[row]
         copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))
@@ -83,6 +94,7 @@ def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: An
 def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, cursors: Any, target: Any) -> None:
     for row in range(cursors.shape[0]):
         if not there[row]:
+            cursors[row] = _write_null(label, target, cursors[row])
             continue
         at = cursors[row]
         copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))

@@ -9,31 +9,43 @@ them. A record without a value (a tombstone) is not read at all: see `formats.de
 
 from __future__ import annotations
 
+import base64
+import binascii
+import decimal
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
-from headrace.spark.formats.instants import parse_date, parse_instant
+from headrace.spark.formats.instants import parse_date, parse_instant, parse_local_time
 from headrace.spark.formats.java_text import java_double, quoted
 
 EXCERPT_LENGTH = 200
 _INTEGERS: Mapping[type[DataType], tuple[int, str]] = {
+    ByteType: (1 << 7, "a tinyint"),
     ShortType: (1 << 15, "a smallint"),
     IntegerType: (1 << 31, "an int"),
     LongType: (1 << 63, "a bigint"),
@@ -118,6 +130,12 @@ def _value(found: Any, kind: DataType, path: str, zone_name: str) -> Any:
     elif isinstance(kind, ArrayType):
         if isinstance(found, list):
             return [_value(item, kind.elementType, f"{path}[{i}]", zone_name) for i, item in enumerate(found)]
+    elif isinstance(kind, MapType):
+        if isinstance(found, dict):
+            return [
+                (_text(name), _value(item, kind.valueType, f"{path}[{_quoted(name)}]", zone_name))
+                for name, item in found.items()
+            ]
     elif isinstance(kind, BooleanType):
         if isinstance(found, bool):
             return found
@@ -135,18 +153,60 @@ def _scalar(found: Any, kind: DataType, zone_name: str) -> Any:
             limit = _INTEGERS[type(kind)][0]
             number = int(found)
             return number if -limit <= number < limit else None
-    elif isinstance(kind, DoubleType):
+        return None
+    if isinstance(kind, (DoubleType, FloatType)):
         if isinstance(found, str) and found in _SPECIAL_DOUBLES:
             return _SPECIAL_DOUBLES[found]
-        return float(found) if isinstance(found, _Number) else None
-    elif isinstance(kind, TimestampType):
-        if isinstance(found, _Number):
-            micros = int(found) * 1_000_000 if _is_integer(found) else None
-            return micros if micros is not None and -(1 << 63) <= micros < 1 << 63 else None
-        return parse_instant(found, zone_name) if isinstance(found, str) else None
-    elif isinstance(kind, DateType):
-        return parse_date(found) if isinstance(found, str) and not isinstance(found, _Number) else None
-    return None
+        if not isinstance(found, _Number):
+            return None
+        return float(found) if isinstance(kind, DoubleType) else _nearest_float(found)
+    if isinstance(kind, DecimalType):
+        return _decimal(found, kind) if isinstance(found, str) else None
+    if isinstance(kind, TimestampType) and isinstance(found, _Number):
+        micros = int(found) * 1_000_000 if _is_integer(found) else None
+        return micros if micros is not None and -(1 << 63) <= micros < 1 << 63 else None
+    if not isinstance(found, str) or isinstance(found, _Number):
+        return None
+    if isinstance(kind, TimestampType):
+        return parse_instant(found, zone_name)
+    parse = _FROM_TEXT.get(type(kind))
+    return parse(found) if parse is not None else None
+
+
+def _nearest_float(number: str) -> float:
+    """Rounded once, as Java's `Float.parseFloat`; by way of a double some numbers would be rounded twice."""
+    try:
+        return float(pa.scalar(number, pa.string()).cast(pa.float32()).as_py())
+    except pa.ArrowInvalid:
+        with np.errstate(over="ignore"):
+            return float(np.float32(float(number)))
+
+
+def _decimal(text: str, kind: DecimalType) -> decimal.Decimal | None:
+    """Rounded half up to the column's scale, as Spark does; None where it does not fit."""
+    if not _DECIMAL_TEXT.fullmatch(text):
+        return None
+    with decimal.localcontext(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
+        number = decimal.Decimal(text)
+        if number.adjusted() >= kind.precision - kind.scale:
+            return None if number else decimal.Decimal(0)
+        rounded = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), decimal.ROUND_HALF_UP)
+    return rounded if rounded.adjusted() < kind.precision - kind.scale or not rounded else None
+
+
+def _binary(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+_DECIMAL_TEXT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,6})?")
+_FROM_TEXT: Mapping[type[DataType], Callable[[str], Any]] = {
+    DateType: parse_date,
+    TimestampNTZType: parse_local_time,
+    BinaryType: _binary,
+}
 
 
 def _is_integer(number: _Number) -> bool:
@@ -196,4 +256,6 @@ def _shown(found: Any) -> str:
 
 
 def _name(kind: DataType) -> str:
-    return {StructType: "JSON object", ArrayType: "JSON array"}.get(type(kind), kind.simpleString())
+    return {StructType: "JSON object", MapType: "JSON object", ArrayType: "JSON array"}.get(
+        type(kind), kind.simpleString()
+    )

@@ -10,23 +10,19 @@ from typing import Any
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
+    CharType,
     DataType,
-    DateType,
-    DoubleType,
     IntegerType,
     LongType,
-    ShortType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
+from headrace.spark.formats.arrow_types import children, unsupported
 from headrace.spark.refusals import is_hidden, refusal
-
-# Neither tinyint (Spark takes 200 and makes -56 of it) nor float (Spark rounds twice): int and double are plain.
-_PLAIN = (BooleanType, ShortType, IntegerType, LongType, DoubleType, DateType, TimestampType)
-
 
 _HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 COORDINATES = (  # the struct `_kafka`; built by hand, since workers have no Spark context to parse DDL with
@@ -66,20 +62,21 @@ def check_schema(schema: StructType, where: str) -> None:
         if refused is not None:
             raise refusal(
                 "not-supported-here",
-                f'"{field.name}": {refused.simpleString()} in JSON comes in a later release',
-                "read it as a string and cast it, or take value='raw' and F.from_json",
+                f'"{field.name}": {refused.simpleString()} cannot be read from JSON',
+                "read it as a string, or a map with string keys, and cast it",
                 where,
             )
 
 
 def _refused(kind: DataType) -> DataType | None:
-    if isinstance(kind, StructType):
-        return next((bad for bad in (_refused(field.dataType) for field in kind.fields) if bad is not None), None)
-    if isinstance(kind, ArrayType):
-        return _refused(kind.elementType)
-    if isinstance(kind, StringType):
-        return None if kind.simpleString() == "string" else kind
-    return None if isinstance(kind, _PLAIN) else kind
+    """The part of `kind` that a JSON record cannot be decoded to, or None."""
+    if isinstance(kind, (CharType, VarcharType)) or (isinstance(kind, StringType) and kind.simpleString() != "string"):
+        return kind
+    if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
+        return kind
+    if not children(kind):
+        return unsupported(kind)
+    return next((bad for bad in map(_refused, children(kind)) if bad is not None), None)
 
 
 def struct_of(schema_json: str) -> StructType:

@@ -4,9 +4,10 @@ Everything is one operation. A *partial* is a table of one row per group with th
 partials, and partials of the same groups become one partial again by the same `group_by` (counts add up, sums add up,
 the least of the least is the least). So a stored buffer is merged by laying it behind the new ones.
 
-Spark's rules: null inputs do not count; `sum` of integers is a bigint and its overflow an error; float and double sum
-as doubles; `avg` of anything but decimals is a sum of doubles over a count; NaN is the greatest number; the aggregate
-of nothing but nulls is null. Double sums depend on the order of their terms in the last digits, here as there.
+Spark's rules: null inputs do not count; `sum` of integers is a bigint and its overflow an error; `sum` of decimals has
+ten digits more than they (38 at most), and its overflow is an error, too; float and double sum as doubles; `avg` of
+anything but decimals is a sum of doubles over a count; NaN is the greatest number; the aggregate of nothing but nulls
+is null. Double sums depend on the order of their terms in the last digits, here as there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headrace.spark.topology.nodes import Aggregate, Buffer
 __all__ = ["AggregateFunctions", "StateColumn"]
 
 _BIGINT_ROOM = 2**63 - 1
+_DIGITS = 38  # of a decimal of 128 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class AggregateFunctions:
         """
         keys = list(by)
         for column in self.state:
-            if column.merge == "sum" and pa.types.is_int64(column.type) and _may_overflow(partials.column(column.name)):
+            if column.merge == "sum" and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)
         merges = [(column.name, column.merge) for column in self.state]
         merged = partials.group_by(keys, use_threads=False).aggregate(merges)
@@ -156,15 +158,24 @@ def _one_zero(column: Any) -> Any:
 
 
 def _may_overflow(column: Any) -> bool:
+    """Whether Arrow's sum could leave the range of its type: it wraps around, for decimals of 128 bits as well."""
+    is_decimal = pa.types.is_decimal(column.type)
+    if not is_decimal and not pa.types.is_int64(column.type):
+        return False
     ends = pc.min_max(column).as_py()
     if ends["min"] is None:
         return False
-    return bool(max(abs(ends["min"]), abs(ends["max"])) * len(column) > _BIGINT_ROOM)
+    greatest = max(abs(ends["min"]), abs(ends["max"]))
+    if is_decimal:
+        return bool(greatest.adjusted() + 1 + len(str(len(column))) >= _DIGITS - column.type.scale)
+    return bool(greatest * len(column) > _BIGINT_ROOM)
 
 
 def _widened(partials: pa.Table, name: str) -> pa.Table:
     index = partials.schema.get_field_index(name)
-    return partials.set_column(index, name, partials.column(name).cast(pa.decimal128(19, 0)))
+    column = partials.column(name)
+    wide = pa.decimal128(19, 0) if pa.types.is_int64(column.type) else pa.decimal256(76, column.type.scale)
+    return partials.set_column(index, name, column.cast(wide))
 
 
 def _fitted(column: Any, state: StateColumn) -> Any:
@@ -196,12 +207,11 @@ def _finished(buffer: Buffer, partials: pa.Table) -> Any:
 
 
 def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
-    """Spark divides decimals half up at the result's scale; Arrow would cut."""
-    unit = decimal.Decimal(1).scaleb(-result_type.scale)
-    with decimal.localcontext() as context:
-        context.prec = 76
+    """Spark divides decimals half up at 39 digits behind the point, then half up at the result's; Arrow would cut."""
+    unit, fine = decimal.Decimal(1).scaleb(-result_type.scale), decimal.Decimal(1).scaleb(-39)
+    with decimal.localcontext(prec=120, rounding=decimal.ROUND_HALF_UP):
         values = [
-            None if total is None or not count else (total / count).quantize(unit, decimal.ROUND_HALF_UP)
+            None if total is None or not count else (total / count).quantize(fine).quantize(unit)
             for total, count in zip(sums.to_pylist(), counts.to_pylist(), strict=True)
         ]
     return pa.array(values, result_type)

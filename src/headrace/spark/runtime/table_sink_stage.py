@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -66,11 +65,11 @@ class TableSinkStep:
 
 class _TableSink:
     def __init__(self, sink: TableSink, context: StageContext) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
+        from headrace.spark.formats.arrow_types import arrow_schema
+        from headrace.spark.formats.schemas import struct_of
 
         self._sink, self._context = sink, context
-        self._schema = to_arrow_schema(StructType.fromJson(json.loads(sink.schema_json)))
+        self._schema = arrow_schema(struct_of(sink.schema_json))
         self._tasks = {task.partition: task for task in context.slot.tasks}
         self._writers: dict[int, SinkWriter] = {}
 

@@ -1,7 +1,8 @@
 """The topics that an application reads from and writes to under names of its user; internal ones are the broker's.
 
 Source topics must exist before an application starts. Sinks and dead-letter topics are created where the user consented
-with `partitions=`; `headrace run --dev` consents to all of them.
+with `partitions=`; `headrace run --dev` consents to all of them. Rows of an aggregate replace each other by key:
+their topics are created with `cleanup.policy=compact`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
 
-__all__ = ["check_topics", "create_topics", "missing_sources", "most_tasks"]
+__all__ = ["check_topics", "create_topics", "missing_sources", "most_tasks", "tables"]
+
+COMPACTED = {"cleanup.policy": "compact"}
 
 
 def check_topics(client: NetworkClient, compiled: CompiledTopology, *, replication_factor: int) -> None:
@@ -28,7 +31,8 @@ def check_topics(client: NetworkClient, compiled: CompiledTopology, *, replicati
     known = client.metadata(sorted(sinks)).topics
     to_create = {name: count for name, count in sinks.items() if name not in known and count}
     if to_create:  # another instance may be faster
-        Admin(client).create_topics(to_create, replication_factor=replication_factor, exist_ok=True)
+        configs = {name: COMPACTED for name in sorted(tables(compiled)) if name in to_create}
+        Admin(client).create_topics(to_create, configs=configs, replication_factor=replication_factor, exist_ok=True)
         client.metadata(sorted(to_create), refresh=True)
 
 
@@ -62,7 +66,8 @@ def create_topics(client: NetworkClient, compiled: CompiledTopology, *, partitio
     known = client.metadata(list(wanted), refresh=True).topics
     to_create = {name: count for name, count in wanted.items() if name not in known}
     if to_create:  # another instance may be faster
-        Admin(client).create_topics(to_create, replication_factor=1, exist_ok=True)
+        configs = {name: COMPACTED for name in sorted(tables(compiled) - sources) if name in to_create}
+        Admin(client).create_topics(to_create, configs=configs, replication_factor=1, exist_ok=True)
     return to_create
 
 
@@ -75,6 +80,23 @@ def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> Bro
     # A program may name its cluster itself; the command would run against the default one.
     error.fix = error.fix.replace("headrace topics --create", f"headrace topics --bootstrap-server {servers} --create")
     return error
+
+
+def tables(compiled: CompiledTopology) -> set[str]:
+    """Topics that hold nothing but the newest row per key: an aggregate writes them, and no stream does."""
+    written = [
+        (branch.sink.topic, branch.aggregate is not None)
+        for subtopology in compiled.subtopologies
+        for branch in subtopology.branches
+        if isinstance(branch.sink, TopicSink)
+    ]
+    streams = {topic for topic, is_table in written if not is_table} | {
+        source.on_error.topic
+        for subtopology in compiled.subtopologies
+        for source in subtopology.sources
+        if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter)
+    }
+    return {topic for topic, is_table in written if is_table} - streams
 
 
 def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _VALUE_FORMATS = ("json", "string", "raw")
+_TEXT_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date")
 
 
 def check_topic_name(topic: object, where: str) -> str:
@@ -54,6 +55,9 @@ def topic_sink(
         raise refusal(
             "bad-value", f"partitions={partitions!r} is no number of partitions", "a whole number above 0", where
         )
+    _check_types(rows, where)
+    if value == "json":
+        _check_json_types(rows, where)
     return TopicSink(
         topic=topic,
         value_format=value,
@@ -131,6 +135,7 @@ def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink
             "write them with to_topic, or to a sink that takes updates",
             where,
         )
+    _check_types(rows, where)
     return TableSink(
         sink=sink,
         name=name or str(sink.name),
@@ -138,6 +143,35 @@ def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink
         schema_json=rows.schema.json(),
         where=where,
     )
+
+
+def _check_types(rows: Rows, where: str) -> None:
+    """Refuse what no Arrow column of a sink can hold: intervals, variants, columns of nothing but null."""
+    from headrace.spark.formats.arrow_types import unsupported
+
+    for field in rows.schema.fields:
+        refused = unsupported(field.dataType)
+        if refused is not None:
+            raise refusal(
+                "not-supported-here",
+                f'"{field.name}": values of type {refused.simpleString()} cannot be written',
+                f"cast it: .withColumn('{field.name}', F.col('{field.name}').cast('string')); a variant: F.to_json",
+                where,
+            )
+
+
+def _check_json_types(rows: Rows, where: str) -> None:
+    from headrace.spark.formats.arrow_types import unsupported_map_key
+
+    for field in rows.schema.fields:
+        key = unsupported_map_key(field.dataType)
+        if key is not None:
+            raise refusal(
+                "not-supported-here",
+                f'"{field.name}": JSON names cannot be made of map keys of type {key.simpleString()}',
+                f"make them strings: F.transform_keys('{field.name}', lambda k, v: k.cast('string'))",
+                where,
+            )
 
 
 def _key_columns(rows: Rows, key: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
@@ -163,6 +197,17 @@ def _key_columns(rows: Rows, key: str | Sequence[str] | None, where: str) -> tup
             where,
         )
     rows._check_key([own[name.lower()] for name in chosen], where)
+    types = dict(rows.dtypes)
+    for name in chosen:
+        if types[own[name.lower()]] in {"float", "double"} or types[own[name.lower()]].startswith(
+            ("map<", "struct<", "array<")
+        ):
+            raise refusal(
+                "bad-value",
+                f'key="{name}" is of type {types[own[name.lower()]]}; that is no key',
+                f".withColumn('k', F.col('{name}').cast('string')).to_topic(.., key='k')",
+                where,
+            )
     return tuple(own[name.lower()] for name in chosen)
 
 
@@ -189,6 +234,13 @@ def _value_columns(rows: Rows, key: str | Sequence[str] | None, value: FormatNam
             "bad-value",
             f'value="string" writes one column besides the key; here are {", ".join(rest) or "none"}',
             "select the one, or value='json'",
+            where,
+        )
+    if types[rest[0]] not in _TEXT_TYPES and not types[rest[0]].startswith("decimal("):
+        raise refusal(
+            "bad-value",
+            f'value="string" cannot write "{rest[0]}", of type {types[rest[0]]}',
+            f".withColumn('{rest[0]}', F.col('{rest[0]}').cast('string')), or value='json'; bytes: value='raw'",
             where,
         )
     return (rest[0],)
