@@ -184,11 +184,16 @@ def _fitted(column: Any, state: StateColumn) -> Any:
     try:
         return column.cast(state.type)
     except pa.ArrowInvalid as error:
-        raise UserCodeError(
-            "arithmetic-overflow",
-            f"a sum of the aggregate left the range of {state.type}",
-            "Cast the input to a wider type, such as decimal(38,0) or double.",
-        ) from error
+        raise _overflow("a sum", state.type) from error
+
+
+def _overflow(what: str, kind: pa.DataType) -> UserCodeError:
+    return UserCodeError(
+        "arithmetic-overflow",
+        f"{what} of the aggregate left the range of {kind}",
+        "Cast the input to a wider type: decimal(38,0) for integers, fewer digits behind the point for decimals, "
+        "or double.",
+    )
 
 
 def _finished(buffer: Buffer, partials: pa.Table) -> Any:
@@ -209,9 +214,12 @@ def _finished(buffer: Buffer, partials: pa.Table) -> Any:
 def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
     """Spark divides decimals half up at 39 digits behind the point, then half up at the result's; Arrow would cut."""
     unit, fine = decimal.Decimal(1).scaleb(-result_type.scale), decimal.Decimal(1).scaleb(-39)
+    room = result_type.precision - result_type.scale
     with decimal.localcontext(prec=120, rounding=decimal.ROUND_HALF_UP):
         values = [
             None if total is None or not count else (total / count).quantize(fine).quantize(unit)
             for total, count in zip(sums.to_pylist(), counts.to_pylist(), strict=True)
         ]
+    if any(value is not None and value and value.adjusted() >= room for value in values):
+        raise _overflow("an average", result_type)
     return pa.array(values, result_type)
