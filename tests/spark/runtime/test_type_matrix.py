@@ -14,7 +14,6 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-
 from tests.longer import longer
 
 from headrace.errors import TopologyError
