@@ -287,17 +287,32 @@ class Rows:
         return self
 
     def to_parquet(
-        self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] | None = None, name: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
     ) -> Any:
         """Write the rows to Parquet files below `path`, each row once, and return the stream.
 
-        One file for each task and micro-batch that had rows (`trigger_interval_ms` makes fewer and larger ones), seen
-        by readers when the micro-batch is committed, whatever dies meanwhile. `partition_by`: Hive directories.
-        `path` is on a file system that every instance sees. Rows of an aggregate, which replace each other, are
-        refused. Raises TopologyError.
+        A task's committed rows become a file, which readers see as a whole, when they take `roll_size_bytes` (128 MiB)
+        or the oldest of them are `roll_interval_ms` old (60 s; 0: after every micro-batch), and when the application
+        stops. `partition_by`: Hive directories. `path` is on a file system that every instance sees. Rows of an
+        aggregate, which replace each other, are refused. Raises TopologyError.
         """
         where = call_site()
-        self._app._leave(self, parquet_sink(self, path, partition_by, name, where))
+        sink = parquet_sink(
+            self,
+            path,
+            partition_by=partition_by,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+            where=where,
+        )
+        self._app._leave(self, sink)
         return self
 
     def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:

@@ -8,6 +8,7 @@ again after a crash: such repeats are counted, bounded and shown (`verify_tables
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,6 +166,7 @@ class _Recomputation:
         ignored = frozenset(name for columns, _ in volatile for name in columns)
         try:
             if isinstance(outputs[0].sink, TableSink):
+                _show_committed_rows(outputs[0].sink, self._app.name)
                 return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             if isinstance(outputs[0].rows, StreamTable):
@@ -251,6 +253,11 @@ def _whole(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
         admin.list_offsets(dict.fromkeys(places, "latest")),
     )
     return {place: (first[place].offset, last[place].offset) for place in places}
+
+
+def _show_committed_rows(sink: TableSink, group_id: str) -> None:
+    """Rows that are committed and wait for their file count: they are let into the table now."""
+    sink.sink.roll(sink.sink.tasks_of(group_id), int(time.time() * 1000), everything=True)
 
 
 def _is_readable(sink: Leaving) -> bool:

@@ -1,6 +1,7 @@
 """Rows that leave to Parquet files: each of them once, whatever dies, and seen only when it counts."""
 
 import json
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -114,6 +115,54 @@ def test_offsets_that_were_reset_write_nothing_twice(broker, make_app, flights, 
         app.wait_until("caught-up", timeout=180)
     assert sum(row["numInputRows"] for row in app.recentProgress) == 160, "read, and not written, up to 100"
     assert numbers_in(table) == wanted(range(160))
+
+
+def wait_for(condition, timeout_s=120):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def created_again(broker, topic="flights"):
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topics([topic])
+    broker.create_topics({topic: 4})
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_source_topic_that_is_created_again_is_read_from_its_beginning(broker, make_app, flights, tmp_path, running):
+    """It has fewer records than the first had: by positions alone nothing of it would ever be written."""
+    table = tmp_path / "table"
+    flights.send(broker, range(500))
+    with to_table(make_app(), table, roll_interval_ms=0).start() as app:
+        app.wait_until("caught-up", timeout=180)
+        if running:
+            created_again(broker)
+            flights.send(broker, range(1000, 1300))
+            wait_for(lambda: numbers_in(table) == wanted([*range(500), *range(1000, 1300)]))
+    if not running:
+        created_again(broker)
+        flights.send(broker, range(1000, 1300))
+        with to_table(make_app(), table).start() as app:
+            app.wait_until("caught-up", timeout=180)
+    assert numbers_in(table) == wanted([*range(500), *range(1000, 1300)])
+
+
+def test_micro_batches_become_one_file_per_task_while_readers_look(broker, make_app, flights, tmp_path):
+    """Rows are seen in whole files, at the latest an interval after they were committed."""
+    table = tmp_path / "table"
+    with to_table(make_app(), table, roll_interval_ms=3_000).start() as app:
+        for start in range(0, 200, 40):
+            flights.send(broker, range(start, start + 40))
+            app.wait_until("caught-up", timeout=180)
+            assert set(numbers_in(table)) <= set(wanted(range(start + 40)))
+        wait_for(lambda: numbers_in(table) == wanted(range(200)))
+        [verdict] = to_table(make_app(), table).verify().sinks
+        assert (verdict.equal, verdict.wrong) == (len(wanted(range(200))), False)
+        batches = sum(row["numInputRows"] > 0 for row in app.recentProgress)
+    assert batches >= 5
+    assert len(list(table.glob("*.parquet"))) < 4 * batches
 
 
 def test_a_disk_that_refuses_once(broker, make_app, flights, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.sinks.interface import SinkPart, SinkTask
-from headrace.spark.sinks.settling import Committed, batch_of, metadata_of, settle
+from headrace.spark.sinks.settling import Committed, batch_of, metadata_of, settle, topic_id_of
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=0)
 
@@ -34,7 +34,7 @@ def test_an_offset_that_a_tool_has_set_decides_only_when_it_lies_before():
     for offset, undecided in ((-1, 0), (50, 0), (100, 0), (101, 1)):
         settled = settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=offset)})
         assert (len(settled.discard), len(settled.undecided)) == (1 - undecided, undecided)
-    assert settle([part("x.1.0", a_0=100)], {}).discard
+    assert settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=-1)}).discard
     assert batch_of("somebody else's") is None
 
 
@@ -52,7 +52,21 @@ def test_a_crash_anywhere(batches, data):
             if rows:
                 counted.append(name)
         if number == len(batches) - 1 or data.draw(st.booleans()):  # died before the table was told
-            settled = settle(pending, {"a-0": by(last, position)} if last else {})
+            settled = settle(pending, {"a-0": by(last, position) if last else Committed(offset=-1)})
             assert settled.undecided == ()
             assert {p.batch for p in settled.commit} == {p.batch for p in pending if p.batch in counted}
         pending = []
+
+
+def test_parts_of_a_topic_that_is_gone_count_once():
+    """Its offsets went with it; nobody can read those rows again. Of two attempts at one range one counts."""
+    settled = settle([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"b-0": Committed(offset=-1)})
+    assert [(found.batch, found.ends) for found in settled.commit] == [("x.1.1", {"a-0": 100})]
+    assert [found.batch for found in settled.discard] == ["x.1.0"]
+
+
+def test_an_offset_commit_names_the_topics_it_read():
+    metadata = metadata_of("x.1.0", {"b": "id-b", "a": "id-a"})
+    assert batch_of(metadata) == batch_of(metadata_of("x.1.0")) == "x.1.0"
+    assert [topic_id_of(metadata, topic) for topic in ("a", "b", "c")] == ["id-a", "id-b", None]
+    assert topic_id_of("somebody else's a@id-a", "a") is None

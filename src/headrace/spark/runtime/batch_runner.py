@@ -219,6 +219,8 @@ class SubtopologyRunner:
                 if not self._turn() and not self._stopping:
                     self._watch.wait([task.positions for task in self._tasks.values()])
             self._settle_at_last()
+            if self._tables and not self._runtime.is_failed:
+                self._tables.roll(self._tasks, everything=True)
         except Exception as error:
             if self._stopping and isinstance(error, CannotConnect):
                 log.warning("%s stops with its last micro-batch undone: %s", self.name, error)
@@ -268,6 +270,7 @@ class SubtopologyRunner:
             return False
         started = time.monotonic()
         try:
+            self._tables.roll(self._tasks)
             self._look_after_brokers()
             self._look_for_news()
         except (CannotConnect, BrokerError) as error:
@@ -315,7 +318,25 @@ class SubtopologyRunner:
         found = self._admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
         for task in self._tasks.values():
             task.ends = {where: found[where].offset for where in task.positions}
+        behind = [
+            where for task in self._tasks.values() for where, at in task.positions.items() if at > task.ends[where]
+        ]
+        if behind:
+            self._look_for_new_topics({topic for topic, _ in behind})
         self.progress.see_lag(sum(task.lag for task in self._tasks.values()))
+
+    def _look_for_new_topics(self, topics: set[str]) -> None:
+        """Open tasks again whose topic ends before their position: another topic has its name."""
+        found = self._client.known_topics(sorted(topics), refresh=True).topics
+        ids = {topic: str(found[topic].topic_id) for topic in topics}
+        moved = [
+            task.partition
+            for task in self._tasks.values()
+            if any(task.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in ids.items())
+        ]
+        if moved:
+            log.warning("%s: %s was deleted and created again; opening the tasks anew", self.name, ", ".join(ids))
+            self._reopen(moved)
 
     def _plan(self, slots: tuple[SlotPlan, ...], batch: BatchKey) -> MicroBatchPlan:
         assignment = next(iter(self._tasks.values())).assignment

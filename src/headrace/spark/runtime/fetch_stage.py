@@ -90,6 +90,7 @@ class _Fetch:
             for fetched in fetcher.fetch_ranges(waiting, columns=columns):
                 self._context.timed("fetch", started)
                 where = (fetched.topic, fetched.partition)
+                self._check_topic(self._ranges[where])
                 yield from self._rows(where, _as_table(fetched.table))
                 waiting[where] = (fetched.next_offset, waiting[where][1])
                 reached = self._context.report(self._owner[where]).reached
@@ -106,6 +107,21 @@ class _Fetch:
                 break
             del waiting[full]
             waiting = {where: ends for where, ends in waiting.items() if ends[0] < ends[1]}
+
+    def _check_topic(self, found: InputRange) -> None:
+        """Refuse records of another topic of the same name: the plan's offsets mean nothing there.
+
+        Fetch names topics by id, and brokers refuse the id of a topic that is gone; only then the client looks the id
+        up again. So what came while the client still knew the plan's id came from the plan's topic.
+        """
+        client = client_for(self._context.plan.bootstrap_servers)
+        known = client.known_topics([found.topic]).topics.get(found.topic)
+        if found.topic_id and known is not None and str(known.topic_id) != found.topic_id:
+            raise StateError(
+                "topic-recreated",
+                f"the topic {found.topic} was deleted and created again while its records were read",
+                "Nothing: the task is opened again and reads the new topic from its beginning.",
+            )
 
     def _is_over(self, began: float) -> bool:
         """Whether the batch's time is up: it must end well before its transaction does."""

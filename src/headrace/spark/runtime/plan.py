@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headrace.spark.runtime.store import BatchKey
@@ -31,11 +31,10 @@ class InputRange:
     end: int
     skipped: tuple[int, ...] = ()  # offsets that SQL cannot digest: not handed on
     dead: Mapping[str, str] = field(default_factory=dict)  # of those, "offset" → reason, for the dead-letter topic
+    topic_id: str = ""  # when the task was opened: positions mean nothing in another topic of the same name
 
     def cut(self, end: int) -> InputRange:
-        return InputRange(
-            topic=self.topic, partition=self.partition, start=self.start, end=end, skipped=self.skipped, dead=self.dead
-        )
+        return replace(self, end=end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from headrace.spark.topology.nodes import TASK_COLUMN, TableSink
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey
 
-__all__ = ["TableSinkStep", "batch_name", "part_of", "refused_by"]
+__all__ = ["TableSinkStep", "batch_name", "input_name", "part_of", "refused_by"]
 
 
 def batch_name(batch: BatchKey) -> str:
@@ -33,12 +33,17 @@ def batch_name(batch: BatchKey) -> str:
     return f"{batch.incarnation}.{batch.batch_id}.{batch.attempt}"
 
 
+def input_name(topic: str, partition: int, topic_id: str) -> str:
+    """How a sink's positions name an input: with the topic's id, since another topic of that name begins anew."""
+    return f"{topic}-{partition}@{topic_id}"
+
+
 def part_of(plan: MicroBatchPlan, task: TaskPlan) -> SinkPart:
     """The part that one task's rows of this attempt go into."""
     return SinkPart(
         task=SinkTask(group_id=plan.group_id, subtopology_id=plan.subtopology_id, partition=task.partition),
         batch=batch_name(plan.batch),
-        starts={f"{found.topic}-{found.partition}": found.start for found in task.ranges},
+        starts={input_name(found.topic, found.partition, found.topic_id): found.start for found in task.ranges},
     )
 
 

@@ -15,7 +15,7 @@ from headrace.client.admin_results import CommittedOffset
 from headrace.errors import SinkError
 from headrace.spark.runtime.fetch_stage import name_of
 from headrace.spark.runtime.plan import MicroBatchPlan, TaskReport
-from headrace.spark.runtime.table_sink_stage import batch_name, part_of, refused_by
+from headrace.spark.runtime.table_sink_stage import batch_name, input_name, part_of, refused_by
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
 from headrace.spark.sinks import settling
 from headrace.spark.sinks.interface import SinkPart, SinkTask
@@ -26,11 +26,13 @@ __all__ = ["TableSinks", "metadata_of"]
 log = logging.getLogger("headrace.spark")
 TRIES = 4
 PAUSE = 0.2
+ROLL_LOOK_S = 1.0
 
 
 def metadata_of(plan: MicroBatchPlan) -> str:
     """What the offset commit of a micro-batch says about it."""
-    return settling.metadata_of(batch_name(plan.batch))
+    ids = {found.topic: found.topic_id for task in plan.tasks for found in task.ranges if found.topic_id}
+    return settling.metadata_of(batch_name(plan.batch), ids)
 
 
 class TableSinks:
@@ -40,6 +42,9 @@ class TableSinks:
         self._group_id, self._subtopology_id = group_id, subtopology.subtopology_id
         found = [branch.sink for branch in subtopology.branches if isinstance(branch.sink, TableSink)]
         self._sinks: Mapping[str, TableSink] = {sink.name: sink for sink in found}
+        self._rolling = [sink for sink in found if callable(getattr(sink.sink, "roll", None))]
+        self._gathering: set[int] = set()  # tasks that may have committed parts which readers do not see yet
+        self._rolled_at = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._sinks)
@@ -49,7 +54,25 @@ class TableSinks:
         for sink in self._sinks.values():
             parts = [part for part, name in _written(plan, reports) if name == sink.name]
             if parts:
+                self._gathering |= {part.task.partition for part in parts}
                 self._try(sink, "a micro-batch was committed", lambda s=sink, p=parts: s.sink.commit(p))  # type: ignore[misc]
+
+    def roll(self, partitions: Iterable[int], *, everything: bool = False) -> None:
+        """Let committed rows of these tasks be seen where it is time; all tasks that are running. Raises SinkError."""
+        if not self._rolling or not (everything or time.monotonic() - self._rolled_at >= ROLL_LOOK_S):
+            return
+        self._rolled_at = time.monotonic()
+        self._gathering &= set(partitions)
+        left: set[int] = set()
+        tasks = [self._task(partition) for partition in sorted(self._gathering)]
+        for sink in self._rolling if tasks else ():
+            with refused_by(sink, "committed rows were made a file"):
+                found = sink.sink.roll(tasks, int(time.time() * 1000), everything=everything)
+            left |= {task.partition for task in found}
+        self._gathering &= left
+
+    def _task(self, partition: int) -> SinkTask:
+        return SinkTask(group_id=self._group_id, subtopology_id=self._subtopology_id, partition=partition)
 
     def discard(self, plan: MicroBatchPlan, partitions: Iterable[int]) -> None:
         """These tasks' parts of the batch came to nothing."""
@@ -63,7 +86,7 @@ class TableSinks:
         """Bring the tables of these tasks to where the group's offsets stand. Raises SinkError."""
         for task in tasks:
             stands = {
-                name_of(*where): settling.Committed(offset=row.offset, metadata=row.metadata)
+                _input(task, where): settling.Committed(offset=row.offset, metadata=row.metadata)
                 for where, row in committed.items()
                 if where in task.positions
             }
@@ -71,7 +94,8 @@ class TableSinks:
                 self._settle(sink, task, stands)
 
     def _settle(self, sink: TableSink, task: RunningTask, stands: Mapping[str, settling.Committed]) -> None:
-        mine = SinkTask(group_id=self._group_id, subtopology_id=self._subtopology_id, partition=task.partition)
+        mine = self._task(task.partition)
+        self._gathering |= {task.partition}
         with refused_by(sink, f"the task {self._subtopology_id}-{task.partition} was opened"):
             found = settling.settle(sink.sink.pending(mine), stands)
         if found.undecided:
@@ -82,7 +106,7 @@ class TableSinks:
         with refused_by(sink, "rows of a failed micro-batch were taken back"):
             sink.sink.discard(found.discard)
             positions = sink.sink.positions(mine)
-        further = {where: positions.get(name_of(*where), 0) for where in task.positions}
+        further = {where: positions.get(_input(task, where), 0) for where in task.positions}
         further = {where: at for where, at in further.items() if at > task.positions[where]}
         if further:
             task.ahead[sink.name] = further
@@ -107,13 +131,20 @@ class TableSinks:
             work()
 
 
+def _input(task: RunningTask, where: TopicPartition) -> str:
+    return input_name(*where, task.topic_ids.get(where[0], ""))
+
+
 def _written(plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> Iterable[tuple[SinkPart, str]]:
     """(part with its ends, the table's name) of what was written."""
     for task in plan.tasks:
         report = reports.get(task.partition)
         for name in report.sunk if report is not None else ():
             part = part_of(plan, task)
-            ends = {where: report.reached.get(where, at) for where, at in part.starts.items()}  # type: ignore[union-attr]
+            ends = {
+                input_name(r.topic, r.partition, r.topic_id): report.reached.get(name_of(r.topic, r.partition), r.start)  # type: ignore[union-attr]
+                for r in task.ranges
+            }
             yield SinkPart(task=part.task, batch=part.batch, starts=part.starts, ends=ends), name
 
 

@@ -29,6 +29,7 @@ from headrace.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskP
 from headrace.spark.runtime.replicas import Brought
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
+from headrace.spark.sinks.settling import topic_id_of
 
 __all__ = ["TaskOpener"]
 
@@ -127,12 +128,15 @@ class TaskOpener:
         if request.partitions:
             self._agree(self._client)
         inputs = self._inputs(self._client, request.partitions)
-        starts, committed = self._starts(request, [where for mine in inputs.values() for where in mine])
+        places = [where for mine in inputs.values() for where in mine]
+        topic_ids = self._topic_ids({topic for topic, _ in places})
+        starts, committed = self._starts(request, places, topic_ids)
         tasks = [
             RunningTask(
                 partition=partition,
                 positions={where: starts[where] for where in mine},
                 assignment=request.assignment,
+                topic_ids=topic_ids,
             )
             for partition, mine in sorted(inputs.items())
         ]
@@ -141,6 +145,11 @@ class TaskOpener:
         if self._restore is not None and tasks:
             self._restore_stores(request, tasks)
         return tasks
+
+    def _topic_ids(self, topics: set[str]) -> dict[str, str]:
+        """As they were when the inputs were looked up."""
+        found = self._client.known_topics(sorted(topics)).topics if topics else {}
+        return {topic: str(found[topic].topic_id) for topic in sorted(topics)}
 
     def _restore_stores(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
         """The replica process does it, where there is one; what it leaves undone is a Spark job."""
@@ -189,7 +198,7 @@ class TaskOpener:
         return sum(report.changelog_records for report in reports.values())
 
     def _starts(
-        self, request: OpenRequest, inputs: list[TopicPartition]
+        self, request: OpenRequest, inputs: list[TopicPartition], topic_ids: Mapping[str, str]
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, CommittedOffset]]:
         """Committed offsets, where there is none what `auto_offset_reset` says; and what was found committed."""
         if not inputs:
@@ -198,9 +207,13 @@ class TaskOpener:
             self._client, self._group_id, inputs, require_stable=True, timeout_ms=STABLE_WAIT_MS
         )
         found = {where: row.offset for where, row in committed.items()}
+        again = [where for where, row in committed.items() if _is_of_another(row, where[0], topic_ids)]
         fresh = [where for where in inputs if found.get(where, -1) < 0]
         admin = Admin(self._client)
         first = _offsets(admin.list_offsets(dict.fromkeys(inputs, "earliest")))
+        for where in again:
+            log.warning("%s-%d was deleted and created again: it is read from its beginning", *where)
+            found[where] = first[where]
         if fresh:
             found |= {where: first[where] for where in fresh}
             if outside := [where for where in fresh if where[0] not in self._internal]:
@@ -239,6 +252,16 @@ class TaskOpener:
             )
         log.warning("%s-%d: records %d to %d were deleted before they were read", *where, committed, first - 1)
         return first
+
+
+def _is_of_another(row: CommittedOffset, topic: str, topic_ids: Mapping[str, str]) -> bool:
+    """Whether the offset was committed for a topic of this name that is gone.
+
+    Brokers delete the offsets of a deleted topic, but TxnOffsetCommit names topics without an id: one that comes after
+    the deletion counts for the new topic.
+    """
+    named = topic_id_of(row.metadata, topic)
+    return row.offset >= 0 and named is not None and named != topic_ids[topic]
 
 
 def _offsets(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:

@@ -21,6 +21,7 @@ class RunningTask:
 
     partition: int
     positions: dict[TopicPartition, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     committed: BatchKey | None = None
     assignment: AssignmentSnapshot  # the newest one that names the task; its epoch is captured by plans
     ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class RunningTask:
             end=end,
             skipped=tuple(sorted(bad)),
             dead={str(offset): reason for offset, reason in bad.items()},
+            topic_id=self.topic_ids.get(where[0], ""),
         )
 
     def take(self, report: TaskReport, batch: BatchKey) -> None:

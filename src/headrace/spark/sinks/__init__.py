@@ -6,7 +6,7 @@ part of a table counts. Importing this package loads neither PySpark nor Arrow.
 
 from __future__ import annotations
 
-from headrace.spark.sinks.interface import Sink, SinkPart, SinkTask, SinkWriter
+from headrace.spark.sinks.interface import RollingSink, Sink, SinkPart, SinkTask, SinkWriter
 from headrace.spark.sinks.parquet import ParquetSink
 
-__all__ = ["ParquetSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
+__all__ = ["ParquetSink", "RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]

@@ -90,9 +90,16 @@ _DIRECTORY_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint",
 
 
 def parquet_sink(
-    rows: Rows, path: object, partition_by: str | Sequence[str] | None, name: str | None, where: str
+    rows: Rows,
+    path: object,
+    *,
+    partition_by: str | Sequence[str] | None,
+    name: str | None,
+    roll_size_bytes: int | None,
+    roll_interval_ms: int | None,
+    where: str,
 ) -> TableSink:
-    from headrace.spark.sinks.parquet import ParquetSink
+    from headrace.spark.sinks.parquet import ROLL_INTERVAL_MS, ROLL_SIZE_BYTES, ParquetSink
 
     if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         raise refusal(
@@ -114,7 +121,21 @@ def parquet_sink(
             )
     if set(names) >= set(types):
         raise refusal("bad-value", "partition_by= leaves no column for the files", "name fewer columns", where)
-    return table_sink(rows, ParquetSink(str(Path(path).absolute()), partition_by=names), name, where)
+    sink = ParquetSink(
+        str(Path(path).absolute()),
+        partition_by=names,
+        roll_size_bytes=_at_least(roll_size_bytes, ROLL_SIZE_BYTES, 1, "roll_size_bytes", where),
+        roll_interval_ms=_at_least(roll_interval_ms, ROLL_INTERVAL_MS, 0, "roll_interval_ms", where),
+    )
+    return table_sink(rows, sink, name, where)
+
+
+def _at_least(given: object, default: int, least: int, name: str, where: str) -> int:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise refusal("bad-value", f"{name}={given!r} is not valid", f"an integer of at least {least}", where)
+    return given
 
 
 def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink:

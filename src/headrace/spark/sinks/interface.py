@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Sink", "SinkPart", "SinkTask", "SinkWriter"]
+__all__ = ["RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,9 @@ class SinkTask:
 class SinkPart:
     """The rows of one task in one attempt of one micro-batch.
 
-    `batch` names the attempt and no other. `starts` are the source positions at which it begins, by
-    "topic-partition"; `ends` those it reached, known once it is committed.
+    `batch` names the attempt and no other. `starts` are the source positions at which it begins, by input; `ends`
+    those it reached, known once it is committed. An input is named "topic-partition@topic-id": a topic that was deleted
+    and created again is another input, whose positions begin anew. Keep these names as they are.
     """
 
     task: SinkTask
@@ -55,7 +56,11 @@ class SinkWriter(Protocol):
 
 
 class Sink(Protocol):
-    """Travels to the workers by pickle. Every method but `writer` is called in a driver, by one thread at a time."""
+    """Travels to the workers by pickle. Every method but `writer` is called in a driver, by one thread at a time.
+
+    A driver that was fenced may call a method once more while the next owner of the task is at work, on another host:
+    change what is shared under a lock, or in one step that fails when it was changed meanwhile.
+    """
 
     @property
     def name(self) -> str:
@@ -75,7 +80,7 @@ class Sink(Protocol):
         """
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
-        """Up to where (exclusive) the table has the rows of each "topic-partition", as told by its own commits.
+        """Up to where (exclusive) the table has the rows of each input, by its own commits. They never go back.
 
         Where the group's offsets lie before it (they were reset, or have expired), the rows up to there are not
         written a second time.
@@ -90,3 +95,14 @@ class Sink(Protocol):
 
     def discard(self, parts: Sequence[SinkPart]) -> None:
         """These parts never count. Idempotent; a part that was not written, or not to its end, is none."""
+
+
+class RollingSink(Sink, Protocol):
+    """A sink that gathers committed parts and lets readers see several of them at once."""
+
+    def roll(self, tasks: Sequence[SinkTask], now_ms: int, *, everything: bool = False) -> list[SinkTask]:
+        """Let what is due be seen; `everything`: all that is committed, due or not. Raises OSError.
+
+        Called about once a second for the tasks that have committed parts, and with `everything` when the application
+        stops. Returns the tasks that still have some. Idempotent.
+        """

@@ -1,49 +1,63 @@
-"""Parquet files in a directory: one file for each task and micro-batch that had rows, and each row in one of them.
+"""Parquet files in a directory, each row in one of them; files are rolled by size and time.
 
-    PATH/<group>.<topic>-<partition>-<from>-<to>.parquet          what readers see (below Hive directories if asked for)
-    PATH/_headrace/<group>/<subtopology>-<partition>/<batch>/     a part that was written and does not count yet
-    PATH/_headrace/<group>/<subtopology>-<partition>/positions.json
+    PATH/<group>.<topic>-<partition>-<from>-<to>.<digest>.parquet     what readers see (below Hive directories, if any)
+    PATH/_headrace/<group>/<subtopology>-<partition>/<batch>/         a part: rows of one task and micro-batch
+    PATH/_headrace/<group>/<subtopology>-<partition>/positions.json   what is committed (`parquet_journal`)
 
-A part is written beside its place, synced, and renamed: it is there as a whole or not at all. Committing it is a rename
-again, into the table; Spark, pandas, Arrow and DuckDB's `*.parquet` pass over names that begin with an underscore. So
-readers need no manifest, and others may merge small files: positions are kept beside them, not in their names alone.
+1. A worker writes a part under a name that begins with a dot, syncs it and renames it: it is there as a whole or not.
+2. `commit` notes the part in the journal, in one step with the positions. Its rows count; readers do not see them yet.
+3. `roll`, when the parts of the task are large or old enough: the journal names the file and its parts, the parts are
+   merged into a hidden file, which is synced and renamed into the table, the journal notes that, the parts are removed.
 
-The directory lies on a local or shared POSIX file system that every instance sees under the same path.
+A crash between any two of these steps is made good by whoever looks next: a roll that the journal names is repeated
+with the same parts under the same name, so that it replaces a file by an equal one. Spark, pandas, Arrow and DuckDB's
+`*.parquet` pass over names that begin with an underscore: readers need no manifest, and others may merge files.
+
+The directory lies on a local or shared POSIX file system with locks (`flock`) that every instance sees under one path.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from headrace.spark.sinks.files import locked, remove, subdirectories, sync_directory, sync_file, write_text
 from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.parquet_journal import CommittedPart, Journal, Roll
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ParquetSink", "PartWriter"]
 
-POSITIONS = "positions.json"
 WRITING = ".writing-"
+ROLLING = ".rolling"
+ROWS = "rows.parquet"
+STARTS = "starts.json"
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 ROW_GROUP_BYTES = 32 << 20
-LONGEST_NAME = 200
+ROLL_SIZE_BYTES = 128 << 20
+ROLL_INTERVAL_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSink:
-    """Rows leave as Parquet files below `path`, in Hive directories by the columns of `partition_by`."""
+    """Parquet files below `path`, in Hive directories by the columns of `partition_by`.
+
+    A task's committed rows become a file when they take `roll_size_bytes` or the oldest of them are `roll_interval_ms`
+    old (0: after every micro-batch), and when the application stops.
+    """
 
     path: str
     partition_by: tuple[str, ...] = ()
     compression: str = "zstd"
+    roll_size_bytes: int = ROLL_SIZE_BYTES
+    roll_interval_ms: int = ROLL_INTERVAL_MS
 
     @property
     def name(self) -> str:
@@ -58,52 +72,112 @@ class ParquetSink:
 
     def pending(self, task: SinkTask) -> list[SinkPart]:
         directory = self.directory_of(task)
-        known = _positions(directory)
         found = []
-        for path in _subdirectories(directory):
-            if path.name.startswith("."):  # of somebody who died; whoever lives still fails at its rename
-                _remove(path)
-                continue
-            part = SinkPart(task=task, batch=path.name, starts=json.loads((path / "starts.json").read_text()))
-            if path.name == known.batch:  # its commit was begun, and its positions are taken already
-                self._publish(path, known.file)
-            else:
-                found.append(part)
+        with locked(directory):
+            counted = Journal.read(directory).counted
+            for path in subdirectories(directory):
+                if path.name.startswith("."):  # of an owner that died; one that lives still fails at its rename
+                    remove(path)
+                elif path.name not in counted:
+                    starts = json.loads((path / STARTS).read_text())
+                    found.append(SinkPart(task=task, batch=path.name, starts=starts))
         return found
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
-        return _positions(self.directory_of(task)).positions
+        return Journal.read(self.directory_of(task)).positions
 
     def commit(self, parts: Sequence[SinkPart]) -> None:
         for part in parts:
             directory = self.directory_of(part.task)
-            known, path, name = _positions(directory), directory / part.batch, _file_name(part)
-            if path.is_dir():
-                if known.batch != part.batch:
-                    _write(directory / POSITIONS, known.after(part, name).to_json())
-                self._publish(path, name)
-            elif any(known.positions.get(name, -1) < at for name, at in part.ends.items() if at > part.starts[name]):
-                raise FileNotFoundError(f"{path} is gone, and its rows are not in the table")
+            with locked(directory):
+                journal = Journal.read(directory)
+                if part.batch in journal.counted:
+                    continue
+                path = directory / part.batch
+                if path.is_dir():
+                    size = sum(file.stat().st_size for file in path.rglob(ROWS))
+                    journal.after_commit(part, size, int(time.time() * 1000)).write(directory)
+                elif not journal.has(part):
+                    raise FileNotFoundError(f"{path} is gone, and its rows are not in the table")
 
     def discard(self, parts: Sequence[SinkPart]) -> None:
         for part in parts:
-            for name in (part.batch, f"{WRITING}{part.batch}"):
-                _remove(self.directory_of(part.task) / name)
+            directory = self.directory_of(part.task)
+            with locked(directory):
+                if part.batch not in Journal.read(directory).counted:
+                    for name in (part.batch, f"{WRITING}{part.batch}"):
+                        remove(directory / name)
+
+    def roll(self, tasks: Sequence[SinkTask], now_ms: int, *, everything: bool = False) -> list[SinkTask]:
+        left = []
+        for task in tasks:
+            directory = self.directory_of(task)
+            if not directory.is_dir():
+                continue
+            with locked(directory):
+                journal = self._finish_roll(directory, Journal.read(directory))
+                while parts := self._due(directory, journal, now_ms, everything=everything):
+                    journal = journal.begin_roll(task.group_id, parts)
+                    journal.write(directory)
+                    journal = self._finish_roll(directory, journal)
+            if journal.waiting:
+                left.append(task)
+        return left
+
+    def tasks_of(self, group_id: str) -> list[SinkTask]:
+        """The tasks of a group that have ever written here."""
+        names = [path.name.rpartition("-") for path in subdirectories(Path(self.path) / "_headrace" / group_id)]
+        return [SinkTask(group_id=group_id, subtopology_id=name, partition=int(number)) for name, _, number in names]
 
     def directory_of(self, task: SinkTask) -> Path:
         """Where the task's parts and positions are."""
         return Path(self.path) / "_headrace" / task.group_id / f"{task.subtopology_id}-{task.partition}"
 
-    def _publish(self, part: Path, name: str) -> None:
-        """Every file of the part into the table; what an earlier attempt moved is there already."""
+    def _due(self, directory: Path, journal: Journal, now_ms: int, *, everything: bool) -> tuple[CommittedPart, ...]:
+        """The parts of the next file: the oldest ones, up to the size; none where it is not time yet."""
+        chosen: list[CommittedPart] = []
+        size = 0
+        for part in journal.waiting:
+            if size >= self.roll_size_bytes or (chosen and not _are_alike(directory, chosen[-1], part)):
+                return tuple(chosen)  # full, or the program's columns changed
+            chosen.append(part)
+            size += part.size_bytes
+        if not chosen:
+            return ()
+        is_old = now_ms - chosen[0].committed_ms >= self.roll_interval_ms
+        return tuple(chosen) if everything or is_old or size >= self.roll_size_bytes else ()
+
+    def _finish_roll(self, directory: Path, journal: Journal) -> Journal:
+        """Bring the roll that the journal names to its end, wherever an earlier attempt at it ended."""
+        roll = journal.roll
+        if roll is None:
+            return journal
+        if not roll.published:
+            self._publish(directory, roll)
+            journal = journal.end_roll()
+            journal.write(directory)
+        for batch in roll.batches:
+            remove(directory / batch)
+        journal = Journal(positions=journal.positions, waiting=journal.waiting)
+        journal.write(directory)
+        return journal
+
+    def _publish(self, directory: Path, roll: Roll) -> None:
+        """Every file of the roll into the table. One part's own files are moved, those that were moved are there."""
+        source = directory / roll.batches[0]
+        if len(roll.batches) > 1:
+            source = directory / ROLLING
+            remove(source)
+            source.mkdir()
+            _merge([directory / batch for batch in roll.batches], source, self.compression)
         table = Path(self.path)
-        for file in sorted(part.rglob("*.parquet")):
-            place = table / file.parent.relative_to(part)
+        for file in sorted(source.rglob(ROWS)):
+            place = table / file.parent.relative_to(source)
             place.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another instance was faster
-                file.replace(place / name)
-            _sync_directory(place)
-        _remove(part)
+            file.replace(place / roll.file)
+            sync_directory(place)
+        if len(roll.batches) > 1:
+            remove(source)
 
 
 class PartWriter:
@@ -116,8 +190,7 @@ class PartWriter:
         self._files: dict[str, Any] = {}
         self._waiting: dict[str, list[pa.Table]] = {}
         self._directory.mkdir(parents=True)
-        # the name of the file comes from here as well
-        _write(self._directory / "starts.json", json.dumps(dict(part.starts)))
+        write_text(self._directory / STARTS, json.dumps(dict(part.starts)))
 
     def write(self, rows: pa.Table) -> None:
         for place, piece in _by_place(rows, self._sink.partition_by):
@@ -132,11 +205,11 @@ class PartWriter:
         for writer in self._files.values():
             writer.close()
         for place in self._files:
-            _sync_file(self._directory / place / "rows.parquet")
-            _sync_directory(self._directory / place)
-        _sync_directory(self._directory)
+            sync_file(self._directory / place / ROWS)
+            sync_directory(self._directory / place)
+        sync_directory(self._directory)
         self._directory.rename(self._directory.with_name(self._part.batch))
-        _sync_directory(self._directory.parent)
+        sync_directory(self._directory.parent)
 
     def _flush(self, place: str) -> None:
         import pyarrow as pa
@@ -148,9 +221,50 @@ class PartWriter:
             for name in place.split("/") if place else ():
                 directory /= name
                 directory.mkdir(exist_ok=True)  # never the part's own: who took that away means it
-            writer = parquet.ParquetWriter(directory / "rows.parquet", self._schema, compression=self._sink.compression)
+            writer = parquet.ParquetWriter(directory / ROWS, self._schema, compression=self._sink.compression)
             self._files[place] = writer
         writer.write_table(pa.concat_tables(self._waiting.pop(place)).select(self._schema.names))
+
+
+def _merge(parts: Sequence[Path], target: Path, compression: str) -> None:
+    """The rows of all parts, in their order, one file for each place; durable."""
+    from pyarrow import parquet
+
+    places: dict[Path, list[Path]] = {}
+    for part in parts:
+        for file in sorted(part.rglob(ROWS)):
+            places.setdefault(file.parent.relative_to(part), []).append(file)
+    for place, files in places.items():
+        (target / place).mkdir(parents=True, exist_ok=True)
+        schema = parquet.read_schema(files[0])
+        with parquet.ParquetWriter(target / place / ROWS, schema, compression=compression) as writer:
+            for rows in _row_groups(files):
+                writer.write_table(rows)
+        sync_file(target / place / ROWS)
+
+
+def _row_groups(files: Sequence[Path]) -> Iterator[pa.Table]:
+    """The rows of small row groups together, up to a row group's size."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    waiting: list[pa.Table] = []
+    for path in files:
+        with parquet.ParquetFile(path) as file:
+            for index in range(file.num_row_groups):
+                waiting.append(file.read_row_group(index))
+                if sum(table.nbytes for table in waiting) >= ROW_GROUP_BYTES:
+                    yield pa.concat_tables(waiting)
+                    waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _are_alike(directory: Path, one: CommittedPart, other: CommittedPart) -> bool:
+    from pyarrow import parquet
+
+    first, second = (next((directory / part.batch).rglob(ROWS)) for part in (one, other))
+    return bool(parquet.read_schema(first).equals(parquet.read_schema(second)))
 
 
 def _by_place(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
@@ -178,72 +292,3 @@ def _without(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([field for field in schema if field.name not in names])
-
-
-def _file_name(part: SinkPart) -> str:
-    """By the first input that the part moved; ranges of one input never overlap, so names differ."""
-    moved = sorted(name for name, at in part.ends.items() if at > part.starts[name])
-    name = f"{part.task.group_id}.{moved[0]}-{part.starts[moved[0]]}-{part.ends[moved[0]]}"
-    if len(name) > LONGEST_NAME:
-        from xxhash import xxh3_64_hexdigest
-
-        name = f"{name[:LONGEST_NAME]}-{xxh3_64_hexdigest(name.encode())}"
-    return f"{name}.parquet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Positions:
-    """How far the table has a task's rows, and the batch (with its files' name) whose commit said so."""
-
-    positions: dict[str, int]
-    batch: str = ""
-    file: str = ""
-
-    def after(self, part: SinkPart, file: str) -> _Positions:
-        reached = self.positions | {name: max(at, self.positions.get(name, at)) for name, at in part.ends.items()}
-        return _Positions(positions=reached, batch=part.batch, file=file)
-
-    def to_json(self) -> str:
-        return json.dumps({"positions": self.positions, "batch": self.batch, "file": self.file})
-
-
-def _positions(directory: Path) -> _Positions:
-    try:
-        return _Positions(**json.loads((directory / POSITIONS).read_text()))
-    except FileNotFoundError:
-        return _Positions(positions={})
-
-
-def _subdirectories(directory: Path) -> list[Path]:
-    try:
-        return sorted(path for path in directory.iterdir() if path.is_dir())
-    except FileNotFoundError:
-        return []
-
-
-def _remove(path: Path) -> None:
-    """As a whole: nobody may take the rest for a part."""
-    gone = path.with_name(f".gone-{path.name.lstrip('.')}")
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
-
-
-def _write(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    _sync_file(aside)
-    aside.replace(path)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

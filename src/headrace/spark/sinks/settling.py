@@ -1,8 +1,11 @@
 """Which of the parts that were left lying count. Pure: the group's committed offsets and their metadata decide.
 
-The offset commit of a micro-batch carries the batch's name. A part whose batch stands there is committed, since offsets
-and everything else of the batch count together; any other belongs to an attempt that came to nothing. Only where
-somebody else set the offsets (a tool, which leaves no name of ours) can nobody tell, and then nothing is guessed.
+The offset commit of a micro-batch carries the batch's name, and the ids of the topics that it read. A part whose batch
+stands there is committed, since offsets and everything else of the batch count together; any other belongs to an
+attempt that came to nothing. Where a tool set the offsets, which leaves no name of ours, nothing is guessed.
+
+A part of topics that are gone (deleted, or created again under another id) counts: the offsets that would decide are
+gone with them, and its rows can never be read a second time.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.sinks.interface import SinkPart
 
-__all__ = ["Committed", "Settled", "batch_of", "metadata_of", "settle"]
+__all__ = ["Committed", "Settled", "batch_of", "metadata_of", "settle", "topic_id_of"]
 
 _PREFIX = "headrace:"
 
@@ -34,20 +37,33 @@ class Settled:
     undecided: tuple[SinkPart, ...] = ()
 
 
-def metadata_of(batch: str) -> str:
-    """The metadata of the offset commit of `batch`."""
-    return f"{_PREFIX}{batch}"
+def metadata_of(batch: str, topic_ids: Mapping[str, str] | None = None) -> str:
+    """The metadata of the offset commit of `batch`, which read topics of these ids."""
+    ids = "".join(f" {topic}@{topic_id}" for topic, topic_id in sorted((topic_ids or {}).items()))
+    return f"{_PREFIX}{batch}{ids}"
 
 
 def batch_of(metadata: str) -> str | None:
     """The batch that an offset commit names."""
-    return metadata.removeprefix(_PREFIX) if metadata.startswith(_PREFIX) else None
+    return metadata.removeprefix(_PREFIX).partition(" ")[0] if metadata.startswith(_PREFIX) else None
+
+
+def topic_id_of(metadata: str, topic: str) -> str | None:
+    """The id that the topic had when the offset was committed, None where the commit does not name it."""
+    if not metadata.startswith(_PREFIX):
+        return None
+    named = (entry.rpartition("@") for entry in metadata.split(" ")[1:])
+    return next((topic_id for name, _, topic_id in named if name == topic), None)
 
 
 def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> Settled:
     """`committed`: stable offsets of the task's inputs, read after every earlier owner was shut out."""
     commit, discard, undecided = [], [], []
+    gone = {tuple(sorted(part.starts.items())): part for part in pending if not part.starts.keys() & committed.keys()}
     for part in pending:
+        if part in gone.values():
+            commit.append(replace(part, ends=dict(part.starts)))
+            continue
         mine = {name: committed[name] for name in part.starts if name in committed}
         moved = {name: found.offset for name, found in mine.items() if batch_of(found.metadata) == part.batch}
         if moved:
