@@ -104,7 +104,7 @@ def _run(app: StreamsApp, until: str, report: Path) -> None:
     from headrace.spark.foreground import run_in_foreground
 
     def waiting(missing: Sequence[BrokerError]) -> None:
-        _tell(report, {"waiting": [f"{error.message}; create it:  {error.fix}" for error in missing]})
+        _tell(report, {"waiting": [f"{error.message}; {error.fix}" for error in missing]})
 
     run_in_foreground(app, "caught-up" if until == "caught-up" else "stopped", on_waiting=waiting)
 
