@@ -202,6 +202,12 @@ def test_no_spark_was_started():
         "    try: StreamsApp('a', **given)\n"
         "    except ValueError: pass\n"
         "    else: raise SystemExit('not refused')\n"
+        "import os\n"
+        "os.environ['PATH'] = '/nonexistent'\n"
+        "os.environ.pop('JAVA_HOME', None)\n"
+        "try: StreamsApp('a')\n"
+        "except ValueError as error: assert error.code == 'java-missing', error\n"
+        "else: raise SystemExit('not refused')\n"
         "from pyspark import SparkContext\n"
         "assert SparkContext._gateway is None\n"
     )

@@ -36,10 +36,11 @@ def directory(tmp_path: Path) -> Path:
 def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
     described = headrace_process("describe", str(directory / "flights.py"))
     assert described.code == 0, described.err
-    assert described.err == ""  # Spark's greeting went elsewhere
+    assert described.err == f"Starting Spark for {directory / 'flights.py'} …\n"  # Spark's greeting went elsewhere
     assert "application flights-app" in described.out
     named = headrace_process("describe", f"{directory / 'two.py'}:app", "--json")
     assert json.loads(named.out)
+    assert named.err == ""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,9 @@ def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
 def test_what_is_wrong_with_an_application(directory: Path, application: str, code: str, words: str) -> None:
     outcome = headrace_process("describe", str(directory / application))
     assert outcome.code == 1
-    assert outcome.err.startswith(f"error[{code}]: ")
+    first, _, rest = outcome.err.partition("\n")
+    assert first.startswith("Starting Spark for ")
+    assert rest.startswith(f"error[{code}]: ")
     assert words in outcome.err
     assert "Traceback" not in outcome.err
     if code == "user-code":

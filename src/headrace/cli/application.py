@@ -15,13 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from headrace.cli.terminal import talk
 from headrace.errors import ConfigError, HeadraceError, UserCodeError
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.spark.streams_app import StreamsApp
 
-__all__ = ["check_application_path", "configure", "configure_by_file", "load_application"]
+__all__ = ["announce_spark", "check_application_path", "configure", "configure_by_file", "load_application"]
 
 
 def check_application_path(application: str) -> None:
@@ -35,6 +36,16 @@ def check_application_path(application: str) -> None:
             else "APP is a file, flights.py, or a module, package.module:app"
         )
         raise ConfigError("app-missing", f"there is no file {target}", fix)
+
+
+def announce_spark(application: str, *, as_json: bool) -> None:
+    """Print on stderr that Spark starts, which takes seconds. With JSON, stderr stays free for an error's document.
+
+    Raises ConfigError `app-missing` before that when APP names a file that is not there.
+    """
+    check_application_path(application)
+    if not as_json:
+        talk(f"Starting Spark for {application} …")
 
 
 def load_application(application: str) -> StreamsApp:

@@ -32,9 +32,10 @@ def command(application: str, bootstrap_servers: str | None, config_file: Path |
 
     Exit code 0: it can run; 1: there is a problem; 3: no broker answers. APP is flights.py or package.module:app.
     """
-    from headrace.cli.application import configure_by_file, load_application
+    from headrace.cli.application import announce_spark, configure_by_file, load_application
     from headrace.cli.spark_silence import spark_quietly
 
+    announce_spark(application, as_json=as_json)
     with spark_quietly():
         app = load_application(application)
         configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
