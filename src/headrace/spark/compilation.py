@@ -22,6 +22,7 @@ from headrace.spark.topology.nodes import (
     Branch,
     CompiledSubtopology,
     CompiledTopology,
+    ErrorPolicy,
     Leaving,
     ProjectForGroup,
     RepartitionSink,
@@ -41,6 +42,11 @@ class Output:
 
     rows: Rows
     sink: Leaving
+
+
+def _common_policy(policies: list[ErrorPolicy]) -> ErrorPolicy:
+    """The policy of a topic that several streams write: theirs where they agree, else the careful one."""
+    return policies[0] if all(policy == policies[0] for policy in policies) else "fail"
 
 
 def check_new_output(outputs: Sequence[Output], new: Output) -> None:
@@ -149,6 +155,7 @@ class _Building:
                 topic=self._internal(name, "repartition"),
                 columns=projection.columns,
                 expressions=projection.expressions,
+                on_error=_common_policy([arm.source.on_error for arm in declared.arms]),
             )
             self._behind[name] = CompiledSubtopology(
                 subtopology_id=name,

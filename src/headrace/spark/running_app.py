@@ -16,6 +16,7 @@ from headrace.spark.display.live_progress import ProgressDisplay, read_snapshot
 from headrace.spark.progress_text import ProgressSample
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.status import restoring, state_of
+from headrace.spark.topology.nodes import TopicSource
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.application import ApplicationRuntime
@@ -252,7 +253,7 @@ class RunningApp:
     def _layers(self) -> list[list[str]]:
         """Topics of the outside world first; internal ones end only when what feeds them has ended."""
         topics = [
-            (topic, hasattr(source, "on_error"))
+            (topic, isinstance(source, TopicSource))
             for subtopology in self._runtime.compiled.subtopologies
             for source in subtopology.sources
             for topic in source_topics(source)

@@ -24,13 +24,14 @@ from headrace.spark.runtime.plan import InputRange, MicroBatchPlan
 from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
 from headrace.spark.runtime.spark_errors import kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
-from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
+from headrace.spark.topology.nodes import CompiledSubtopology
 
 __all__ = ["BatchRecovery"]
 
 log = logging.getLogger("headrace.spark")
 RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
+_OF_RECORDS = frozenset({"arithmetic-overflow", "record-too-large"})  # causes that single records may have
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
 MOST_UNDIGESTIBLE = 5000  # passed over in one micro-batch
 MOST_NAMED = 16  # searched for where the first one of a task ends the application
@@ -105,6 +106,9 @@ class BatchRecovery:
             return True
         if failed.cause is None and kind_of(failed.error) == "sql" and self._look_for_records(plan):
             return True
+        behind_sql = failed.cause or failed.stumble
+        if behind_sql is not None and self._trace_records(plan, behind_sql):
+            return True
         return self._retry(plan, failed)
 
     def _retry(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
@@ -153,7 +157,7 @@ class BatchRecovery:
         """Whether records were found that Spark cannot process."""
         if not plan.slots:
             return False
-        policies = [source.on_error for source in self._subtopology.sources if isinstance(source, TopicSource)]
+        policies = [source.on_error for source in self._subtopology.sources]
         most = MOST_UNDIGESTIBLE if policies and "fail" not in policies else MOST_NAMED
         log.warning(
             "%s: Spark could not process batch %d; looking for the records among %d.",
@@ -177,6 +181,19 @@ class BatchRecovery:
         self._pass_over(found)
         return bool(found)
 
+    def _trace_records(self, plan: MicroBatchPlan, cause: HeadraceError) -> bool:
+        """Whether records were found on which an aggregate or a sink fails."""
+        if not plan.slots or cause.code not in _OF_RECORDS | {"stage-failed"}:
+            return False
+        log.warning("%s: batch %d failed (%s); tracing it to records.", plan.subtopology_id, plan.batch.batch_id, cause)
+        try:
+            found = self._jobs.trace_records(plan, "undigestible" if cause.code == "stage-failed" else cause.code)
+        except BatchFailed as failed:
+            log.warning("%s: it was not traced: %s", plan.subtopology_id, failed.reason[:200])
+            return False
+        self._pass_over(found)
+        return bool(found)
+
     def _prober(self, plan: MicroBatchPlan) -> Probe:
         attempts = itertools.count(plan.batch.attempt + 1)
 
@@ -192,7 +209,7 @@ class BatchRecovery:
         left_out = []
         for bad in found:
             source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))
-            if isinstance(source, TopicSource) and source.on_error != "fail":
+            if source.on_error != "fail":
                 self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
                 left_out.append(bad)
             else:
@@ -212,8 +229,8 @@ class BatchRecovery:
 
 def _undigestible(bad: Undigestible) -> RecordError:
     return RecordError(
-        "undigestible",
-        f"Spark cannot process the record {bad.topic}-{bad.partition}@{bad.offset}: {bad.reason}",
+        bad.code,
+        f"The record {bad.topic}-{bad.partition}@{bad.offset} cannot be processed: {bad.reason}",
         'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
         topic=bad.topic,
         partition=bad.partition,

@@ -22,11 +22,13 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults
 from headrace.spark.runtime.prepared_plan import PreparedPlan, static_sides
+from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedAggregateStep, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.topology.nodes import (
+    HIDDEN_PREFIX,
     KEY_COLUMN,
     OFFSET_COLUMN,
     TASK_COLUMN,
@@ -41,7 +43,6 @@ from headrace.spark.topology.nodes import (
     Source,
     TableSink,
     TopicSink,
-    TopicSource,
 )
 
 __all__ = [
@@ -68,10 +69,9 @@ class ForeachBatchChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One chain up to where Spark SQL on records ends; nothing is written."""
+    """One chain up to where Spark SQL on records ends, or behind an aggregate; nothing is written."""
 
-    plan: PreparedPlan
-    topics: tuple[str, ...]  # of its source, as TOPIC_COLUMN counts them
+    plan: PreparedPlan | None  # None behind an aggregate: rows of its own are what it would have
     rows: Callable[[], DataFrame]  # what SQL gets, with task, topic and offset of each row
     sql: Callable[[DataFrame], DataFrame]
 
@@ -82,7 +82,9 @@ class Chains:
 
     main: PreparedPlan | None  # chains that end in topics; collects their reports
     foreach: tuple[ForeachBatchChain, ...]
-    probes: tuple[Probe, ...]  # of every chain with Spark SQL on records
+    topics: tuple[str, ...]  # of all sources, as TOPIC_COLUMN counts them
+    probes: tuple[Probe, ...]  # of every chain with Spark SQL on records, or on what an aggregate makes of them
+    traced: Callable[[], DataFrame] | None  # `main` with steps that find bad records and write nothing
     restore: PreparedPlan | None
     count: int  # chains, each of which fetches for itself
 
@@ -111,7 +113,7 @@ def _written(subtopology: CompiledSubtopology) -> list[str]:
     sinks = [branch.sink for branch in subtopology.branches]
     writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
     for index, source in enumerate(subtopology.sources):
-        if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
+        if isinstance(source.on_error, DeadLetter):
             again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
             writers += [source.on_error.topic] * (2 if again else 1)
     return writers
@@ -138,21 +140,32 @@ def build_chains(
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
     )
+    tracer = _Builder(spark, subtopology, slots, access or {}, traced=True)
     probes = tuple(
         Probe(
             plan=PreparedPlan(functools.partial(builder.probed, branch, index), sides),
-            topics=source_topics(subtopology.sources[branch.source_index]),
-            rows=functools.partial(builder.traced_rows, branch, index),
+            rows=functools.partial(tracer.fetched, branch, index),
             sql=functools.partial(builder.sql_on_records, branch),
         )
         for index, branch in enumerate(subtopology.branches)
         if _has_sql_on_records(branch)
     )
+    probes += tuple(
+        Probe(
+            plan=None,
+            rows=functools.partial(tracer.aggregated, branch, index),
+            sql=functools.partial(builder.sql_on_results, branch, branch.aggregate),
+        )
+        for index, branch in enumerate(subtopology.branches)
+        if branch.aggregate is not None and (branch.after or not branch.aggregate.bare)
+    )
     restore = builder.restore_stage()
     return Chains(
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
+        topics=tuple(input_topics(subtopology)),
         probes=probes,
+        traced=tracer.main if builder.main_count else None,
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
     )
@@ -174,9 +187,18 @@ def _is_fused(branch: Branch) -> bool:
 
 class _Builder:
     def __init__(
-        self, spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        subtopology: CompiledSubtopology,
+        slots: int,
+        access: Mapping[str, str],
+        *,
+        traced: bool = False,
     ) -> None:
+        """`traced`: rows carry the coordinates of their records, and steps find bad ones instead of writing."""
         self._spark, self._subtopology, self._slots, self._access = spark, subtopology, slots, access
+        self._hidden = (TASK_COLUMN, *TRACE_COLUMNS) if traced else (TASK_COLUMN,)
+        self._traced = traced
         self._fused: dict[int, list[Branch]] = {}
         self._sunk: list[tuple[Branch, int]] = []
         self._handed: list[tuple[Branch, int]] = []
@@ -213,16 +235,23 @@ class _Builder:
 
     def probed(self, branch: Branch, index: int) -> DataFrame:
         """The records of a branch up to where Spark SQL on them ends."""
-        return self.sql_on_records(branch, self._fetched(branch, index))
+        return self.sql_on_records(branch, self.fetched(branch, index))
 
     def sql_on_records(self, branch: Branch, fetched: DataFrame) -> DataFrame:
         """What Spark SQL makes of fetched rows before an aggregate or a sink gets them."""
         frame = self._project(branch, fetched)
         return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
 
-    def traced_rows(self, branch: Branch, index: int) -> DataFrame:
-        """The fetched rows of a branch with the coordinates of their records."""
-        return self._fetched(branch, index, traced=True)
+    def aggregated(self, branch: Branch, index: int) -> DataFrame:
+        """What an aggregate hands to the SQL of its results."""
+        assert branch.aggregate is not None
+        return self._aggregated(self._projected(branch, index), branch, branch.aggregate, index)
+
+    def sql_on_results(self, branch: Branch, aggregate: Aggregate, aggregated: DataFrame) -> DataFrame:
+        """What Spark SQL makes of the rows of an aggregate."""
+        results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
+        hidden = [name for name in aggregated.columns if name.startswith(HIDDEN_PREFIX)]
+        return apply_calls(aggregated.selectExpr(*results, *map(quoted, hidden)), branch.after)
 
     def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
         return without_hidden(self._rows(branch, index))
@@ -246,56 +275,67 @@ class _Builder:
     def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
         fetch = f"fetch-all-{index}"
         source = self._subtopology.sources[index]
-        steps = [tuple(self._arrow_steps(branch, fetch) + _sink_steps(branch)) for branch in branches]
+        steps = [tuple(self._arrow_steps(branch, fetch) + self._sink_steps(branch)) for branch in branches]
         with_key = any(_needs_input_key(branch) for branch in branches)
-        source_step = FetchStep(source, source_topics(source), with_key=with_key, accounts=True)
+        source_step = self._fetch_step(source, with_key=with_key, accounts=True)
         return self.from_slots(
             PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
         )
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
-        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(_sink_steps(branch)))
+        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(self._sink_steps(branch)))
         return self._through(self._rows(branch, index), stage, REPORT_SCHEMA)
 
     def _rows(self, branch: Branch, index: int) -> DataFrame:
         """The rows of a branch as its sink gets them, hidden columns included."""
-        frame = self._projected(branch, index)
         if branch.aggregate is not None:
-            frame = self._aggregated(frame, branch, branch.aggregate, index)
-        return apply_calls(frame, branch.after)
+            return self.sql_on_results(branch, branch.aggregate, self.aggregated(branch, index))
+        return apply_calls(self._projected(branch, index), branch.after)
 
     def _projected(self, branch: Branch, index: int) -> DataFrame:
-        return self._project(branch, self._fetched(branch, index))
+        return self._project(branch, self.fetched(branch, index))
 
     def _project(self, branch: Branch, fetched: DataFrame) -> DataFrame:
         frame = apply_calls(fetched, branch.before)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
-        wanted = [*branch.projection.key_sql, *branch.projection.input_sql, (TASK_COLUMN, TASK_COLUMN)]
+        hidden = [(name, name) for name in self._hidden if name in frame.columns]
+        wanted = [*branch.projection.key_sql, *branch.projection.input_sql, *hidden]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
 
-    def _fetched(self, branch: Branch, index: int, *, traced: bool = False) -> DataFrame:
+    def fetched(self, branch: Branch, index: int) -> DataFrame:
+        """The rows of a branch's source."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
-        schema = schema.add(StructField(TASK_COLUMN, IntegerType()))
-        if traced:
-            schema = schema.add(TOPIC_COLUMN, IntegerType()).add(OFFSET_COLUMN, LongType())
+        schema = self._with_hidden(schema)
         steps: list[Step] = []
         if self._projected_in_arrow(branch) and branch.projection is not None:
-            steps.append(BareProjection(branch.projection))
-            schema = _projected_schema(branch.projection.columns)
+            steps.append(BareProjection(branch.projection, traced=self._traced))
+            schema = self._schema(branch.projection.columns)
         stage = PythonStage(
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=FetchStep(
-                source, source_topics(source), with_key=with_key, accounts=index in self._accounting, traced=traced
-            ),
+            source=self._fetch_step(source, with_key=with_key, accounts=index in self._accounting),
             output=tuple(schema.names),
         )
         return self.from_slots(stage, schema)
+
+    def _fetch_step(self, source: Source, *, with_key: bool, accounts: bool) -> FetchStep:
+        topics = source_topics(source)
+        first = input_topics(self._subtopology).index(topics[0])
+        return FetchStep(source, topics, with_key=with_key, accounts=accounts, first_topic=first, traced=self._traced)
+
+    def _schema(self, columns: tuple[tuple[str, str], ...]) -> StructType:
+        from headrace.spark.runtime.spark_types import struct_of
+
+        return self._with_hidden(struct_of(columns))
+
+    def _with_hidden(self, schema: StructType) -> StructType:
+        schema = schema.add(StructField(TASK_COLUMN, IntegerType()))
+        return schema.add(TOPIC_COLUMN, IntegerType()).add(OFFSET_COLUMN, LongType()) if self._traced else schema
 
     @staticmethod
     def _projected_in_arrow(branch: Branch) -> bool:
@@ -305,23 +345,34 @@ class _Builder:
         step = _aggregate_step(branch, aggregate, f"fetch-{index}")
         columns = [(f"g{at}", kind) for at, (_name, kind) in enumerate(aggregate.group_columns)]
         columns += [(buffer.name, buffer.result_type) for buffer in aggregate.buffers]
-        schema = _projected_schema(tuple(columns))
-        hidden = [TASK_COLUMN]
+        schema = self._schema(tuple(columns))
         if step.key_names is not None:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
-            hidden.append(KEY_COLUMN)
-        stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=(step,), output=tuple(schema.names))
-        frame = self._through(frame, stage, schema)
-        results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
-        return frame.selectExpr(*results, *[quoted(name) for name in hidden])
+        steps = (TracedAggregateStep(step) if self._traced else step,)
+        stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
+        return self._through(frame, stage, schema)
+
+    def _sink_steps(self, branch: Branch) -> list[Step]:
+        sink = branch.sink
+        if isinstance(sink, TableSink):  # a table takes columns as they are
+            return [] if self._traced else [TableSinkStep(sink)]
+        step: Step
+        if isinstance(sink, RepartitionSink):
+            step = RepartitionSinkStep(sink)
+        elif isinstance(sink, TopicSink):
+            step = TopicSinkStep(sink, sink.value_columns)
+        else:
+            return []
+        return [TracedSinkStep(step) if self._traced else step]
 
     def _arrow_steps(self, branch: Branch, fetch: str) -> list[Step]:
         steps: list[Step] = []
         if branch.projection is not None:
-            steps.append(BareProjection(branch.projection))
+            steps.append(BareProjection(branch.projection, traced=self._traced))
         if branch.aggregate is not None:
             step = _aggregate_step(branch, branch.aggregate, fetch)
-            steps += [step, BareResults(branch.aggregate, step.key_names is not None)]
+            steps.append(TracedAggregateStep(step) if self._traced else step)
+            steps.append(BareResults(branch.aggregate, step.key_names is not None, traced=self._traced))
         return steps
 
 
@@ -335,27 +386,10 @@ def source_schema(source: Source) -> StructType:
     return formats.source_schema(source)
 
 
-def _projected_schema(columns: tuple[tuple[str, str], ...]) -> StructType:
-    from headrace.spark.runtime.spark_types import struct_of
-
-    return struct_of(columns).add(StructField(TASK_COLUMN, IntegerType()))
-
-
 def _aggregate_step(branch: Branch, aggregate: Aggregate, fetch: str) -> AggregateStep:
     keyed = isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
     names = tuple(name for name, _ in aggregate.group_columns) if keyed else None
     return AggregateStep(aggregate, fetch, names)
-
-
-def _sink_steps(branch: Branch) -> list[Step]:
-    sink = branch.sink
-    if isinstance(sink, RepartitionSink):
-        return [RepartitionSinkStep(sink)]
-    if isinstance(sink, TopicSink):
-        return [TopicSinkStep(sink, sink.value_columns)]
-    if isinstance(sink, TableSink):
-        return [TableSinkStep(sink)]
-    return []
 
 
 def _needs_input_key(branch: Branch) -> bool:

@@ -51,6 +51,7 @@ class FetchStep:
     topics: tuple[str, ...]
     with_key: bool  # whether a sink further on needs the input's key
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
+    first_topic: int = 0  # number of the first of `topics` among those of the subtopology
     traced: bool = False  # whether rows carry the topic and offset of their records
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
@@ -151,7 +152,7 @@ class _Fetch:
         offsets = records.column("offset").to_numpy()
         out = np.isin(offsets, np.array(found.skipped, np.int64))
         self._account((found.topic, found.partition)).skipped += int(out.sum())
-        policy = getattr(self._step.source, "on_error", "fail")
+        policy = self._step.source.on_error
         if isinstance(policy, DeadLetter) and out.any():
             reasons = [found.dead.get(str(offset), "undigestible") for offset in offsets[out].tolist()]
             self._bury(policy, (found.topic, found.partition), records.filter(pa.array(out)), reasons)
@@ -181,7 +182,7 @@ class _Fetch:
     def _traced(self, where: tuple[str, int], records: pa.Table, rows: pa.Table) -> pa.Table:
         if not self._step.traced:
             return rows
-        topic = np.full(records.num_rows, self._step.topics.index(where[0]), np.int32)
+        topic = np.full(records.num_rows, self._step.first_topic + self._step.topics.index(where[0]), np.int32)
         offsets = records.column("offset").combine_chunks().cast(pa.int64())
         return rows.append_column(TOPIC_COLUMN, pa.array(topic)).append_column(OFFSET_COLUMN, offsets)
 
@@ -270,7 +271,7 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
     """The parts of a record that anybody asks for; each one less is decoded less."""
     source = step.source
     if isinstance(source, RepartitionSource):
-        return ("value", "offset")
+        return ("key", "value", "offset") if _buries(source) else ("value", "offset")
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:
         return ("key", "value", "offset", "timestamp", "headers")
@@ -283,7 +284,7 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
     return tuple(name for name in ("key", "value", "offset") if name in used)
 
 
-def _buries(source: TopicSource) -> bool:
+def _buries(source: Source) -> bool:
     """Whether records are set aside whole, as they came."""
     return isinstance(source.on_error, DeadLetter)
 

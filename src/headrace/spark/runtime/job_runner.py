@@ -102,7 +102,7 @@ class JobRunner:
     @property
     def has_probes(self) -> bool:
         """Whether Spark SQL sees records before an aggregate or a sink does."""
-        return bool(self._chains.probes)
+        return any(probe.plan is not None for probe in self._chains.probes)
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
@@ -117,7 +117,8 @@ class JobRunner:
         try:
             with self._running(plan, "probe"):
                 for probe in self._chains.probes:
-                    probe.plan.run()
+                    if probe.plan is not None:
+                        probe.plan.run()
         except BatchFailed as failed:
             return reason_of(failed.error)
         return None
@@ -133,7 +134,7 @@ class JobRunner:
         attempts = itertools.count(plan.batch.attempt + 1)
         found: dict[tuple[str, int, int], Undigestible] = {}
         for probe in self._chains.probes:
-            rest = {task.partition: _of_topics(task.ranges, probe.topics) for task in plan.tasks}
+            rest = {task.partition: task.ranges for task in plan.tasks}
             while rest and len(found) < most:
                 tick()
                 part = replace(
@@ -147,9 +148,48 @@ class JobRunner:
                 with self._running(part, "search for bad records") as side_path:
                     rows = DriverRows(self._evaluating_session(), probe.rows())
                     reached = {task: report.reached for task, report in merged(side_path.reports()).items()}
-                for bad in _bad_records(rows, probe, most=most, tick=tick):
+                for bad in self._bad_rows(rows, probe, most=most, tick=tick):
                     found.setdefault((bad.topic, bad.partition, bad.offset), bad)
                 rest = _behind(rest, reached)
+            if found:  # what follows the failing SQL has no rows as long as it fails
+                break
+        return sorted(found.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+
+    def _bad_rows(
+        self, rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]
+    ) -> Iterator[Undigestible]:
+        task, topic, offset = (rows.names.index(name) for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
+        for row, reason in failing_rows(rows, probe.sql, most=most, tick=tick):
+            partition = rows.integer(row, task, wide=False)  # partition p of every input is task p's
+            yield Undigestible(
+                task=partition,
+                topic=self._chains.topics[rows.integer(row, topic, wide=False)],
+                partition=partition,
+                offset=rows.integer(row, offset, wide=True),
+                reason=reason,
+            )
+
+    def trace_records(self, plan: MicroBatchPlan, code: str) -> list[Undigestible]:
+        """The records of a plan on which an aggregate or a sink fails, found by one run that writes nothing.
+
+        `code`: of the error that the micro-batch failed with. Raises BatchFailed.
+        """
+        if self._chains.traced is None:
+            return []
+        batch = replace(plan.batch, attempt=plan.batch.attempt + 1)
+        with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as side_path:
+            self._chains.traced()._jdf.queryExecution().toRdd().count()
+            found = {
+                (self._chains.topics[topic], task, offset): Undigestible(
+                    task=task,
+                    topic=self._chains.topics[topic],
+                    partition=task,
+                    offset=offset,
+                    reason=reason,
+                    code=code,
+                )
+                for task, topic, offset, reason in side_path.bad_records()
+            }
         return sorted(found.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
 
     def _evaluating_session(self) -> SparkSession:
@@ -175,7 +215,8 @@ class JobRunner:
                         if prepared is not None:
                             prepared.collect()
                     for probe in self._chains.probes:
-                        probe.plan.run()
+                        if probe.plan is not None:
+                            probe.plan.run()
             except BatchFailed as failed:
                 if attempt == WARM_UP_TRIES - 1 or failed.cause is not None or kind_of(failed.error) != "worker-lost":
                     raise failed.cause or user_error(failed.error, f"{self._name}: warming up failed") from failed
@@ -227,10 +268,6 @@ class JobRunner:
 Ranges = Mapping[int, tuple[InputRange, ...]]
 
 
-def _of_topics(ranges: tuple[InputRange, ...], topics: tuple[str, ...]) -> tuple[InputRange, ...]:
-    return tuple(found for found in ranges if found.topic in topics and found.end > found.start)
-
-
 def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[InputRange, ...]]:
     """What is left of the ranges; a task that reported nothing has nothing left, or it would be asked for ever."""
     left = {}
@@ -239,19 +276,6 @@ def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[in
         moved = tuple(replace(r, start=at.get(name_of(r.topic, r.partition), r.end)) for r in of_task)
         left[task] = tuple(now for now, was in zip(moved, of_task, strict=True) if was.start < now.start < now.end)
     return {task: of_task for task, of_task in left.items() if of_task}
-
-
-def _bad_records(rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]) -> Iterator[Undigestible]:
-    task, topic, offset = (rows.names.index(name) for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
-    for row, reason in failing_rows(rows, probe.sql, most=most, tick=tick):
-        partition = rows.integer(row, task, wide=False)  # partition p of every input is task p's
-        yield Undigestible(
-            task=partition,
-            topic=probe.topics[rows.integer(row, topic, wide=False)],
-            partition=partition,
-            offset=rows.integer(row, offset, wide=True),
-            reason=reason,
-        )
 
 
 def _rows(prepared: PreparedPlan) -> list[StageReport]:

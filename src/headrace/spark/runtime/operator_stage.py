@@ -22,9 +22,16 @@ from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.store import StoreIdentity, StorePosition, TaskStore
 from headrace.spark.runtime.worker_process import schema_hash, store_for, store_path
-from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, ProjectForGroup
+from headrace.spark.topology.nodes import (
+    KEY_COLUMN,
+    OFFSET_COLUMN,
+    TASK_COLUMN,
+    TOPIC_COLUMN,
+    Aggregate,
+    ProjectForGroup,
+)
 
-__all__ = ["AggregateStep", "BareProjection", "BareResults", "open_store"]
+__all__ = ["AggregateStep", "BareProjection", "BareResults", "RowMerging", "by_task", "open_store"]
 
 _ROW = "__headrace_row"
 NO_KEYS = pa.array([], pa.binary())
@@ -38,12 +45,16 @@ class BareProjection:
     """`g0.., i0..` are columns of the source as they are."""
 
     projection: ProjectForGroup
+    traced: bool = False  # whether rows carry the coordinates of their records
 
     def start(self, context: StageContext) -> Operator:
         del context
-        pairs = [*self.projection.source_columns, (TASK_COLUMN, TASK_COLUMN)]
+        hidden = [(TASK_COLUMN, pa.int32())]
+        if self.traced:
+            hidden += [(TOPIC_COLUMN, pa.int32()), (OFFSET_COLUMN, pa.int64())]
+        pairs = [*self.projection.source_columns, *[(name, name) for name, _ in hidden]]
         types = zip([name for name, _ in self.projection.columns], arrow_types(self.projection.columns), strict=True)
-        return _Renamed(pairs, pa.schema([*types, (TASK_COLUMN, pa.int32())]))
+        return _Renamed(pairs, pa.schema([*types, *hidden]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +63,13 @@ class BareResults:
 
     aggregate: Aggregate
     with_key: bool
+    traced: bool = False
 
     def start(self, context: StageContext) -> Operator:
         del context
         pairs = [(name, sql.strip("`")) for name, sql in self.aggregate.results]
         hidden = [TASK_COLUMN, KEY_COLUMN] if self.with_key else [TASK_COLUMN]
+        hidden += [TOPIC_COLUMN, OFFSET_COLUMN] if self.traced else []
         return _Renamed([*pairs, *[(name, name) for name in hidden]], None)
 
 
@@ -85,19 +98,46 @@ class AggregateStep:
         return _Aggregate(self, context)
 
 
+class RowMerging:
+    """What an aggregate makes of its rows and of what it stored."""
+
+    def __init__(self, step: AggregateStep, context: StageContext) -> None:
+        self.aggregate = step.aggregate
+        self.functions = AggregateFunctions(step.aggregate)
+        self.fingerprint = state_schema(step.aggregate).fingerprint
+        self._step, self._context = step, context
+        self._columns = pa.schema(list(zip(self.functions.group_names, self.functions.group_types, strict=True)))
+
+    def grouped(self, rows: pa.Table) -> pa.Table:
+        """Rows with groups in the types that keys are encoded with."""
+        return _grouped_as(rows, self._columns)
+
+    def with_hidden(self, finished: pa.Table, partition: int) -> pa.Table:
+        """Finished rows with the columns that later steps need."""
+        finished = finished.append_column(TASK_COLUMN, pa.array(np.full(finished.num_rows, partition, np.int32)))
+        if self._step.key_names is not None:
+            from headrace.spark.formats import encode_key as encode_sink_key
+
+            groups = pa.Table.from_arrays(
+                [finished.column(name) for name in self.functions.group_names], names=list(self._step.key_names)
+            )
+            [batch] = groups.combine_chunks().to_batches()
+            finished = finished.append_column(KEY_COLUMN, encode_sink_key(batch, self._step.key_names))
+        return finished
+
+
 class _Aggregate:
     def __init__(self, step: AggregateStep, context: StageContext) -> None:
         self._step, self._context = step, context
-        self._functions = AggregateFunctions(step.aggregate)
-        self._fingerprint = state_schema(step.aggregate).fingerprint
-        self._columns = pa.schema(list(zip(self._functions.group_names, self._functions.group_types, strict=True)))
+        self._merging = RowMerging(step, context)
+        self._functions, self._fingerprint = self._merging.functions, self._merging.fingerprint
         self._partials: dict[int, _Partials] = {}
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()
-        for task, rows in _by_task(table):
+        for task, rows in by_task(table):
             partials = self._partials.setdefault(task, _Partials(self._functions))
-            partials.add(_grouped_as(rows, self._columns))
+            partials.add(self._merging.grouped(rows))
         self._context.timed("aggregate", started)
         return ()
 
@@ -168,19 +208,7 @@ class _Aggregate:
         context.timed("state", started)
         for one in prepared:
             if one.merger is not None:
-                yield self._with_hidden(self._functions.finish(one.merger.merged), one.partition)
-
-    def _with_hidden(self, finished: pa.Table, partition: int) -> pa.Table:
-        finished = finished.append_column(TASK_COLUMN, pa.array(np.full(finished.num_rows, partition, np.int32)))
-        if self._step.key_names is not None:
-            from headrace.spark.formats import encode_key as encode_sink_key
-
-            groups = pa.Table.from_arrays(
-                [finished.column(name) for name in self._functions.group_names], names=list(self._step.key_names)
-            )
-            [batch] = groups.combine_chunks().to_batches()
-            finished = finished.append_column(KEY_COLUMN, encode_sink_key(batch, self._step.key_names))
-        return finished
+                yield self._merging.with_hidden(self._functions.finish(one.merger.merged), one.partition)
 
 
 class _Merger:
@@ -250,7 +278,7 @@ class _Partials:
         return self._functions.combine(pa.concat_tables(self._tables), by=self._by)
 
 
-def _by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """(task, its rows). What was fetched in this stage is of one task, what comes from Spark may be of several."""
     tasks = table.column(TASK_COLUMN)
     ends = pc.min_max(tasks).as_py()

@@ -28,6 +28,7 @@ class Undigestible:
     partition: int
     offset: int
     reason: str
+    code: str = "undigestible"  # of the error that names it
 
 
 def find_undigestible(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_task: int) -> list[Undigestible]:

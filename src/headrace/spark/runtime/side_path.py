@@ -45,6 +45,13 @@ class SidePath:
     def errors(self) -> list[HeadraceError]:
         return [_error(json.loads(text)) for text in self._read(".error")]
 
+    def write_bad_records(self, stage: str, slot: int, found: Iterable[tuple[int, int, int, str]]) -> None:
+        """Of a traced run: (task, topic by its number, offset, reason)."""
+        self._write(f"{stage}.{slot}.bad", json.dumps(list(found)))
+
+    def bad_records(self) -> list[tuple[int, int, int, str]]:
+        return [tuple(found) for text in self._read(".bad") for found in json.loads(text)]
+
     def write_buried(self, slot: int, names: Iterable[str]) -> None:
         """Records of this attempt that lie in the dead-letter topic already."""
         self._write(f"{slot}.buried", json.dumps(sorted(names)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, RepartitionSi
 if TYPE_CHECKING:
     from headrace.spark.runtime.slot_producer import SlotProducer
 
-__all__ = ["RepartitionSinkStep", "TopicSinkStep", "now_ms", "producer_for"]
+__all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "now_ms", "producer_for"]
 
 
 def now_ms() -> int:
@@ -61,17 +61,25 @@ class RepartitionSinkStep:
         return _RepartitionSink(self, context)
 
 
+class EncodingSink(Protocol):
+    """A sink that makes records of rows."""
+
+    topic: str
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]: ...
+
+
 class _Sink:
     """What both sinks share: a producer, the count of each task's rows, the flush."""
 
     def __init__(self, topic: str, context: StageContext) -> None:
-        self._topic, self._context = topic, context
+        self.topic, self._context = topic, context
         self._producer = producer_for(context)
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()
-        keys, values = self._encode(table)
-        self._producer.send(self._topic, None, keys, values, timestamps_ms=now_ms())
+        keys, values = self.encode(table)
+        self._producer.send(self.topic, None, keys, values, timestamps_ms=now_ms())
         self._count(table)
         self._context.timed("produce", started)
         return ()
@@ -82,7 +90,7 @@ class _Sink:
         self._context.timed("flush", started)
         return ()
 
-    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _count(self, table: pa.Table) -> None:
@@ -96,7 +104,7 @@ class _TopicSink(_Sink):
         super().__init__(step.sink.topic, context)
         self._step = step
 
-    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
         from headrace.spark import formats
 
         [batch] = table.combine_chunks().to_batches()
@@ -115,6 +123,6 @@ class _RepartitionSink(_Sink):
         self._groups = [name for name in names if name.startswith("g")]
         self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
-    def _encode(self, table: pa.Table) -> tuple[Any, Any]:
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
         return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)

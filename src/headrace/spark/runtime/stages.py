@@ -41,6 +41,7 @@ class StageContext:
     reports: dict[int, TaskReport] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     fetches: bool = False  # the fetch step runs in this very stage
+    bad_records: list[tuple[int, int, int, str]] = field(default_factory=list)  # of a traced run: task, topic, offset
     producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
 
     def report(self, partition: int) -> TaskReport:
@@ -149,6 +150,8 @@ class PythonStage:
             yield from self._out(feed(table, operators))
         yield from self._out(finish(operators))
         context.timed(self.name, started)
+        if context.bad_records:
+            context.side_path.write_bad_records(self.name, context.slot.slot, context.bad_records)
         report = StageReport(
             stage=self.name,
             slot=context.slot.slot,

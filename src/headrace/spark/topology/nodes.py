@@ -83,6 +83,7 @@ class RepartitionSource:
     topic: str
     columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON): g0.., i0..
     expressions: tuple[str, ...] = ()  # as in `ProjectForGroup`
+    on_error: ErrorPolicy = "fail"  # that of the streams which write the topic, where all have the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

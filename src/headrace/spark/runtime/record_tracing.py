@@ -1,0 +1,244 @@
+"""Attribution of failures behind Spark SQL to single records: steps that find the records instead of writing anything.
+
+A sum that overflows, a value that a sink cannot encode, a record that is larger than its topic allows: the stage that
+fails has rows, not records. So the failed micro-batch is run once more with rows that carry the topic and offset of
+their records, and with these steps in place of those that write. Stores are read and left as they are.
+
+An aggregate is traced in two ways. Sums: where a group's total leaves its range, the group's records are added up one
+after the other, and each that would leave the range is named; the others fit. Everything behind the aggregate (results,
+sink): each record is merged with the stored value as if it were the only one, and its row goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import BrokerError, HeadraceError
+from headrace.spark.runtime import operator_stage, sink_stage
+from headrace.spark.runtime.aggregate import StateColumn
+from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.rows import decode_rows, encode_key
+from headrace.spark.runtime.stages import Operator, StageContext
+from headrace.spark.runtime.store import StorePosition
+from headrace.spark.runtime.worker_process import client_for
+from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
+
+__all__ = ["TRACE_COLUMNS", "TracedAggregateStep", "TracedSinkStep"]
+
+TRACE_COLUMNS = (TOPIC_COLUMN, OFFSET_COLUMN)
+_RECORD_OVERHEAD = 128  # of a record batch with one record, at most
+_ROW = "__headrace_row"
+
+
+def _note(context: StageContext, table: pa.Table, row: int, reason: str) -> None:
+    task, topic, offset = (table.column(name)[row].as_py() for name in (TASK_COLUMN, *TRACE_COLUMNS))
+    context.bad_records.append((task, topic, offset, reason))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSinkStep:
+    """Encodes rows as its sink does, and writes none."""
+
+    step: Any  # TopicSinkStep or RepartitionSinkStep
+
+    def start(self, context: StageContext) -> Operator:
+        return _TracedSink(self.step.start(context), context)
+
+
+class _TracedSink:
+    def __init__(self, sink: sink_stage.EncodingSink, context: StageContext) -> None:
+        self._sink, self._context = sink, context
+        self._limit: int | None = None
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        self._try(table)
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        return ()
+
+    def _try(self, table: pa.Table) -> None:
+        """Halve what does not encode until single rows stand alone."""
+        if not table.num_rows:
+            return
+        try:
+            keys, values = self._sink.encode(table)
+        except HeadraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an encoder raises is about a value
+            if table.num_rows == 1:
+                _note(self._context, table, 0, f"{self._sink.topic}: {type(error).__name__}: {error}"[:500])
+                return
+            middle = table.num_rows // 2
+            self._try(table.slice(0, middle))
+            self._try(table.slice(middle))
+        else:
+            self._weigh(table, keys, values)
+
+    def _weigh(self, table: pa.Table, keys: Any, values: Any) -> None:
+        """Records that are larger than the topic takes, even alone in a batch and compressed."""
+        from headrace.protocol.arrow_batches import encode_from_arrow
+
+        limit = self._most_bytes()
+        sizes = pc.fill_null(pc.binary_length(values), 0)
+        if keys is not None:
+            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(keys), 0))
+        for row in np.flatnonzero(sizes.to_numpy(zero_copy_only=False) > limit - _RECORD_OVERHEAD).tolist():
+            batches = encode_from_arrow(
+                keys,
+                values,
+                timestamps_ms=sink_stage.now_ms(),
+                compression=self._context.plan.compression,
+                indices=np.array([row], np.int64),
+            )
+            size = sum(len(batch) for batch in batches)
+            if size > limit:
+                reason = f"{self._sink.topic}: a record of {size} bytes, max.message.bytes of the topic is {limit}"
+                _note(self._context, table, row, reason)
+
+    def _most_bytes(self) -> int:
+        if self._limit is None:
+            from headrace.client.admin import Admin
+
+            try:
+                admin = Admin(client_for(self._context.plan.bootstrap_servers))
+                found = admin.describe_configs([("topic", self._sink.topic)])["topic", self._sink.topic]
+                self._limit = int(found["max.message.bytes"].value or 1 << 62)
+            except (BrokerError, KeyError):  # without the right to ask, the broker's own refusal stays
+                self._limit = 1 << 62
+        return self._limit
+
+
+@dataclass(frozen=True, slots=True)
+class TracedAggregateStep:
+    """In place of an AggregateStep: a row for each record, merged with the stored value as if it were alone."""
+
+    step: operator_stage.AggregateStep
+
+    def start(self, context: StageContext) -> Operator:
+        return _TracedAggregate(operator_stage.RowMerging(self.step, context), context)
+
+
+class _TracedAggregate:
+    def __init__(self, merging: operator_stage.RowMerging, context: StageContext) -> None:
+        self._merging, self._context = merging, context
+        self._functions = merging.functions
+        self._names = [column.name for column in self._functions.state]
+        self._rows: dict[int, list[pa.Table]] = {}
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        for task, rows in operator_stage.by_task(table):
+            self._rows.setdefault(task, []).append(self._merging.grouped(rows))
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        for task in self._context.slot.tasks:
+            tables = self._rows.pop(task.partition, [])
+            if tables:
+                yield from self._traced(task, pa.concat_tables(tables).combine_chunks())
+
+    def _traced(self, task: Any, rows: pa.Table) -> Iterable[pa.Table]:
+        groups = list(self._functions.group_names)
+        partials = self._functions.lifted(rows, by=(*groups, *TRACE_COLUMNS))
+        of_rows = encode_key([partials.column(name) for name in groups])
+        keys = pc.unique(of_rows)
+        order = order_of_keys(keys)
+        if order is not None:
+            keys = keys.take(order)
+        group = pc.index_in(of_rows, value_set=keys).to_numpy(zero_copy_only=False)
+        stored = self._stored(task, keys)
+        bad, lonely = _overflows(self._functions.state, partials, stored, group, len(keys))
+        for row, reason in sorted(bad.items()):
+            _note(self._context, rows, row, reason)
+        good = np.flatnonzero(~lonely)
+        if len(good):
+            alone = self._alone(partials.take(pa.array(good)), stored, group[good])
+            finished = self._merging.with_hidden(self._functions.finish(alone), task.partition)
+            for name in TRACE_COLUMNS:
+                finished = finished.append_column(name, partials.column(name).take(pa.array(good)))
+            yield finished
+
+    def _stored(self, task: Any, keys: pa.Array) -> pa.Table:
+        """The stored partials of `keys`, null where there are none; the store stays as it is."""
+        found: list[pa.Array] = []
+
+        def read(old: pa.Array) -> pa.Array:
+            found.append(old)
+            return pa.array([b""] * len(old), pa.binary())
+
+        store = operator_stage.open_store(self._context, self._merging.aggregate, task.partition)
+        position = StorePosition(batch=self._context.plan.batch, input_offsets={}, changelog_offset=0)
+        store.merge(task.committed, position, keys, read).abandon()
+        [values] = found
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        rows = decode_rows(values.drop_null(), [c.type for c in self._functions.state], self._merging.fingerprint)
+        places = np.where(there, np.cumsum(there) - 1, 0)
+        index = pa.array(places, pa.int64(), mask=~there)
+        return pa.table([column.take(index) for column in rows], names=self._names)
+
+    def _alone(self, partials: pa.Table, stored: pa.Table, group: Any) -> pa.Table:
+        number = pa.array(np.arange(partials.num_rows, dtype=np.int64))
+        mine = partials.select(self._names).append_column(_ROW, number)
+        theirs = stored.take(pa.array(group)).append_column(_ROW, number).cast(mine.schema)
+        merged = self._functions.combine(pa.concat_tables([mine, theirs]), by=(_ROW,))
+        columns = {name: partials.column(name) for name in self._functions.group_names}
+        return pa.table(columns | {name: merged.column(name) for name in self._names})
+
+
+def _overflows(
+    state: Iterable[StateColumn], partials: pa.Table, stored: pa.Table, group: Any, groups: int
+) -> tuple[dict[int, str], Any]:
+    """(rows that a sum of their group has no room for, and why; rows whose sum with the stored value has none)."""
+    bad: dict[int, str] = {}
+    lonely = np.zeros(partials.num_rows, np.bool_)
+    for column in state:
+        bounds = _bounds(column)
+        if bounds is None:
+            continue
+        values, before = partials.column(column.name), stored.column(column.name)
+        # Doubles are good enough to leave out the groups that are far from the bounds: nearly all.
+        sizes = np.abs(_floats(values))
+        totals = np.bincount(group, sizes, groups) + np.abs(_floats(before))
+        near = totals >= bounds[1] * 0.999 / bounds[2]
+        for one in np.flatnonzero(near).tolist():
+            rows = np.flatnonzero(group == one).tolist()
+            numbers = {row: bounds[3](values[row].as_py()) for row in rows}
+            start = bounds[3](before[one].as_py())
+            fits = _fitting(bounds)
+            lonely[[row for row in rows if not fits(start + numbers[row])]] = True
+            if fits(start + sum(numbers.values())):
+                continue
+            total = start
+            for row in rows:
+                if fits(total + numbers[row]):
+                    total += numbers[row]
+                else:
+                    bad.setdefault(row, f"a sum of {total} and {numbers[row]} leaves the range of {column.type}")
+    lonely[list(bad)] = True
+    return bad, lonely
+
+
+def _fitting(bounds: tuple[int, int, int, Any]) -> Callable[[int], bool]:
+    return lambda number: bounds[0] <= number <= bounds[1]
+
+
+def _bounds(column: StateColumn) -> tuple[int, int, int, Any] | None:
+    """(least, greatest, unit, value → whole number of units) of a sum that can overflow."""
+    if column.merge != "sum":
+        return None
+    if pa.types.is_int64(column.type):
+        return -(1 << 63), (1 << 63) - 1, 1, lambda value: value or 0
+    if pa.types.is_decimal(column.type):
+        unit, most = 10**column.type.scale, 10**column.type.precision - 1
+        return -most, most, unit, lambda value: 0 if value is None else int(value.scaleb(column.type.scale))
+    return None
+
+
+def _floats(column: Any) -> Any:
+    return pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy()
