@@ -125,3 +125,35 @@ def test_large_sums_that_fit_are_exact():
     functions = AggregateFunctions(aggregate([("sum", "i0")], groups=(("g", '"string"'),)))
     table = pa.table({"g0": ["a", "a", "a"], "i0": [2**62, 2**62, -(2**62) - 1]})
     assert functions.partial(table, by=("g0",)).column("b0").to_pylist() == [2**62 - 1]
+
+
+def of_decimals(function, kind, result):
+    buffer = Buffer(name="b0", function=function, input="i0", input_type=f'"{kind}"', result_type=f'"{result}"')
+    groups = (("g", '"string"'),)
+    return AggregateFunctions(
+        Aggregate(
+            name="t", group_columns=groups, buffers=(buffer,), results=(), output_schema_json="", changelog_topic="c"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "result", "values"),
+    [
+        ("sum", "decimal(38,0)", "decimal(38,0)", [Decimal("9" * 38)] * 2),  # Arrow's own sum wraps around
+        ("avg", "decimal(38,18)", "decimal(38,22)", [Decimal("1" * 20)]),  # no room for the result's four more digits
+    ],
+)
+def test_decimals_that_leave_the_range_are_an_error(function, kind, result, values):
+    functions = of_decimals(function, kind, result)
+    table = pa.table({"g0": ["a"] * len(values), "i0": pa.array(values, arrow_type(f'"{kind}"'))})
+    with pytest.raises(UserCodeError) as raised:
+        functions.finish(functions.partial(table, by=("g0",)))
+    assert raised.value.code == "arithmetic-overflow"
+
+
+def test_decimals_at_the_edge_of_the_range_are_exact():
+    functions = of_decimals("sum", "decimal(38,2)", "decimal(38,2)")
+    most = Decimal("9" * 36 + ".99")
+    table = pa.table({"g0": ["a"] * 3, "i0": pa.array([most, most, most.copy_negate()], pa.decimal128(38, 2))})
+    assert functions.finish(functions.partial(table, by=("g0",))).column("b0").to_pylist() == [most]
