@@ -344,7 +344,7 @@ class NaFunctions:
         return self._rows.replace(to_replace, value, subset)
 
 
-@checked_api()
+@checked_api(unchecked=("join.other", "unionByName.other"))
 class Stream(Rows):
     """Rows as they come from topics. Made by `StreamsApp.stream`."""
 
