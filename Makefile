@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean hostile
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -82,6 +82,9 @@ simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=
 
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+
+hostile: $(STAMP) ## hostile clients beside an honest one: make hostile SECONDS=60 CLIENTS=20
+	@$(BIN)/python -m tests.fuzz.hostile --seconds $(or $(SECONDS),60) --clients $(or $(CLIENTS),20)
 
 bench: $(STAMP) ## the nine shorter benchmarks, beside their peers; prints ratios
 	@for script in record_batches broker_start assignor heartbeats large_group replay spark_source stateful_count stateless_copy; do $(BIN)/python benchmarks/$$script.py || exit 1; done

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i16, i32, i64
-from tests.fuzz.request_cost import HALF, ROOT, STRANGER, MeteredBroker
+from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName, TransactionalId
+from kio.static.primitive import Records, i8, i16, i32, i64
+from tests.fuzz.request_cost import HALF, ROOT, STRANGER, MeteredBroker, read_frame
 from tests.fuzz.wide_requests import framed, wide_request
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -18,6 +18,8 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.units import from_ms
 from headrace.storage import log_directory, topic_catalog
 
@@ -121,7 +123,7 @@ def test_topics_are_created_by_one_write_and_so_many_a_request(monkeypatch: pyte
 
     monkeypatch.setattr(log_directory, "save_catalog", save)
     names = [f"new.{number}" for number in range(700)]
-    with MeteredBroker({}) as metered:
+    with MeteredBroker({}, {"headrace.request.max.created.topics": 500}) as metered:
         written.clear()
         for created, writes in ((500, 1), (700, 2), (700, 2)):
             answer = metered.call(ROOT, ApiKey.METADATA, metadata_of(*names, create=True))
@@ -129,6 +131,8 @@ def test_topics_are_created_by_one_write_and_so_many_a_request(monkeypatch: pyte
             assert codes.count(ErrorCode.none) == created
             assert codes.count(ErrorCode.unknown_topic_or_partition) == 700 - created
             assert len(written) == writes
+        answer = metered.call(ROOT, ApiKey.CREATE_TOPICS, create(*((f"more-{number}", 1) for number in range(501))))
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.policy_violation}
         colliding = metered.call(ROOT, ApiKey.METADATA, metadata_of("new_7", "a.b", "a_b", create=True))
         assert [topic.error_code for topic in colliding.topics] == [
             ErrorCode.invalid_topic_exception,
@@ -198,3 +202,77 @@ def test_a_new_data_directory_is_its_owners_alone(tmp_path: Path) -> None:
     directory.chmod(0o750)  # an operator's decision, which stays
     with EmbeddedBroker(data_dir=directory):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+
+
+def zeros(megabytes: int) -> bytes:
+    return encode_batch([PlainRecord(key=None, value=bytes(megabytes << 20), timestamp_ms=1)], compression="zstd")
+
+
+def produce(parts: dict[int, bytes]) -> Any:
+    p = m.produce_request
+    return p.ProduceRequest(
+        transactional_id=None,
+        acks=i16(-1),
+        timeout=from_ms(1000),
+        topic_data=(
+            p.TopicProduceData(
+                name=TopicName("open-wide"),
+                topic_id=None,
+                partition_data=tuple(
+                    p.PartitionProduceData(index=i32(index), records=Records(records))
+                    for index, records in parts.items()
+                ),
+            ),
+        ),
+    )
+
+
+def test_what_a_request_unpacks_is_bounded_and_off_the_event_loop(metered: MeteredBroker) -> None:
+    """80 partitions of zeros in 169 KB held the broker for 8.7 s."""
+    frame = encode_request(ApiKey.PRODUCE, 12, 1, "hostile", produce(dict.fromkeys(range(80), zeros(20))))
+    assert len(frame) < 200_000
+    cost = metered.cost(frame, ROOT, memory=True)
+    assert cost.peak_bytes < 70 * MEGABYTE
+    cost = metered.cost(frame, ROOT)
+    assert cost.cpu_ms < 200
+    with metered.connect(ROOT) as connection:
+        connection.sendall(encode_request(ApiKey.PRODUCE, 12, 1, "hostile", produce({0: zeros(20), 1: zeros(20)})))
+        _, answer = decode_response(ApiKey.PRODUCE, 12, read_frame(connection))
+    codes = [part.error_code for part in answer.responses[0].partition_responses]  # type: ignore[attr-defined]
+    assert codes == [ErrorCode.none, ErrorCode.message_too_large]
+
+
+def test_nothing_overtakes_a_batch_that_a_thread_looks_at(metered: MeteredBroker) -> None:
+    small = encode_batch([PlainRecord(key=None, value=b"small", timestamp_ms=1)], compression="zstd")
+    sent = [zeros(8), small, zeros(3), small]
+    with metered.connect(ROOT) as connection:
+        for number, batch in enumerate(sent):
+            connection.sendall(encode_request(ApiKey.PRODUCE, 12, number, "c", produce({7: batch, 8: batch})))
+        answers = [decode_response(ApiKey.PRODUCE, 12, read_frame(connection)) for _ in sent]
+    assert [correlation_id for correlation_id, _ in answers] == [0, 1, 2, 3]
+    for partition in (0, 1):
+        offsets = [answer.responses[0].partition_responses[partition].base_offset for _, answer in answers]  # type: ignore[attr-defined]
+        assert offsets == [0, 1, 2, 3]
+    values = [len(record.value) for record in metered.broker.records("open-wide") if record.partition == 7]
+    assert values == [8 << 20, 5, 3 << 20, 5]
+
+
+def test_a_partition_that_is_asked_for_twice_has_no_offset(metered: MeteredBroker) -> None:
+    """As Kafka; a look-up by time unpacks a batch each time."""
+    q = m.list_offsets_request
+    request = q.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        timeout=from_ms(1000),
+        topics=(
+            q.ListOffsetsTopic(
+                name=TopicName("open-wide"),
+                partitions=tuple(
+                    q.ListOffsetsPartition(partition_index=i32(each), current_leader_epoch=i32(-1), timestamp=i64(-2))
+                    for each in (5, 6, 5)
+                ),
+            ),
+        ),
+    )
+    codes = [part.error_code for part in metered.call(ROOT, ApiKey.LIST_OFFSETS, request).topics[0].partitions]
+    assert codes == [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request]

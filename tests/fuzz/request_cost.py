@@ -21,7 +21,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.request_codec import decode_response, encode_request
 
-__all__ = ["BYSTANDER", "HALF", "ROOT", "STRANGER", "Cost", "MeteredBroker"]
+__all__ = ["BYSTANDER", "HALF", "ROOT", "STRANGER", "Cost", "MeteredBroker", "connect", "read_frame"]
 
 PATIENCE_S = 120.0
 STRANGER, ROOT, HALF, BYSTANDER = "stranger", "root", "half", "bystander"
@@ -94,21 +94,11 @@ class MeteredBroker:
         version = SUPPORTED[api_key].highest
         with self.connect(user) as connection:
             connection.sendall(encode_request(api_key, version, 1, "honest", request))
-            return decode_response(api_key, version, _read_frame(connection))[1]
+            return decode_response(api_key, version, read_frame(connection))[1]
 
     def connect(self, user: str) -> socket.socket:
-        """Logged in; a stranger has shaken hands and not more."""
-        port = self.broker.ports["SASL_PLAINTEXT"]
-        connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-        handshake = m.sasl_handshake_request.SaslHandshakeRequest(mechanism="PLAIN")
-        connection.sendall(encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "hostile", handshake))
-        _read_frame(connection)
-        if user != STRANGER:
-            token = m.sasl_authenticate_request.SaslAuthenticateRequest(auth_bytes=f"\0{user}\0pw".encode())
-            connection.sendall(encode_request(ApiKey.SASL_AUTHENTICATE, 2, 2, "hostile", token))
-            _, answer = decode_response(ApiKey.SASL_AUTHENTICATE, 2, _read_frame(connection))
-            assert getattr(answer, "error_code", None) is ErrorCode.none, answer
-        return connection
+        """See `connect`."""
+        return connect(self.broker.ports["SASL_PLAINTEXT"], user)
 
     def cost(self, frame: bytes, user: str, *, memory: bool = False) -> Cost:
         """Of one frame on a connection of its own; waits for its answer, or for the end of the connection."""
@@ -128,6 +118,20 @@ class MeteredBroker:
 
     def _loop_cpu(self) -> float:
         return self.broker._call(lambda _services: time.thread_time())
+
+
+def connect(port: int, user: str) -> socket.socket:
+    """A connection that is logged in; a stranger has shaken hands and not more."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    handshake = m.sasl_handshake_request.SaslHandshakeRequest(mechanism="PLAIN")
+    connection.sendall(encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "hostile", handshake))
+    read_frame(connection)
+    if user != STRANGER:
+        token = m.sasl_authenticate_request.SaslAuthenticateRequest(auth_bytes=f"\0{user}\0pw".encode())
+        connection.sendall(encode_request(ApiKey.SASL_AUTHENTICATE, 2, 2, "hostile", token))
+        _, answer = decode_response(ApiKey.SASL_AUTHENTICATE, 2, read_frame(connection))
+        assert getattr(answer, "error_code", None) is ErrorCode.none, answer
+    return connection
 
 
 def _exchange(connection: socket.socket, frame: bytes) -> int:
@@ -153,7 +157,8 @@ def _exchange(connection: socket.socket, frame: bytes) -> int:
     return total
 
 
-def _read_frame(connection: socket.socket) -> bytes:
+def read_frame(connection: socket.socket) -> bytes:
+    """The next frame, without its length."""
     return _read_exactly(connection, int.from_bytes(_read_exactly(connection, 4), "big"))
 
 

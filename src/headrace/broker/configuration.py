@@ -127,12 +127,21 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "closed. Clients split what they ask for; the default names all partitions of the largest topic.",
             ),
             _row(
+                "headrace.request.max.unpacked.bytes",
+                "int",
+                25165824,
+                1048576,
+                doc="So many bytes the compressed batches of one Produce request may unpack to, all together; the "
+                "partitions beyond that are refused (MESSAGE_TOO_LARGE).",
+            ),
+            _row(
                 "headrace.request.max.created.topics",
                 "int",
-                500,
+                1000,
                 1,
-                doc="So many topics one Metadata request creates when auto.create.topics.enable is on. The others are "
-                "answered UNKNOWN_TOPIC_OR_PARTITION, and clients ask for them again.",
+                doc="So many topics one request creates. CreateTopics with more is refused (POLICY_VIOLATION). "
+                "Metadata with auto.create.topics.enable creates so many and answers "
+                "UNKNOWN_TOPIC_OR_PARTITION for the others: clients ask for them again.",
             ),
             _row(
                 "headrace.receiving.max.bytes",

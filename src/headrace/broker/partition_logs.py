@@ -26,7 +26,8 @@ from headrace.storage.errors import OffsetOutOfRange, StorageError, StorageFull
 from headrace.storage.file_span import FileSpan
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.partition_log import AppendResult, PartitionLog
+from headrace.storage.partition_log import AppendResult, PartitionLog, Validated
+from headrace.storage.record_validation import Unpacking
 
 __all__ = ["AppendRefused", "LogView", "PartitionLogs", "ReadRefused", "default_log_config", "end_of"]
 
@@ -147,8 +148,10 @@ class PartitionLogs:
         *,
         origin: Origin = "client",
         transaction_version: int = 0,
+        unpacking: Unpacking | None = None,
+        validated: Validated | None = None,
     ) -> AppendResult:
-        """Whole batches, as one write; `transaction_version` as in PartitionLog. Raises AppendRefused."""
+        """Whole batches, as one write; the arguments as in PartitionLog. Raises AppendRefused, UnpacksLarge."""
         try:
             log = self._directory.log(topic.name, partition)
             result = log.append(
@@ -157,11 +160,30 @@ class PartitionLogs:
                 origin=origin,
                 transaction_version=transaction_version,
                 flush_now=False,
+                unpacking=unpacking,
+                validated=validated,
             )
         except StorageError as error:
             raise self._refused(error) from error
         self._appended(log, topic.name, partition, len(batches))
         return result
+
+    def validation(
+        self, topic: TopicDescription, partition: int, batches: bytes, unpacking: Unpacking
+    ) -> Callable[[], Validated]:
+        """The look at batches before their `append`, to be called in any thread. Both raise AppendRefused."""
+        try:
+            log = self._directory.log(topic.name, partition)
+        except StorageError as error:
+            raise self._refused(error) from error
+
+        def validate() -> Validated:
+            try:
+                return log.validate(batches, unpacking=unpacking)
+            except StorageError as error:
+                raise self._refused(error) from error
+
+        return validate
 
     def append_usual(
         self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int

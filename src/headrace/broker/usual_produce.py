@@ -15,12 +15,10 @@ from headrace.broker.call import Call
 from headrace.broker.cluster_metadata import TopicDescription
 from headrace.broker.handlers import produce
 from headrace.broker.partition_logs import AppendRefused
-from headrace.broker.request_bounds import most_items
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import hot_responses
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.hot_requests import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
 from headrace.storage.partition_log import AppendResult
@@ -30,8 +28,9 @@ __all__ = ["NO_ANSWER", "append_usual"]
 
 NO_ANSWER = b""
 _ACKS = (-1, 0, 1)
-# Beyond so many bytes the batches are counted: those of a request that has too many are the codec's to refuse.
-_COUNTED_FROM_BYTES = 256 * 1024
+# Requests with more batches are the handler's, which lets others have their turn in between.
+_MOST_BATCHES = 128
+_COUNTED_FROM_BYTES = 8 * 1024
 
 Outcome = tuple[int, AppendResult | AppendRefused]
 
@@ -75,10 +74,8 @@ def append_usual(
 def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
     if request.acks not in _ACKS:
         return None
-    if len(frame) > _COUNTED_FROM_BYTES:
-        limit = most_items(ApiKey.PRODUCE, broker.configuration.integer("headrace.request.max.items"))
-        if len(request.topics) + sum(len(asked.batches) for asked in request.topics) > limit:
-            return None
+    if len(frame) > _COUNTED_FROM_BYTES and sum(len(asked.batches) for asked in request.topics) > _MOST_BATCHES:
+        return None
     topics = []
     for asked in request.topics:
         topic = broker.metadata.topic_by_key(asked.key) if request.by_id else broker.metadata.topic(asked.name)

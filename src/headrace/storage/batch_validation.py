@@ -18,7 +18,7 @@ from headrace.storage.errors import (
 )
 from headrace.storage.file_system import Buffer
 from headrace.storage.log_config import LogConfig
-from headrace.storage.record_validation import set_right
+from headrace.storage.record_validation import Unpacking, set_right
 
 __all__ = ["Origin", "numbered", "validated_batches"]
 
@@ -26,11 +26,19 @@ Origin = Literal["client", "coordinator"]
 
 
 def validated_batches(
-    batches: Buffer, *, topic: str, partition: int, config: LogConfig, origin: Origin, now_ms: int
+    batches: Buffer,
+    *,
+    topic: str,
+    partition: int,
+    config: LogConfig,
+    origin: Origin,
+    now_ms: int,
+    unpacking: Unpacking | None = None,
 ) -> tuple[Buffer, list[BatchHeader]]:
     """`batches`, a row of whole, sound batches and nothing else, as they shall be written, and their headers.
 
-    Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge.
+    Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge, and
+    UnpacksLarge beyond what `unpacking` allows at once.
     """
     where = f"partition {topic}-{partition}"
     facts: dict[str, Any] = {"topic": topic, "partition": partition}
@@ -49,7 +57,7 @@ def validated_batches(
         _check_size(header.size_bytes, config, where, facts)
         if origin == "client":
             _check_client_batch(header, where, facts)
-            right = set_right(batches, header, config, now_ms, topic, partition)
+            right = set_right(batches, header, config, now_ms, topic, partition, unpacking)
             if right is not None:
                 _check_size(len(right), config, where, facts)
                 replaced[len(headers)] = right

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.protocol.record_batches import BatchHeader
 from headrace.storage.batch_validation import Origin, numbered, validated_batches
 from headrace.storage.file_span import FileSpan
 from headrace.storage.file_system import REAL, Buffer, FileSystem
@@ -25,12 +26,13 @@ from headrace.storage.log_shortening import apply_retention, delete_records_befo
 from headrace.storage.log_state import LogState
 from headrace.storage.log_transactions import aborted_transactions
 from headrace.storage.producer_state import ProducerState
+from headrace.storage.record_validation import Unpacking
 
 if TYPE_CHECKING:
     from headrace.storage.log_cleaning import CleaningPlan, SegmentExchange
     from headrace.storage.log_compaction import Compactable
 
-__all__ = ["AppendResult", "PartitionLog", "TimestampOffset"]
+__all__ = ["AppendResult", "PartitionLog", "TimestampOffset", "Validated"]
 
 
 class AppendResult(NamedTuple):
@@ -41,6 +43,14 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
+
+
+class Validated(NamedTuple):
+    """Batches as they shall be written, their headers, and the settings that they were looked at under."""
+
+    config: LogConfig
+    batches: Buffer
+    headers: list[BatchHeader]
 
 
 class PartitionLog:
@@ -199,21 +209,25 @@ class PartitionLog:
         origin: Origin = "client",
         transaction_version: int = 0,
         flush_now: bool = True,
+        unpacking: Unpacking | None = None,
+        validated: Validated | None = None,
     ) -> AppendResult:
         """Append whole record batches (format v2), one after another, as one write.
 
         `flush_now=False` leaves the fsync that the configuration asks for to the caller (`flush`, in a thread: group
         commit). A repeat of an idempotent producer's batch is answered with its offsets and not written.
         `transaction_version`: what the producer of a transaction, or the coordinator of a marker, goes by.
+        `validated`: what `validate` found; it counts while the log's settings are those it went by.
+        Raises UnpacksLarge beyond what `unpacking` allows at once; nothing is appended then.
         Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
         OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState, TransactionCoordinatorFenced, StorageFull,
         LogFailed; nothing is appended then.
         """
         self._state.health.check_usable()
         now_ms = self._state.clock_ms()
-        batches, headers = validated_batches(
-            batches, topic=self.topic, partition=self.partition, config=self._state.config, origin=origin, now_ms=now_ms
-        )
+        if validated is None or validated.config is not self._state.config:
+            validated = self.validate(batches, origin=origin, unpacking=unpacking)
+        batches, headers = validated.batches, validated.headers
         append_time_ms = now_ms if self._state.config.message_timestamp_type == "LogAppendTime" else None
         earlier = self._state.judge_producers(batches, headers, origin, transaction_version)
         if earlier is not None:
@@ -237,6 +251,23 @@ class PartitionLog:
             log_append_time_ms=-1 if append_time_ms is None else append_time_ms,
             log_start_offset=self._state.log_start_offset,
         )
+
+    def validate(self, batches: Buffer, *, origin: Origin = "client", unpacking: Unpacking | None = None) -> Validated:
+        """What `append` looks at first, and the costly part of it. Changes nothing; any thread may call it.
+
+        Raises as `append`.
+        """
+        config = self._state.config
+        found, headers = validated_batches(
+            batches,
+            topic=self.topic,
+            partition=self.partition,
+            config=config,
+            origin=origin,
+            now_ms=self._state.clock_ms(),
+            unpacking=unpacking,
+        )
+        return Validated(config, found, headers)
 
     def append_usual(self, frame: bytes, start: int, end: int, *, leader_epoch: int) -> AppendResult | None:
         """As `append` without a flush for one batch of a client, which `looks_usual`, in `frame[start:end]`.

@@ -15,7 +15,7 @@ codes and words.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.protocol.compression import CODECS
 from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatch, build_batch, records_section
@@ -30,6 +30,8 @@ __all__ = [
     "FEW_RECORDS",
     "UNPACKED_MAX_BYTES",
     "RecordError",
+    "Unpacking",
+    "UnpacksLarge",
     "set_right",
 ]
 
@@ -45,23 +47,78 @@ _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _CRC_AT = 21, 35, 17
 _NO_TIMESTAMP = -1
 
 
+class UnpacksLarge(Exception):
+    """A batch unpacks to more than may be unpacked at once; nothing was appended. A thread may go on with it."""
+
+
+class Unpacking:
+    """What the batches of one request may unpack to. Mutable, and charged for what was tried in vain too.
+
+    169 KB of compressed zeros unpack to gigabytes. `left_bytes` are for the request, `at_once_bytes` of them may be
+    unpacked on the event loop.
+    """
+
+    __slots__ = ("at_once_bytes", "left_bytes", "most_bytes")
+
+    def __init__(self, most_bytes: int, at_once_bytes: int) -> None:
+        self.most_bytes = self.left_bytes = most_bytes
+        self.at_once_bytes = at_once_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        return min(self.left_bytes, self.at_once_bytes)
+
+    def take(self, size: int) -> None:
+        self.left_bytes -= size
+        self.at_once_bytes -= size
+
+    def fail(self) -> None:
+        """More than the limit was needed. Raises UnpacksLarge where that is only the limit of what is done at once."""
+        if self.at_once_bytes < self.left_bytes:
+            self.at_once_bytes = 0
+            raise UnpacksLarge
+        self.left_bytes = 0
+
+    def anywhere(self) -> Unpacking:
+        """The rest of the budget for a thread; `settle` brings back what it took."""
+        return Unpacking(self.left_bytes, self.left_bytes)
+
+    def settle(self, used: Unpacking) -> None:
+        self.left_bytes = used.left_bytes
+
+
 def set_right(
-    batches: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, topic: str, partition: int
+    batches: Buffer,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    topic: str,
+    partition: int,
+    unpacking: Unpacking | None = None,
 ) -> bytes | None:
     """None when the batch may be written as it is, else the batch to write in its place.
 
     Under CreateTime the header's timestamp type and largest timestamp become those of its records; `compression.type`
-    other than "producer" is the codec of all batches. Raises InvalidRecord, InvalidTimestamp, MessageTooLarge.
+    other than "producer" is the codec of all batches. Raises InvalidRecord, InvalidTimestamp, MessageTooLarge, and
+    UnpacksLarge beyond what `unpacking` allows at once.
     """
-    return _Look(batches, header, config, now_ms, topic, partition).set_right()
+    return _Look(batches, header, config, now_ms, topic, partition, unpacking).set_right()
 
 
 class _Look:
     """One batch under examination."""
 
     def __init__(
-        self, batches: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, topic: str, partition: int
+        self,
+        batches: Buffer,
+        header: BatchHeader,
+        config: LogConfig,
+        now_ms: int,
+        topic: str,
+        partition: int,
+        unpacking: Unpacking | None,
     ) -> None:
+        self._unpacking = unpacking if header.attributes & _CODEC_BITS else None
         self._batches = batches
         self._header = header
         self._config = config
@@ -91,10 +148,15 @@ class _Look:
         return None
 
     def _unpacked(self) -> bytes:
+        unpacking = self._unpacking
+        most = UNPACKED_MAX_BYTES if unpacking is None else min(UNPACKED_MAX_BYTES, unpacking.limit_bytes)
         try:
-            return bytes(records_section(self._batches, self._header, UNPACKED_MAX_BYTES))
+            section = bytes(records_section(self._batches, self._header, most))
         except CorruptBatch as error:
             if "unpacks to more than" in error.why:
+                if unpacking is not None and most < UNPACKED_MAX_BYTES:
+                    unpacking.fail()
+                    self._refuse_request(unpacking)
                 raise MessageTooLarge(
                     "too-large",
                     f"A record batch sent to partition {self._where} unpacks to more than {UNPACKED_MAX_BYTES} bytes.",
@@ -102,6 +164,18 @@ class _Look:
                     **self._facts,
                 ) from None
             raise self._malformed(error.why) from None
+        if unpacking is not None:
+            unpacking.take(len(section))
+        return section
+
+    def _refuse_request(self, unpacking: Unpacking) -> NoReturn:
+        raise MessageTooLarge(
+            "too-large",
+            f"The record batches of the request to partition {self._where} unpack to more than "
+            f"{unpacking.most_bytes} bytes together (headrace.request.max.unpacked.bytes).",
+            "Lower the producer's batch size or max.request.size.",
+            **self._facts,
+        )
 
     def _target_codec(self) -> str | None:
         """The topic's codec, None to keep the producer's."""

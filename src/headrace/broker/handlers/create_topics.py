@@ -35,7 +35,11 @@ def handle(
     once = [topic for topic in request.topics if named[topic.name] == 1]
     wanted = [_wanted(topic) for topic in once]
     default = broker.configuration.integer("num.partitions")
-    if sum(len(topic.assignments) or max(topic.partitions, 0) or default for topic in wanted) > MOST_PARTITIONS:
+    most = broker.configuration.integer("headrace.request.max.created.topics")
+    if len(wanted) > most:
+        reason = f"Too many topics in one request: headrace.request.max.created.topics is {most}."
+        results |= {topic.name: _refused(topic.name, ErrorCode.policy_violation, reason) for topic in once}
+    elif sum(len(topic.assignments) or max(topic.partitions, 0) or default for topic in wanted) > MOST_PARTITIONS:
         results |= {topic.name: _refused(topic.name, ErrorCode.policy_violation, _TOO_MANY) for topic in once}
     else:
         shared = _Defaults(broker)

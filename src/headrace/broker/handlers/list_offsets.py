@@ -7,6 +7,8 @@ no tiered storage: -4 is the earliest, and -5 and -6 have no answer (-1), as on 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kio.static.primitive import i32, i64
 
 from headrace.broker.call import Call
@@ -27,6 +29,7 @@ def handle(
     request: m.list_offsets_request.ListOffsetsRequest, call: Call, broker: Services
 ) -> m.list_offsets_response.ListOffsetsResponse:
     r = m.list_offsets_response
+    times = Counter((asked.name, part.partition_index) for asked in request.topics for part in asked.partitions)
     committed_only = request.isolation_level == READ_COMMITTED
     return r.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
@@ -35,6 +38,8 @@ def handle(
                 name=asked.name,
                 partitions=tuple(
                     _partition(broker.metadata.topic(asked.name), part, committed_only, call, broker)
+                    if times[asked.name, part.partition_index] == 1
+                    else _refused(part, ErrorCode.invalid_request)  # as Kafka: a look-up by time unpacks a batch
                     for part in asked.partitions
                 ),
             )
