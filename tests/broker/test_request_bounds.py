@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.units import from_ms
 from headrace.storage import log_directory, topic_catalog
 
@@ -276,3 +280,25 @@ def test_a_partition_that_is_asked_for_twice_has_no_offset(metered: MeteredBroke
     )
     codes = [part.error_code for part in metered.call(ROOT, ApiKey.LIST_OFFSETS, request).topics[0].partitions]
     assert codes == [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request]
+
+
+def test_dear_requests_that_come_together_let_others_have_their_turn(metered: MeteredBroker) -> None:
+    groups = tuple(GroupId(f"open-{number}") for number in range(5900))
+    dear = m.describe_groups_request.DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+    version = SUPPORTED[ApiKey.DESCRIBE_GROUPS].highest
+    ping = m.api_versions_request.ApiVersionsRequest(client_software_name="honest", client_software_version="1")
+    with metered.connect(ROOT) as hostile, metered.connect(ROOT) as honest:
+        frame = encode_request(ApiKey.DESCRIBE_GROUPS, version, 1, "hostile", dear)
+        sender = threading.Thread(target=hostile.sendall, args=(frame * 30,))
+        sender.start()
+        read_frame(hostile)
+        honest.sendall(encode_request(ApiKey.API_VERSIONS, 3, 7, "honest", ping))
+        read_frame(honest)
+        received = 0
+        hostile.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            received = len(hostile.recv(1 << 30, socket.MSG_PEEK))
+        hostile.setblocking(True)
+        answers = [read_frame(hostile) for _ in range(29)]
+        sender.join()
+    assert received < sum(map(len, answers)) / 2, "the honest one did not wait for all of them"

@@ -57,6 +57,7 @@ logger = logging.getLogger("headrace.broker")
 NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
 _API = struct.Struct(">hh")
 _PRODUCE = b"\0\0"
+TURN_SECONDS = 0.02
 _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
 
@@ -205,10 +206,14 @@ class ClientConnection(ClientSocket):
 
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
-        waiting = self._waiting
+        waiting, began = self._waiting, time.monotonic()
         while waiting and self._transport is not None and self.ready:
             arrived, frame = waiting.popleft()
             self._answer(arrived, frame)
+            # Requests that came together are not answered together when they are dear: others are next.
+            if waiting and time.monotonic() - began > TURN_SECONDS:
+                asyncio.get_running_loop().call_soon(self._advance)
+                break
         self._hand_over()
         wanted = not self._waiting and self._muted is None
         if wanted != self._reading:
