@@ -14,7 +14,7 @@ import pytest
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client import admin_acls
 from headrace.client.admin import Admin
-from headrace.errors import BrokerError, StateError
+from headrace.errors import BrokerError, RecordError, StateError
 
 pytestmark = pytest.mark.spark
 EXACTLY_ONCE = {"processing_guarantee": "exactly_once_v2"}
@@ -60,9 +60,10 @@ def test_a_record_that_is_too_large_for_its_sink(broker, make_app, flights):
         broker.produce("flights", [{"origin": name} for name in names[:1]])
         goes_on(named())
         broker.produce("flights", [{"origin": name} for name in names])
-        error = fails(named(), BrokerError)
+        error = fails(named(), RecordError)
         assert error.code == "record-too-large"
-        assert "named-0" in error.message
+        assert "named-by-origin-repartition-" in error.message, "the record is the one that the sink's task reads"
+        assert "max.message.bytes of the topic is 2000" in error.message
         admin.alter_configs("topic", "named", {"max.message.bytes": "20000"})
     goes_on(named())
     counts = {row["origin"]: row["count"] for row in flights.newest(broker, "named").values()}

@@ -31,11 +31,20 @@ def test_one_of_several_inputs_is_enough():
 
 
 def test_an_offset_that_a_tool_has_set_decides_only_when_it_lies_before():
-    for offset, undecided in ((-1, 0), (50, 0), (100, 0), (101, 1)):
+    for offset, undecided in ((50, 0), (100, 0), (101, 1)):
         settled = settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=offset)})
         assert (len(settled.discard), len(settled.undecided)) == (1 - undecided, undecided)
-    assert settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=-1)}).discard
     assert batch_of("somebody else's") is None
+
+
+def test_offsets_that_have_expired_decide_nothing():
+    """The transaction ended, the driver died before the table was told, and the group stayed empty for a week."""
+    for committed in ({"a-0": Committed(offset=-1)}, {"a-0": Committed(offset=-1), "b-0": Committed(offset=-1)}):
+        settled = settle([part("x.1.0", a_0=100, b_0=7)], committed)
+        assert (settled.commit, settled.discard) == ((), ())
+        assert [p.batch for p in settled.undecided] == ["x.1.0"]
+    # The newest offsets expire last: with one of them there, it decides.
+    assert settle([part("x.1.0", a_0=100, b_0=7)], {"a-0": Committed(offset=-1), "b-0": by("x.0.0", 7)}).discard
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12), st.data())
@@ -52,7 +61,7 @@ def test_a_crash_anywhere(batches, data):
             if rows:
                 counted.append(name)
         if number == len(batches) - 1 or data.draw(st.booleans()):  # died before the table was told
-            settled = settle(pending, {"a-0": by(last, position) if last else Committed(offset=-1)})
+            settled = settle(pending, {"a-0": by(last, position) if last else Committed(offset=0)})
             assert settled.undecided == ()
             assert {p.batch for p in settled.commit} == {p.batch for p in pending if p.batch in counted}
         pending = []

@@ -33,6 +33,10 @@ RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
 _OF_RECORDS = frozenset({"arithmetic-overflow", "record-too-large"})  # causes that single records may have
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
+_FIXES = {
+    "arithmetic-overflow": "Sum a wider type, such as decimal(38,0) or double",
+    "record-too-large": "Raise max.message.bytes of the topic, or write less",
+}
 MOST_UNDIGESTIBLE = 5000  # passed over in one micro-batch
 MOST_NAMED = 16  # searched for where the first one of a task ends the application
 MOST_LOGGED = 3
@@ -231,7 +235,8 @@ def _undigestible(bad: Undigestible) -> RecordError:
     return RecordError(
         bad.code,
         f"The record {bad.topic}-{bad.partition}@{bad.offset} cannot be processed: {bad.reason}",
-        'Correct the query (try_cast, nullif), or pass over it: on_error="skip" or DeadLetter("topic").',
+        _FIXES.get(bad.code, "Correct the query (try_cast, nullif)")
+        + ', or pass over it: on_error="skip" or DeadLetter("topic").',
         topic=bad.topic,
         partition=bad.partition,
         offset=bad.offset,

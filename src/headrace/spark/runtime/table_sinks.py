@@ -153,7 +153,7 @@ def _undecided(sink: TableSink, part: SinkPart) -> SinkError:
     return SinkError(
         "sink-undecided",
         f"{sink.name} holds rows of an unfinished micro-batch ({starts}), and the group's offsets, which a tool has "
-        "set, do not say whether it was committed",
+        "set or which have expired, do not say whether it was committed",
         f"Set the group's offsets to where that micro-batch begins and start again: its rows are then written anew. "
         f"(Its name is {part.batch}.)",
         sink=sink.name,

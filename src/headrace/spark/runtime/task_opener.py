@@ -142,6 +142,7 @@ class TaskOpener:
         ]
         if self._settle is not None:
             self._settle(tasks, committed)
+            self._commit_starts(request, starts, committed)
         if self._restore is not None and tasks:
             self._restore_stores(request, tasks)
         return tasks
@@ -219,6 +220,27 @@ class TaskOpener:
             if outside := [where for where in fresh if where[0] not in self._internal]:
                 found |= self._reset_offsets(request, admin, outside, first)
         return {where: self._inside(where, found[where], first[where]) for where in inputs}, committed
+
+    def _commit_starts(
+        self,
+        request: OpenRequest,
+        starts: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, CommittedOffset],
+    ) -> None:
+        """Where tasks with tables begin is committed: a part without any offset then belongs to offsets that expired.
+
+        After the parts were settled, not before: this would hide that there were none.
+        """
+        missing = {at: start for at, start in starts.items() if at not in committed or committed[at].offset < 0}
+        if missing:
+            member = self._newest(request)
+            commit_offsets(
+                self._client,
+                self._group_id,
+                missing,
+                member_id=member.member_id,
+                member_epoch=member.member_epoch,
+            )
 
     def _reset_offsets(
         self,

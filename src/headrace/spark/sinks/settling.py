@@ -2,7 +2,9 @@
 
 The offset commit of a micro-batch carries the batch's name, and the ids of the topics that it read. A part whose batch
 stands there is committed, since offsets and everything else of the batch count together; any other belongs to an
-attempt that came to nothing. Where a tool set the offsets, which leaves no name of ours, nothing is guessed.
+attempt that came to nothing. In two cases the offsets do not tell, and nothing is guessed: a tool has set them (it
+leaves no name of ours), or there are none any more for the inputs of the part. There were some when it was written, as
+a task with tables commits where it begins; Kafka drops them when a group was empty for `offsets.retention.minutes`.
 
 A part of topics that are gone (deleted, or created again under another id) counts: the offsets that would decide are
 gone with them, and its rows can never be read a second time.
@@ -68,11 +70,16 @@ def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> S
         moved = {name: found.offset for name, found in mine.items() if batch_of(found.metadata) == part.batch}
         if moved:
             commit.append(replace(part, ends=dict(part.starts) | moved))
-        elif any(_is_beyond(part, name, found) for name, found in mine.items()):
+        elif _are_missing(mine) or any(_is_beyond(part, name, found) for name, found in mine.items()):
             undecided.append(part)
         else:
             discard.append(part)
     return Settled(commit=tuple(commit), discard=tuple(discard), undecided=tuple(undecided))
+
+
+def _are_missing(found: Mapping[str, Committed]) -> bool:
+    """Whether the inputs that are still there have no offset any more."""
+    return bool(found) and all(one.offset < 0 for one in found.values())
 
 
 def _is_beyond(part: SinkPart, name: str, found: Committed) -> bool:
