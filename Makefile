@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean hostile
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean hostile mutants
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -80,6 +80,11 @@ soak-app: $(STAMP) ## an application for many micro-batches, memory of every pro
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
+mutants: $(STAMP) ## change critical modules, one place at a time, and see whether fast tests notice: make mutants ONLY='*batch_commit*'
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutants.txt
+	@$(BIN)/mutmut run --max-children 2 $(if $(ONLY),'$(ONLY)') | tail -1
+	@$(BIN)/mutmut results
+
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
@@ -109,6 +114,8 @@ requirements:   ## pin all dependencies anew (needs uv)
 		--constraints requirements/dev.txt pyproject.toml --output-file requirements/base.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--constraints requirements/dev.txt --extra spark pyproject.toml --output-file requirements/spark.txt
+	echo 'mutmut>=3.8,<4' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate --constraints requirements/dev.txt - --output-file requirements/mutants.txt
 
 clean:          ## remove what was built; .venv and jars too
-	rm -rf $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf mutants $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
