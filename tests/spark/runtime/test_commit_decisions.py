@@ -206,7 +206,9 @@ def test_what_patience_raises_ends_it(exactly_once: Callable[[Coordinator], Exac
         raise error
 
     with pytest.raises(CannotConnect):
-        exactly_once(Coordinator({}, unreachable=1)).undo(batch(["committed"]), Patience(goes_on=lambda: True, bear=bear))
+        exactly_once(Coordinator({}, unreachable=1)).undo(
+            batch(["committed"]), Patience(goes_on=lambda: True, bear=bear)
+        )
 
 
 def test_an_abandoned_batch_is_aborted(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:

@@ -135,7 +135,7 @@ class ExactlyOnce:
         lost = {
             task.partition for slot in bad if isinstance(outcomes[slot.slot], Fenced) for task in slot.tasks
         } - decided.tasks
-        # An error of a slot that turned out to be committed is over; one of a fenced member reaches it by its heartbeat.
+        # An error of a slot that is committed after all is over; a fenced member learns of it by its heartbeat.
         unsettled = [outcomes[slot.slot] for slot in bad if not _tasks([slot]) <= decided.tasks]
         undecided = [error for error in unsettled if error is not None and not isinstance(error, Fenced)]
         return Committed(
