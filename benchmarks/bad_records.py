@@ -73,12 +73,12 @@ def measure(spark: Any, broker: Any, name: str, options: argparse.Namespace, per
     def number_of(text: str) -> int:
         return int(text)
 
-    directory = tempfile.mkdtemp(prefix=f"{name}-")
+    directory = tempfile.TemporaryDirectory(prefix=f"{name}-")
     app = StreamsApp(
         name,
         spark=spark,
         bootstrap_servers=broker.bootstrap_servers,
-        state_dir=directory,
+        state_dir=directory.name,
         processing_guarantee="exactly_once_v2",
     )
     rows = app.stream(source, schema="text string", on_error="skip")
@@ -110,6 +110,7 @@ def measure(spark: Any, broker: Any, name: str, options: argparse.Namespace, per
         watcher.join()
         jobs, failed = jobs_of(spark, known)
         batches = len(running.recentProgress)
+    directory.cleanup()
     written = len(broker.records(sink))
     assert written == wanted, f"{written} records written, {wanted} expected"
     return {
