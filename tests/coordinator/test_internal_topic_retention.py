@@ -53,6 +53,7 @@ WINDOW = {"cleanup.policy": "compact,delete", "retention.ms": "86400000"}
         (WINDOW, COMPACTED, None),
         (WINDOW, KEPT, "cleanup.policy=compact,delete, found delete"),
         ({}, KEPT, None),
+        ({"cleanup.policy": "nonsense"}, COMPACTED, None),
         ({"segment.bytes": "1"}, KEPT, None),
         (CHANGELOG, None, None),
     ],

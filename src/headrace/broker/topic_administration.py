@@ -146,18 +146,22 @@ class TopicAdministration:
             with _disk_refusals():
                 self._metadata.add_topics(added.values(), lazy=total > MOST_EAGER_PARTITIONS)
         except TopicRefused as refusal:
-            self._remove_half_made(added)
-            return [refusal if isinstance(outcome, int) else outcome for outcome in outcomes]
+            reason = self._remove_half_made(added) or refusal
+            return [reason if isinstance(outcome, int) else outcome for outcome in outcomes]
         self._changed()
         return outcomes
 
-    def _remove_half_made(self, names: Iterable[str]) -> None:
-        """Topics that are in the catalog, and whose directories the disk refused. Raises TopicRefused."""
-        for name in names:
-            half_made = self._metadata.topic(name)
-            if half_made is not None:
-                with _disk_refusals():
-                    self._metadata.remove_topic(half_made)
+    def _remove_half_made(self, names: Iterable[str]) -> TopicRefused | None:
+        """Remove topics that are in the catalog and whose directories the disk refused; return why one stays."""
+        try:
+            for name in names:
+                half_made = self._metadata.topic(name)
+                if half_made is not None:
+                    with _disk_refusals():
+                        self._metadata.remove_topic(half_made)
+        except TopicRefused as refusal:
+            return refusal
+        return None
 
     def create_internal(self, topics: tuple[CreatableTopic, ...]) -> None:
         """The topics a streams group asked for, with one write of the catalog. One refusal does not keep the others

@@ -21,6 +21,7 @@ __all__ = ["RetentionChange", "required_changes", "retention_of", "retention_sta
 
 _NAMED = 3
 _UNLIMITED = -1
+_POLICIES = frozenset({"compact", "delete"})
 
 
 class RetentionChange(NamedTuple):
@@ -73,6 +74,8 @@ def required_changes(required: Mapping[str, str], existing: TopicRetention) -> I
     if "cleanup.policy" not in required:
         return
     policy = frozenset(part.strip() for part in required["cleanup.policy"].split(",") if part.strip())
+    if not policy <= _POLICIES:
+        return  # no topic can have it: the broker reports that when it creates the topic
     # 1. Compaction must be as required: without it old keys of a table expire, with it records of one key vanish.
     corrected = existing.cleanup_policy
     if ("compact" in policy) != ("compact" in existing.cleanup_policy):
