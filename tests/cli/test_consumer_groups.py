@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from tests.cli.command_lines import Command
 
+from headrace.assignors.assignor import Assignor
+from headrace.assignors.experimental import WarmSpares
+from headrace.assignors.spread_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
+from headrace.client.consumer.consumer import Consumer
 
 
 @pytest.fixture
@@ -33,6 +38,8 @@ def at(broker: EmbeddedBroker) -> tuple[str, str]:
         ["--describe", "--group", "g", "--all-groups"],
         ["--describe", "--group", "g", "--members", "--state"],
         ["--describe", "--group", "g", "--state", "Stable"],
+        ["--describe", "--group", "g", "--user-data"],
+        ["--list", "--user-data"],
         ["--delete", "--group", "g", "--topic", "in"],
         ["--delete-offsets", "--group", "g"],
         ["--delete-offsets", "--group", "g", "--topic", "flights:one"],
@@ -82,3 +89,44 @@ def test_expressions(headrace: Command) -> None:
     )
     told = headrace("consumer-groups", "--validate-regex", "(flights")
     assert (told.code, told.out) == (1, "The regular expression `(flights` is invalid: missing closing ).\n")
+
+
+class OwnAssignor(RangeAssignor):
+    """Its user data has a layout that only it knows."""
+
+    name = "their-own"
+
+    def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
+        return b"\x00\xff"
+
+
+@pytest.mark.parametrize("assignor", [WarmSpares(), OwnAssignor()], ids=lambda assignor: assignor.name)
+def test_user_data_of_members_is_shown_beside_kafkas_own_table(
+    headrace: Command, at: tuple[str, str], assignor: Assignor
+) -> None:
+    group_id = f"with-{assignor.name}"
+    with Consumer(
+        "flights",
+        group_id=group_id,
+        bootstrap_servers=at[1],
+        group_protocol="classic",
+        partition_assignment_strategy=assignor,
+    ) as consumer:
+        while not consumer.assignment():
+            consumer.poll_records(0.1)
+        describe = ("consumer-groups", "--describe", "--group", group_id, "--members")
+        plain = headrace(*describe, "--verbose", *at).out
+        shown = headrace(*describe, "--verbose", "--user-data", *at).out
+        assert shown.startswith(plain), "the columns of Kafka's tool stay as they are"
+        rows = [line.split(maxsplit=3)[2:] for line in shown[len(plain) :].splitlines() if line]
+        (document,) = json.loads(headrace(*describe, "--json", *at).out)
+        (member,) = document["members"]
+        if assignor.name == "their-own":
+            expected = [["subscription", "0x00ff (2 bytes)"], ["assignment", "-"]]
+            assert member["user_data"]["subscription"] == {"hex": "00ff", "decoded": None, "unreadable": None}
+        else:
+            told = {"generation": -1, "active": {}, "spare": {}}
+            expected = [["subscription", json.dumps(told, separators=(",", ":"))], ["assignment", '{"spare":{}}']]
+            assert member["user_data"]["subscription"]["decoded"] == told
+        assert rows == [["ROLE", "USER-DATA"], *expected]
+        assert not {"subscription_bytes", "assignment_bytes"} & member.keys()

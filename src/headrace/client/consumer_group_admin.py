@@ -44,6 +44,10 @@ class ConsumerMemberDescription:
     subscribed_topics: tuple[str, ...] | None = None
     subscribed_regex: str | None = None
     uses_consumer_protocol: bool | None = None
+    subscription_bytes: bytes | None = None
+    """Of a classic member, as it sent them with JoinGroup; brokers keep them for stable groups only."""
+    assignment_bytes: bytes | None = None
+    """Of a classic member, as the leader sent them with SyncGroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,8 @@ def _classic(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 assignment=_read_assignment(member.member_assignment),
+                subscription_bytes=bytes(member.member_metadata),
+                assignment_bytes=bytes(member.member_assignment),
             )
             for member in sorted(group.members, key=lambda member: str(member.member_id))
         ),

@@ -21,10 +21,11 @@ from headrace.assignors.assignor import (
 )
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions, encode_string
 from headrace.assignors.experimental.user_data import member_key, pack, unpack
+from headrace.assignors.partition_lists import partitions_by_topic
 from headrace.assignors.sticky_assignors import readable_topics, without_claimed
 from headrace.assignors.sticky_balance import balanced, owners_by_generation
 
-__all__ = ["LeaderIndependentSticky"]
+__all__ = ["LeaderIndependentSticky", "decode_user_data"]
 
 _ASSIGNMENT, _SUBSCRIPTION = 1, 2
 Whole = Mapping[str, Sequence[TopicPartition]]
@@ -85,7 +86,11 @@ def _owners(members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
 
 
 def _told(subscription: Subscription) -> tuple[Whole, int]:
-    reader = unpack(_SUBSCRIPTION, subscription.user_data)
+    return _read_told(subscription.user_data)
+
+
+def _read_told(user_data: bytes | None) -> tuple[Whole, int]:
+    reader = unpack(_SUBSCRIPTION, user_data)
     if reader is None:
         return {}, NO_GENERATION
     try:
@@ -110,3 +115,15 @@ def _read_whole(reader: Reader | None) -> Whole | None:
         return {reader.string(): reader.partitions() for _ in range(reader.count(6))}
     except MalformedUserData:
         return None
+
+
+def decode_user_data(data: bytes) -> dict[str, object] | None:
+    """The whole assignment by member (and its generation, in a subscription) as plain values; None for other bytes."""
+    generation: dict[str, object] = {}
+    whole = _read_whole(unpack(_ASSIGNMENT, data))
+    if whole is None:
+        told, generation_id = _read_told(data)
+        if generation_id == NO_GENERATION:
+            return None
+        whole, generation = told, {"generation": generation_id}
+    return {**generation, "assignment": {key: partitions_by_topic(mine) for key, mine in whole.items()}}

@@ -23,10 +23,11 @@ from headrace.assignors.assignor import (
 )
 from headrace.assignors.consumer_protocol import MalformedUserData, encode_partitions
 from headrace.assignors.experimental.user_data import pack, unpack
+from headrace.assignors.partition_lists import partitions_by_topic
 from headrace.assignors.sticky_assignors import encode_sticky_user_data, readable_topics
 from headrace.assignors.sticky_balance import balanced, owners_by_generation
 
-__all__ = ["Roles", "WarmSpares"]
+__all__ = ["Roles", "WarmSpares", "decode_user_data"]
 
 _ASSIGNMENT, _SUBSCRIPTION = 4, 5
 
@@ -151,3 +152,16 @@ def _spares_in(assignment: Assignment) -> frozenset[TopicPartition]:
         return frozenset() if reader is None else frozenset(reader.partitions())
     except MalformedUserData:
         return frozenset()
+
+
+def decode_user_data(data: bytes) -> dict[str, object] | None:
+    """Roles as plain values: active and spare partitions of a subscription, spares of an assignment; None for other
+    bytes."""
+    told, spares = unpack(_SUBSCRIPTION, data), unpack(_ASSIGNMENT, data)
+    try:
+        if told is not None:
+            active, generation_id = partitions_by_topic(told.partitions()), told.int32()
+            return {"generation": generation_id, "active": active, "spare": partitions_by_topic(told.partitions())}
+        return None if spares is None else {"spare": partitions_by_topic(spares.partitions())}
+    except MalformedUserData:
+        return None

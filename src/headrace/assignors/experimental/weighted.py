@@ -21,10 +21,11 @@ from headrace.assignors.assignor import (
 )
 from headrace.assignors.consumer_protocol import MalformedUserData, encode_string
 from headrace.assignors.experimental.user_data import pack, unpack
+from headrace.assignors.partition_lists import partitions_by_topic
 from headrace.assignors.sticky_assignors import encode_sticky_user_data, readable_topics, without_claimed
 from headrace.assignors.sticky_balance import owners_by_generation
 
-__all__ = ["Load", "WeightedByLoad", "weight_of"]
+__all__ = ["Load", "WeightedByLoad", "decode_user_data", "weight_of"]
 
 _SUBSCRIPTION = 3
 _NUMBERS = struct.Struct(">ddq")
@@ -112,7 +113,11 @@ def _share(value: float) -> float:
 
 
 def _read(subscription: Subscription) -> _Told | None:
-    reader = unpack(_SUBSCRIPTION, subscription.user_data)
+    return _read_told(subscription.user_data)
+
+
+def _read_told(user_data: bytes | None) -> _Told | None:
+    reader = unpack(_SUBSCRIPTION, user_data)
     if reader is None:
         return None
     try:
@@ -121,6 +126,15 @@ def _read(subscription: Subscription) -> _Told | None:
         return _Told(load=load, owned=reader.partitions(), generation_id=reader.int32())
     except MalformedUserData:
         return None
+
+
+def decode_user_data(data: bytes) -> dict[str, object] | None:
+    """Load, owned partitions and generation as plain values, for reports; None for other bytes."""
+    told = _read_told(data)
+    if told is None:
+        return None
+    load = {"cpu": told.load.cpu, "memory": told.load.memory, "lag": told.load.lag, "rack": told.load.rack}
+    return {**load, "generation": told.generation_id, "owned": partitions_by_topic(told.owned)}
 
 
 def _divided(

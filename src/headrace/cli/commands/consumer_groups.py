@@ -54,6 +54,12 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
     metavar="TOPIC[:0,1,…]",
     help="With --reset-offsets, --delete-offsets: a topic, or some of its partitions; may be repeated.",
 )
+@click.option(
+    "--user-data",
+    is_flag=True,
+    help="With --describe --members: the user data of each classic member's subscription and assignment as well, as "
+    "JSON for known assignors and as hexadecimal digits for others.",
+)
 @click.option("--all-topics", is_flag=True, help="With --reset-offsets: all partitions with a committed position.")
 @reset_options
 @connection_options
@@ -63,6 +69,7 @@ def command(**given: Any) -> int:
     \b
       headrace consumer-groups --describe --group delays
       headrace consumer-groups --describe --group delays --members --verbose
+      headrace consumer-groups --describe --group delays --members --user-data
       headrace consumer-groups --reset-offsets --group delays --topic flights --to-earliest --dry-run
     """
     options = ConsumerGroupOptions(**given)
@@ -167,7 +174,13 @@ def _describe_groups(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGroupOptions) -> None:
     """Kafka's tool says on stderr why there is little to see, and prints an empty table of members all the same."""
-    from headrace.cli.consumer_groups.report import member_lines, offset_lines, partition_rows, state_lines
+    from headrace.cli.consumer_groups.report import (
+        member_lines,
+        offset_lines,
+        partition_rows,
+        state_lines,
+        user_data_lines,
+    )
 
     if group.state == "Empty":
         talk(f"\nConsumer group '{group.group_id}' has no active members.")
@@ -178,6 +191,7 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
         lines = state_lines(group, f"{address}  ({node})", options.verbose)
     elif options.view == "members":
         lines = member_lines(group, options.verbose)
+        lines += ["", *user_data_lines(group)] if options.user_data else []
     else:
         rows = partition_rows(admin, group)
         lines = offset_lines(group.group_id, rows, options.verbose) if rows else []
@@ -188,9 +202,21 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
 
 
 def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object]:
-    from headrace.cli.consumer_groups.report import partition_rows
+    """User data of members stands decoded in it, and as hexadecimal digits, which need no knowledge of the assignor."""
+    from headrace.cli.consumer_groups.report import partition_rows, user_data_of
 
-    return {**asdict(group), "offsets": [{**asdict(row), "lag": row.lag} for row in partition_rows(admin, group)]}
+    document = asdict(group)
+    for member, described in zip(document["members"], group.members, strict=True):
+        del member["subscription_bytes"], member["assignment_bytes"]
+        member["user_data"] = {
+            each.role: {
+                "hex": None if each.user_data is None else each.user_data.hex(),
+                "decoded": each.decoded,
+                "unreadable": each.unreadable,
+            }
+            for each in user_data_of(group, described)
+        }
+    return {**document, "offsets": [{**asdict(row), "lag": row.lag} for row in partition_rows(admin, group)]}
 
 
 def _delete_offsets(admin: Admin, options: ConsumerGroupOptions) -> int:

@@ -26,6 +26,7 @@ class ConsumerGroupOptions(GroupOptions):
     type_: str | None
     topics: tuple[str, ...]
     all_topics: bool
+    user_data: bool
 
     def actions(self) -> dict[str, bool]:
         return {**GroupOptions.actions(self), "--validate-regex": self.validate_regex is not None}
@@ -38,8 +39,11 @@ class ConsumerGroupOptions(GroupOptions):
                 "--type": (self.type_ is not None, ("--list",)),
                 "--topic": (bool(self.topics), ("--delete-offsets", "--reset-offsets")),
                 "--all-topics": (self.all_topics, ("--reset-offsets",)),
+                "--user-data": (self.user_data, ("--describe",)),
             }
         )
+        if self.user_data and not self.members:
+            raise click.UsageError("--user-data goes with --describe --members.")
         if self.action == "--delete-offsets" and (self.all_groups or len(self.groups) != 1 or not self.topics):
             raise click.UsageError("--delete-offsets needs one --group and --topic TOPIC[:0,1,…].")
         if self.action == "--reset-offsets":

@@ -6,16 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.assignors.user_data_report import Role, UserDataReport, report_user_data
 from headrace.cli.text_table import Column, kafka_table
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
     from headrace.client.consumer_group_admin import ConsumerGroupDescription, ConsumerMemberDescription
 
-__all__ = ["PartitionRow", "member_lines", "offset_lines", "partition_rows", "state_lines"]
+__all__ = [
+    "PartitionRow",
+    "member_lines",
+    "offset_lines",
+    "partition_rows",
+    "state_lines",
+    "user_data_lines",
+    "user_data_of",
+]
 
 NOTHING = "-"
 TopicPartition = tuple[str, int]
+ROLES: tuple[Role, ...] = ("subscription", "assignment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +132,25 @@ def member_lines(group: ConsumerGroupDescription, verbose: bool) -> list[str]:
     grow = ("GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "CURRENT-ASSIGNMENT", "TARGET-ASSIGNMENT")
     lines = kafka_table(columns, rows, grow=grow)
     return lines if verbose else [f"{line} " for line in lines]
+
+
+def user_data_lines(group: ConsumerGroupDescription) -> list[str]:
+    """GROUP CONSUMER-ID ROLE USER-DATA, two rows for each member: what it told the leader, and what it was told."""
+    rows = [
+        (group.group_id, member.member_id, report.role, report.text())
+        for member in group.members
+        for report in user_data_of(group, member)
+    ]
+    columns = [("GROUP", 15), ("CONSUMER-ID", 15), ("ROLE", 12), ("USER-DATA", 0)]
+    return kafka_table(columns, rows, grow=("GROUP", "CONSUMER-ID"))
+
+
+def user_data_of(group: ConsumerGroupDescription, member: ConsumerMemberDescription) -> list[UserDataReport]:
+    """In both directions; empty for members of the consumer protocol (KIP-848), which has no user data."""
+    sent = (member.subscription_bytes, member.assignment_bytes)
+    return [
+        report_user_data(group.assignor, role, data) for role, data in zip(ROLES, sent, strict=True) if data is not None
+    ]
 
 
 def state_lines(group: ConsumerGroupDescription, coordinator: str, verbose: bool) -> list[str]:
