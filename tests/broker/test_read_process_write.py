@@ -69,6 +69,76 @@ def _one_life(servers: dict[str, str], life: int, deadline: float) -> bool:
     return True
 
 
+def test_a_transaction_is_completed_when_its_partitions_are_revoked() -> None:
+    """Results and offsets go in one transaction, committed in the revoke callback: the next owner repeats nothing."""
+    config = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100}
+    with EmbeddedBroker(topics={"in": 2, "out": 1}, config=config) as broker:
+        servers = {"bootstrap.servers": broker.bootstrap_servers}
+        half = RECORDS // 2
+        for number in range(half):
+            broker.produce("in", [b"%d" % number], partition=number % 2)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        first, second = _Member(servers, "one"), _Member(servers, "two")
+        try:
+            while len(first.processed) < half:
+                first.process(deadline)
+            assert first.commits == 0, "its transaction is open when the other one comes"
+            while not first.commits or not second.consumer.assignment():
+                first.process(deadline)
+                second.process(deadline)
+            assert second.processed == []
+            for number in range(half, RECORDS):
+                broker.produce("in", [b"%d" % number], partition=number % 2)
+            while len(first.processed) + len(second.processed) < RECORDS:
+                first.process(deadline)
+                second.process(deadline)
+            assert (len(first.processed), len(second.processed)) == (half + half // 2, half // 2)
+            first.commit()
+            second.commit()
+            assert sorted(_output(servers, deadline), key=int) == [b"%d" % number for number in range(RECORDS)]
+        finally:
+            first.consumer.close()
+            second.consumer.close()
+
+
+class _Member:
+    """Mutable. It joins with its first `process`, and commits in the revoke callback only."""
+
+    def __init__(self, servers: dict[str, str], name: str) -> None:
+        settings = {"group.id": "g", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        settings |= {"isolation.level": "read_committed", "heartbeat.interval.ms": 100, "session.timeout.ms": 10_000}
+        self.producer = Producer({**servers, "transactional.id": name})
+        self.producer.init_transactions(PATIENCE_SECONDS)
+        self.consumer = Consumer({**servers, **settings})
+        self.positions: dict[int, int] = {}
+        self.processed: list[bytes] = []
+        self.commits = 0
+        self._joined = False
+
+    def process(self, deadline: float) -> None:
+        assert time.monotonic() < deadline
+        if not self._joined:
+            self.consumer.subscribe(["in"], on_revoke=lambda _consumer, _partitions: self.commit())
+            self._joined = True
+        message = self.consumer.poll(0.05)
+        if message is None or message.error() is not None:
+            return
+        if not self.positions:
+            self.producer.begin_transaction()
+        self.producer.produce("out", message.value())
+        self.positions[message.partition()] = message.offset() + 1
+        self.processed.append(message.value())
+
+    def commit(self) -> None:
+        if self.positions:
+            offsets = [TopicPartition("in", partition, at) for partition, at in self.positions.items()]
+            group = self.consumer.consumer_group_metadata()
+            self.producer.send_offsets_to_transaction(offsets, group, PATIENCE_SECONDS)
+            self.producer.commit_transaction(PATIENCE_SECONDS)
+            self.positions = {}
+            self.commits += 1
+
+
 def _output(servers: dict[str, str], deadline: float) -> list[bytes]:
     consumer = Consumer(
         {**servers, "group.id": "reader", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}

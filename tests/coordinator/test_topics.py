@@ -66,6 +66,19 @@ def test_missing_sources_are_named() -> None:
     assert (result.validated_epoch, tasks(result)) == (-1, {})
 
 
+def test_sink_topics_are_not_required_as_in_kafka() -> None:
+    """KIP-1071 declares sources and internal topics only; a sink of the application is not in the request, and the
+    name of a repartition sink that no subtopology reads is neither checked nor created."""
+    writes = subtopology("0", sources=("in",), sinks=("out",), changelogs=("cl",))
+    result = configured({"in": 4, "cl": 4}, writes)
+    assert (result.is_ready, tasks(result), asked_for(result)) == (True, {"0": 4}, {})
+    assert required_topics(topology_of(topology(writes))) == ("cl", "in")
+    # One that is read is an internal topic, and required.
+    reads = subtopology("1", sources=(), repartitions=("out",))
+    waiting = configured({"in": 4, "cl": 4}, writes, reads)
+    assert (waiting.is_ready, asked_for(waiting)) == (False, {"out": 4})
+
+
 def test_repartition_counts_come_from_upstream_or_as_given() -> None:
     derived = configured({"in": 4}, *two_steps())
     assert (tasks(derived), asked_for(derived)) == ({"0": 4, "1": 4}, {"rep": 4, "cl": 4})

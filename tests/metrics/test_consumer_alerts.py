@@ -29,7 +29,7 @@ def test_every_rule_names_metrics_that_exist_and_says_what_to_do() -> None:
     lags = {TopicPartition("t", 0): 5}
     known = {family.name for family in ConsumerMetrics("c").families(lags, 1)}
     known |= {family.name for family in pipeline_families(PipelineStats(), "c")}
-    assert len(RULES) == 10
+    assert len(RULES) == 11
     for rule in RULES:
         assert set(rule.metrics) <= known, rule.name
         assert rule.annotations["summary"].endswith(".")
@@ -60,11 +60,32 @@ def page_of(minute: int, *, trouble: bool) -> str:
         "kafka_consumer_consumer_metrics_last_poll_seconds_ago": 61 if trouble else 59,
         "kafka_consumer_consumer_metrics_poll_idle_ratio_avg": 0.05,
         "kafka_consumer_consumer_fetch_manager_metrics_records_lag_max": 100_001 if trouble else 9_000,
+        "kafka_consumer_consumer_fetch_manager_metrics_records_consumed_total": 500 if trouble else 500 * minute,
         "headrace_parallel_consumer_oldest_in_flight_seconds": 301 if trouble else 299,
         "headrace_parallel_consumer_dead_letters_total": minute if trouble else 7,
         "headrace_parallel_consumer_paused_partitions": 1 if trouble or minute % 2 else 0,
     }
     return "".join(f'{name}{{client_id="c"}} {value}\n' for name, value in values.items())
+
+
+def test_a_consumption_cliff_is_reported_and_an_idle_consumer_is_not() -> None:
+    """Records stop while others wait, once because polls stop and once because a rebalance took every partition."""
+    now_s = 0.0
+    partition = TopicPartition("flights", 0)
+    hanging, revoked, idle = (ConsumerMetrics(name, clock=lambda: now_s) for name in ("hanging", "revoked", "idle"))
+    prometheus = Prometheus(RULES)
+    for tick in range(40):
+        now_s = tick * SCRAPE_MS / 1000
+        runs = tick < 20
+        for each in (hanging, revoked, idle):
+            each.records_returned(100 if runs else 0)
+        lags = {hanging: {partition: 700}, revoked: {partition: 700} if runs else {}, idle: {partition: 0}}
+        for each, lag in lags.items():
+            prometheus.scrape(now_s, "pod", prometheus_text(each.families(lag, len(lag))))
+        prometheus.evaluate(now_s)
+        assert not (runs and prometheus.fired)
+    cliffs = prometheus.fired["KafkaConsumerConsumptionCliff"]
+    assert {dict(labels)["client_id"] for labels in cliffs} == {"hanging", "revoked"}
 
 
 RULE = """

@@ -276,6 +276,14 @@ def test_the_reason_for_a_longer_session_is_its_largest_cause() -> None:
     assert found.reason.startswith("A pause of 90 s ")
 
 
+@pytest.mark.parametrize(("pause_ms", "session_ms"), [(20_000, "60000"), (30_000, "60000"), (40_000, "120000")])
+def test_garbage_collection_pauses_get_sessions_of_one_to_two_minutes(pause_ms: int, session_ms: str) -> None:
+    advice = asked({}, "java", Situation(kind="classic", longest_pause_ms=pause_ms))
+    assert advice.corrected.values["session.timeout.ms"] == session_ms
+    (found,) = [each for each in advice.findings if each.rule == "session-timeout"]
+    assert found.reason.startswith(f"A pause of {pause_ms // 1000} s ")
+
+
 @pytest.mark.parametrize(
     ("client", "version", "values", "wanted"),
     [

@@ -27,6 +27,15 @@ def missing_source(s: Script) -> None:
     s.describe("stable")
 
 
+@scenario({"in": 2})
+def missing_sink(s: Script) -> None:
+    """A repartition sink that no subtopology reads: neither required nor created."""
+    s.join("joins", "a", topology(subtopology("0", [s.name("in")], sinks=[s.name("out")])))
+    s.beat_until("a has tasks", "a", lambda _: s.owns("a") > 0)
+    s.describe("stable")
+    s.beat("beats", "a")
+
+
 @scenario({})
 def endpoint_and_missing_source(s: Script) -> None:
     s.join("joins with an endpoint", "a", s.source("in"), user_endpoint=h.Endpoint(host="here", port=1))
