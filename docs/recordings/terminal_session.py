@@ -112,6 +112,15 @@ def screen_of(text: str, *, columns: int = 100) -> Screen:
     return _picture(screen)
 
 
+def _own_terminal() -> None:
+    """Let Ctrl-C reach the session: a controlling terminal, and SIGINT as a shell expects it.
+
+    A background job of a non-interactive shell, as in CI, inherits an ignored SIGINT.
+    """
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class _Session:
     def __init__(self, cwd: Path, columns: int, rows: int, environment: dict[str, str]) -> None:
         self._columns, self._rows = columns, rows
@@ -129,7 +138,7 @@ class _Session:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C needs a controlling terminal
+            preexec_fn=_own_terminal,
         )
         os.close(theirs)
         self._started = time.monotonic()
