@@ -13,18 +13,18 @@ def heartbeat_events(
     *,
     joined: bool,
     replaced_id: str | None,
-    bumped_to: int | None,
+    bumped_to: tuple[int, str] | None,
     computed_for: int | None,
 ) -> tuple[CoordinatorEvent, ...]:
-    """`replaced_id`: whose place a static member took. `bumped_to`: the new group epoch, `computed_for`: the epoch of a
-    new target assignment; None: there is none."""
+    """`replaced_id`: whose place a static member took. `bumped_to`: the new group epoch and its reason,
+    `computed_for`: the epoch of a new target assignment; None: there is none."""
     events = []
     if joined:
         events.append(_event("MemberJoined", group_id, member_id=member_id))
     if replaced_id is not None:
         events.append(_event("StaticMemberReplaced", group_id, member_id=member_id, replaced_id=replaced_id))
     if bumped_to is not None:
-        events.append(_event("GroupEpochBumped", group_id, epoch=bumped_to))
+        events.append(_event("GroupEpochBumped", group_id, epoch=bumped_to[0], reason=bumped_to[1]))
     if computed_for is not None:
         events.append(_event("TargetAssignmentComputed", group_id, epoch=computed_for))
     return tuple(events)

@@ -82,9 +82,18 @@ class MemberStep:
             member_id,
             joined=member_id not in group.members,
             replaced_id=self.replaced_id,
-            bumped_to=None if self.metadata is group.metadata else self.metadata.epoch,
+            bumped_to=None if self.metadata is group.metadata else (self.metadata.epoch, self._bump_reason()),
             computed_for=self.target.epoch if self.target.records else None,
         )
+
+    def _bump_reason(self) -> str:
+        """The trigger of a new group epoch. A changed subscription alters the hash of topics too and comes first."""
+        member = self.admission.member
+        if member.member_id not in self.admission.group.members:
+            return "a member joined"
+        if self.updated.metadata != member.metadata or self.replaced_id is not None:
+            return "a member or its subscription changed"
+        return "topics or their partition counts changed"
 
 
 def member_step(

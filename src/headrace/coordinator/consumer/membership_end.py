@@ -108,7 +108,8 @@ def members_removed(
         group.metadata, epoch=group.group_epoch + 1, metadata_hash=subscriptions.metadata_hash(circumstances.image)
     )
     found.append(records.group_metadata_record(group_id, metadata))
-    details = (("epoch", str(metadata.epoch)),)
+    cause = "a member left" if event == "MemberLeft" else reason
+    details = (("epoch", str(metadata.epoch)), ("reason", cause))
     return CoordinatorResult(
         records=tuple(found),
         timers=tuple(timer for each in member_ids for timer in timers_of_gone(group_id, each)),

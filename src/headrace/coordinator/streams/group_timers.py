@@ -14,6 +14,7 @@ from headrace.coordinator.result import (
     SetTimer,
 )
 from headrace.coordinator.streams.circumstances import Circumstances
+from headrace.coordinator.streams.epoch_reason import epoch_reason
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import MemberState
 from headrace.coordinator.streams.membership_end import member_removed
@@ -93,7 +94,8 @@ def circumstances_changed(
         soft.changed()
     bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = builders.streams_group_metadata_record(group.group_id, bumped)
-    events = (_epoch_event(group, bumped.epoch), *topology_events(group, configured))
+    reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
+    events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
     if circumstances.initial_delay_runs:
         return CoordinatorResult(records=(record,), events=events)
     end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
@@ -158,5 +160,6 @@ def _computed(
     return CoordinatorResult(records=computed.records, timers=timers, events=(event,))
 
 
-def _epoch_event(group: StreamsGroup, epoch: int) -> CoordinatorEvent:
-    return CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=(("epoch", str(epoch)),))
+def _epoch_event(group: StreamsGroup, epoch: int, reason: str) -> CoordinatorEvent:
+    details = (("epoch", str(epoch)), ("reason", reason))
+    return CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=details)

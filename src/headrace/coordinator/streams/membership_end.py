@@ -96,6 +96,7 @@ def member_removed(
     if group.members[member_id].metadata.user_endpoint is not None:
         soft.endpoint_epoch += 1
     soft.task_offsets.pop(member_id, None)
+    bumped = (("epoch", str(metadata.epoch)), ("reason", "a member left" if event == "MemberLeft" else reason))
     return CoordinatorResult(
         records=(
             *builders.streams_group_member_tombstones(group_id, member_id),
@@ -104,6 +105,6 @@ def member_removed(
         timers=tuple(timers),
         events=(
             CoordinatorEvent(name=event, group_id=group_id, details=(("member_id", member_id), ("reason", reason))),
-            CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=(("epoch", str(metadata.epoch)),)),
+            CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=bumped),
         ),
     )

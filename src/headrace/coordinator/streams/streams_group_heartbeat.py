@@ -45,11 +45,13 @@ from headrace.coordinator.result import (
 )
 from headrace.coordinator.streams.circumstances import Circumstances
 from headrace.coordinator.streams.current_assignment import reconcile
+from headrace.coordinator.streams.epoch_reason import epoch_reason
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
 from headrace.coordinator.streams.heartbeat_reply import heartbeat_reply
 from headrace.coordinator.streams.heartbeat_statuses import statuses
 from headrace.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
 from headrace.coordinator.streams.member_admission import (
+    Admission,
     admit_member,
     check_owned_tasks,
     update_member,
@@ -114,9 +116,8 @@ def streams_group_heartbeat(
     configured = configure_topics(group, soft, topology, circumstances)
     check_owned_tasks(member, request, owned, configured)
     offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
-    metadata = bump_group_epoch(
-        group, circumstances, configured, member_changed=admission.needs_new_target(updated, request)
-    )
+    member_changed = admission.needs_new_target(updated, request)
+    metadata = bump_group_epoch(group, circumstances, configured, member_changed=member_changed)
     target = target_assignment(
         group, updated, metadata, configured, circumstances, soft.task_offsets_with(member.member_id, offsets)
     )
@@ -169,12 +170,23 @@ def streams_group_heartbeat(
                 admission.member.member_id,
                 joined=admission.member.member_id not in admission.group.members,
                 replaced_id=replaced_id,
-                bumped_to=None if metadata is admission.group.metadata else metadata.epoch,
+                bumped_to=_epoch_and_reason(admission, metadata, member_changed=member_changed),
                 computed_for=target.epoch if target.records else None,
             ),
             *topology_events(admission.group, configured),
         ),
     )
+
+
+def _epoch_and_reason(
+    admission: Admission, metadata: StreamsGroupMetadataValue, *, member_changed: bool
+) -> tuple[int, str] | None:
+    """None when the epoch stayed, which is the common case."""
+    group = admission.group
+    if metadata is group.metadata:
+        return None
+    joined = admission.member.member_id not in group.members
+    return metadata.epoch, epoch_reason(group.metadata, metadata, joined=joined, member_changed=member_changed)
 
 
 def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:
