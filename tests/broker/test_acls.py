@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,91 @@ def test_some_name_is_allowed_where_the_rules_leave_one(seed: int) -> None:
         for kind in KINDS:
             found = any(index.decide("User:bob", "10.0.0.1", operation, kind, name, otherwise=False) for name in names)
             assert index.decide_any("User:bob", "10.0.0.1", operation, kind) == found, (operation, kind, acls)
+
+
+def some_name_is_left(rules: list[Acl]) -> bool:
+    """Whether the rules leave User:bob a topic to read: asked of the index, and of each name that can differ."""
+    index = AclIndex(rules)
+    names = {f"{each.resource_name}{more}" for each in rules for more in ("", "zz")} - {"*"} | {"zz"}
+    found = any(
+        index.decide("User:bob", "10.0.0.1", Operation.READ, ResourceType.TOPIC, name, otherwise=False)
+        for name in names
+    )
+    assert index.decide_any("User:bob", "10.0.0.1", Operation.READ, ResourceType.TOPIC) == found, rules
+    return found
+
+
+PATTERNS = [
+    (name, pattern) for name in ("a", "ab", "abc", "b") for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+] + [("*", PatternType.LITERAL)]
+
+
+def test_any_name_is_decided_for_every_pair_of_an_allowed_and_denied_pattern() -> None:
+    allow, deny = Permission.ALLOW, Permission.DENY
+    counts = {True: 0, False: 0}
+    for allowed, its_pattern in PATTERNS:
+        rule = acl(allowed, permission=allow, pattern=its_pattern, principal="User:bob")
+        assert some_name_is_left([rule])
+        for denied, other_pattern in PATTERNS:
+            against = acl(denied, permission=deny, pattern=other_pattern, principal="User:*")
+            counts[some_name_is_left([rule, against])] += 1
+            # A second rule that allows: what is found out about the first one must not end the search.
+            second = acl("b", permission=allow, pattern=PatternType.LITERAL, principal="User:bob")
+            some_name_is_left([rule, second, against])
+            # Rules for other hosts, principals, operations and kinds of resource count for nothing.
+            for other in (
+                acl(denied, permission=deny, pattern=other_pattern, principal="User:bob", host="10.9.9.9"),
+                acl(denied, permission=deny, pattern=other_pattern, principal="User:eve"),
+                acl(denied, Operation.WRITE, permission=deny, pattern=other_pattern, principal="User:bob"),
+                acl(denied, permission=deny, pattern=other_pattern, principal="User:bob", kind=ResourceType.GROUP),
+            ):
+                assert some_name_is_left([rule, other])
+    # Denied: all 9 by `*`, 4 by their own literal name, and 6 + 4 + 2 + 2 by the prefixes a, ab, abc and b.
+    assert counts == {True: 54, False: 27}
+    assert not some_name_is_left([])
+    everything = acl("b", Operation.ALL, permission=deny, principal="User:bob")
+    assert not some_name_is_left([acl("b", principal="User:bob"), everything])
+
+
+FIELDS = {
+    "resource_type": (ResourceType.TOPIC, ResourceType.GROUP),
+    "resource_name": ("abc", "abd"),
+    "pattern_type": (PatternType.LITERAL, PatternType.PREFIXED),
+    "principal": ("User:alice", "User:bob"),
+    "host": ("*", "10.0.0.1"),
+    "operation": (Operation.READ, Operation.WRITE),
+    "permission": (Permission.ALLOW, Permission.DENY),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_of_a_filter_counts_alone(name: str) -> None:
+    same, other = FIELDS[name]
+    given: dict[str, Any] = {name: same}
+    assert AclFilter(**given).fits(acl())
+    assert not AclFilter(**{name: other}).fits(acl())
+    whole = {field: values[0] for field, values in FIELDS.items()}
+    assert AclFilter(**whole).fits(acl())
+    assert not AclFilter(**{**whole, name: other}).fits(acl())
+    assert AclFilter().fits(acl())
+
+
+def test_a_name_without_a_pattern_fits_rules_of_that_name_only() -> None:
+    prefixed = acl("abc", pattern=PatternType.PREFIXED)
+    assert AclFilter(resource_name="abc", pattern_type=PatternType.PREFIXED).fits(prefixed)
+    assert not AclFilter(resource_name="abcd", pattern_type=PatternType.PREFIXED).fits(prefixed)
+    assert AclFilter(pattern_type=PatternType.MATCH).fits(prefixed), "no name: every one"
+    assert AclFilter(resource_name="abcd", pattern_type=PatternType.MATCH).fits(prefixed)
+    assert not AclFilter(resource_name="ab", pattern_type=PatternType.MATCH).fits(prefixed)
+
+
+def test_a_wildcard_speaks_of_every_name_of_its_kind_once() -> None:
+    index = AclIndex([acl("*"), acl("abc"), acl("ab", pattern=PatternType.PREFIXED)])
+    assert index.of_resource(ResourceType.TOPIC, "*") == [acl("*")]
+    assert sorted(index.of_resource(ResourceType.TOPIC, "abc")) == sorted(index.acls)
+    assert index.of_resource(ResourceType.TOPIC, "ab") == [acl("*"), acl("ab", pattern=PatternType.PREFIXED)]
+    assert index.of_resource(ResourceType.TOPIC, "a") == [acl("*")]
+    assert index.of_resource(ResourceType.GROUP, "abc") == []
 
 
 def test_match_finds_every_rule_that_speaks_of_a_name() -> None:
