@@ -1,0 +1,185 @@
+"""Recovery of a log segment by segment: which are scanned, where a log is cut, what is counted and what is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.storage.log_samples import NOW_MS, append, batch, contents, opened
+
+from headrace.storage.checkpoints import LeaderEpochs
+from headrace.storage.file_system import REAL
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_recovery import CleanShutdown, OpenedLog, log_bytes, open_log, unchecked_bytes
+from headrace.storage.producer_state import ProducerState
+
+SETTINGS = {"segment_bytes": 200}
+ONE = len(batch("record 0"))
+
+
+def written(directory: Path, count: int = 6) -> None:
+    """Segments of two batches each: 0, 2, 4 with six records."""
+    log = opened(directory, **SETTINGS)
+    for number in range(count):
+        append(log, f"record {number}")
+    assert log.segment_base_offsets == tuple(range(0, count, 2))
+    log.abandon()
+
+
+def path(directory: Path, base: int) -> Path:
+    return directory / f"{base:020d}.log"
+
+
+def damage(directory: Path, base: int, at: int) -> None:
+    """One bit of a segment, behind the header of a batch."""
+    data = bytearray(path(directory, base).read_bytes())
+    data[at] ^= 1
+    path(directory, base).write_bytes(data)
+
+
+def reopened(directory: Path, **given: int | None) -> tuple[tuple[int, ...], int, int]:
+    """Its segments, its end and how many bytes were cut."""
+    log = opened(directory, **SETTINGS, **given)
+    found = log.segment_base_offsets, log.log_end_offset, log.bytes_cut
+    log.abandon()
+    return found
+
+
+# The segment that ends at the recovery point is scanned too; what lies before it is believed.
+@pytest.mark.parametrize(
+    ("damaged", "recovery_point", "end"),
+    [
+        (0, 0, 0),
+        (0, 1, 0),
+        (0, 2, 0),
+        (0, 3, 6),
+        (2, 2, 2),
+        (2, 3, 2),
+        (2, 4, 2),
+        (2, 5, 6),
+        (4, 4, 4),
+        (4, 6, 4),
+        (4, 100, 4),
+    ],
+)
+def test_what_is_scanned_begins_before_the_recovery_point(
+    tmp_path: Path, damaged: int, recovery_point: int, end: int
+) -> None:
+    written(tmp_path)
+    damage(tmp_path, damaged, 70)
+    found = reopened(tmp_path, recovery_point=recovery_point)
+    kept = tuple(base for base in (0, 2, 4) if base <= damaged) if end < 6 else (0, 2, 4)
+    assert found == (kept, end, (6 - end) * ONE)
+    assert sorted(each.name for each in tmp_path.glob("*.log")) == [path(tmp_path, base).name for base in kept]
+
+
+@pytest.mark.parametrize(("base", "batch_number"), [(0, 0), (0, 1), (2, 0), (2, 1), (4, 0), (4, 1)])
+def test_all_bytes_from_the_damage_on_are_cut_and_counted(tmp_path: Path, base: int, batch_number: int) -> None:
+    written(tmp_path)
+    damage(tmp_path, base, batch_number * ONE + 70)
+    end = base + batch_number
+    kept = tuple(each for each in (0, 2, 4) if each <= base)
+    assert reopened(tmp_path) == (kept, end, (6 - end) * ONE)
+    assert path(tmp_path, base).stat().st_size == batch_number * ONE
+    log = opened(tmp_path, **SETTINGS)
+    assert [value for _, value in contents(log)] == [f"record {number}" for number in range(end)]
+    assert append(log, "again") == end
+
+
+# A missing segment is a hole where nothing says that it may be missing; compaction leaves such gaps up to an offset.
+@pytest.mark.parametrize(
+    ("gaps_until", "is_cut"), [(None, False), (0, True), (2, True), (3, True), (4, False), (5, False)]
+)
+def test_a_hole_ends_the_log_unless_gaps_are_known_there(tmp_path: Path, gaps_until: int | None, is_cut: bool) -> None:
+    written(tmp_path)
+    path(tmp_path, 2).unlink()
+    expected = ((0,), 2, 2 * ONE) if is_cut else ((0, 4), 6, 0)
+    assert reopened(tmp_path, gaps_until=gaps_until) == expected
+
+
+def test_without_a_hole_known_gaps_change_nothing(tmp_path: Path) -> None:
+    written(tmp_path)
+    for gaps_until in (None, 0, 3, 6):
+        assert reopened(tmp_path, gaps_until=gaps_until) == ((0, 2, 4), 6, 0)
+
+
+def test_a_segment_that_begins_within_the_one_before_is_cut(tmp_path: Path) -> None:
+    written(tmp_path)
+    data = path(tmp_path, 0).read_bytes()
+    path(tmp_path, 1).write_bytes(data[ONE:])
+    assert reopened(tmp_path) == ((0,), 2, 5 * ONE)
+
+
+def open_directly(directory: Path, *, clean: CleanShutdown | None = None, log_start_offset: int = 0) -> OpenedLog:
+    return open_log(
+        directory,
+        config=LogConfig(**SETTINGS),  # type: ignore[arg-type]
+        file_system=REAL,
+        epochs=LeaderEpochs(directory, REAL),
+        producers=ProducerState("flights", 0),
+        log_start_offset=log_start_offset,
+        recovery_point=0,
+        gaps_until=None,
+        clean=clean,
+        now_ms=NOW_MS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "size", "is_clean"), [(4, 2 * ONE, True), (2, 2 * ONE, False), (4, 2 * ONE - 1, False), (4, 0, False)]
+)
+def test_a_clean_shutdown_names_the_last_segment_and_its_size(
+    tmp_path: Path, base: int, size: int, is_clean: bool
+) -> None:
+    written(tmp_path)
+    clean = CleanShutdown(base_offset=base, size_bytes=size, log_end_offset=6)
+    found = open_directly(tmp_path, clean=clean)
+    assert (found.recovered, found.bytes_cut, found.log_start_offset, found.log_end_offset) == (not is_clean, 0, 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "bases", "start", "end"),
+    [(0, [0, 2, 4], 0, 6), (3, [0, 2, 4], 3, 6), (6, [0, 2, 4], 6, 6), (7, [7], 7, 7), (-1, [0, 2, 4], 0, 6)],
+)
+def test_where_a_log_starts(tmp_path: Path, log_start: int, bases: list[int], start: int, end: int) -> None:
+    written(tmp_path)
+    found = open_directly(tmp_path, log_start_offset=log_start)
+    assert [each.base_offset for each in found.segments] == bases
+    assert (found.log_start_offset, found.log_end_offset) == (start, end)
+
+
+@pytest.mark.parametrize(("log_start", "start"), [(-1, 0), (0, 0), (8, 8)])
+def test_an_empty_directory_becomes_a_log(tmp_path: Path, log_start: int, start: int) -> None:
+    found = open_directly(tmp_path, log_start_offset=log_start)
+    assert (found.log_start_offset, found.log_end_offset, found.recovered, found.bytes_cut) == (start, start, False, 0)
+    assert [each.base_offset for each in found.segments] == [start]
+    clean = CleanShutdown(base_offset=3, size_bytes=0, log_end_offset=3)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert open_directly(tmp_path, clean=clean).log_end_offset == 0, "what was noted is no log"
+
+
+def test_the_bytes_that_a_recovery_would_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "notes.log").write_bytes(b"xxx")
+    found = [unchecked_bytes(tmp_path, point, REAL) for point in (-1, 0, 1, 2, 3, 4, 5, 9)]
+    assert found == [each * ONE for each in (6, 6, 6, 4, 4, 2, 2, 2)]
+    assert unchecked_bytes(tmp_path / "absent", 0, REAL) == 0
+    assert [log_bytes(tmp_path, REAL, base) for base in (0, 1, 2, 4, 5)] == [each * ONE for each in (6, 4, 4, 2, 0)]
+    assert log_bytes(tmp_path, REAL) == 6 * ONE
+    with pytest.raises(OSError, match="absent"):
+        log_bytes(tmp_path / "absent", REAL)
+
+
+def test_only_debris_goes(tmp_path: Path) -> None:
+    written(tmp_path)
+    debris = [f"{9:020d}{each}" for each in (".index", ".timeindex", ".txnindex", ".log.deleted", ".log.cleaned")]
+    debris += ["leader-epoch-checkpoint.tmp"]
+    kept = ["partition.metadata", "notes.index.txt", "index"]
+    for name in debris + kept:
+        (tmp_path / name).write_bytes(b"x")
+    assert reopened(tmp_path)[1] == 6
+    assert [name for name in debris if (tmp_path / name).exists()] == []
+    assert [name for name in kept if (tmp_path / name).exists()] == kept
+    for base in (0, 2, 4):
+        assert (tmp_path / f"{base:020d}.index").exists()
