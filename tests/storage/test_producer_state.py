@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import NoReturn
 
 import google_crc32c
 import pytest
@@ -94,3 +95,21 @@ def test_the_first_open_transaction_is_known_without_a_search() -> None:
     assert loaded.first_unstable_offset == 4
     loaded.clear()
     assert loaded.first_unstable_offset is None
+
+
+def test_the_stable_offset_is_as_cheap_beside_5000_idle_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ListOffsets asks for it; no walk over producers that have no transaction open."""
+    idle = (produced(0, "a", producer_id=each, base_offset=1 + each) for each in range(5000))
+    state = noted(produced(0, "a", producer_id=9000, transactional=True), *idle)
+    assert len(state) == 5001
+
+    class Unwalked(dict[int, object]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("walked over all producers")
+
+        values = items = keys = __iter__  # type: ignore[assignment]
+
+    monkeypatch.setattr(state, "_producers", Unwalked(state._producers))
+    assert state.first_unstable_offset == 0
+    with pytest.raises(AssertionError, match="walked"):
+        list(state.described())  # which has to, and shows that a walk is noticed
