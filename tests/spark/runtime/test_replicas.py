@@ -105,7 +105,8 @@ def content(broker, directory, partition=0):
 
 
 def brought_near(replicas, partitions=(0,)):
-    return replicas.bring_near("counts", {partition: {"in-0": 7} for partition in partitions}, lambda: False).records
+    tasks = {partition: {f"in-{partition}@one": 7} for partition in partitions}
+    return replicas.bring_near("counts", tasks, lambda: False).records
 
 
 def test_aborted_and_open_transactions_are_no_state(broker, replicas, tmp_path):
@@ -176,7 +177,9 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     writer = Writer(broker, "w")
     writer.commit(a="1")
     store = TaskStore(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker))
-    stands = StorePosition(batch=BatchKey(incarnation="run", batch_id=3), input_offsets={"in-0": 7}, changelog_offset=2)
+    stands = StorePosition(
+        batch=BatchKey(incarnation="run", batch_id=3), input_offsets={"in-0@one": 7}, changelog_offset=2
+    )
     taken = BatchKey(incarnation="replay", batch_id=1)
     store.begin_replay(taken, 2, 2)
     store.place(stands.batch, stands.input_offsets, over=store.position())
@@ -191,9 +194,9 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
     writer.commit(0, a="1", b="2")
     for number in (1, 2):  # nothing here, then a store that stands there
         batch = BatchKey(incarnation="run", batch_id=number)
-        brought = replicas.bring_near("counts", {0: {"in-0": 7, "other-0": 3}}, lambda: False, batch)
+        brought = replicas.bring_near("counts", {0: {"in-0@one": 7, "other-0@two": 3}}, lambda: False, batch)
         assert (brought.records, brought.placed[0].keys) == (2 if number == 1 else 0, 2)
-        stands = StorePosition(batch=batch, input_offsets={"in-0": 7}, changelog_offset=3)
+        stands = StorePosition(batch=batch, input_offsets={"in-0@one": 7}, changelog_offset=3)
         assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
     replicas.look([("counts", 0), ("counts", 1)])
     assert until(replicas.looked, "looked") == {("counts", 0): 3}
@@ -204,13 +207,13 @@ def test_what_waits_for_a_transaction_is_left_to_the_stage_that_can_wait(broker,
     writer.commit(a="1")
     other.begin(a="77")
     batch = BatchKey(incarnation="run", batch_id=1)
-    brought = replicas.bring_near("counts", {0: {"in-0": 7}, 1: {"in-1": 7}}, lambda: False, batch)
+    brought = replicas.bring_near("counts", {0: {"in-0@one": 7}, 1: {"in-1@one": 7}}, lambda: False, batch)
     assert set(brought.placed) == {1}
     values, position = content(broker, tmp_path)
     assert values == {"a": "1"}
     assert position.restoring
     other.end()
-    assert set(replicas.bring_near("counts", {0: {"in-0": 7}}, lambda: False, batch).placed) == {0}
+    assert set(replicas.bring_near("counts", {0: {"in-0@one": 7}}, lambda: False, batch).placed) == {0}
     assert content(broker, tmp_path)[1].batch == batch
 
 

@@ -74,13 +74,14 @@ class Opening:
                 }
             )
 
-    def __call__(self, number, committed):
-        """What the store holds after it was opened by this batch at these input offsets."""
+    def __call__(self, number, committed, *, topic_id="one"):
+        """What the store holds after it was opened by this batch at these input offsets of the topic of this id."""
+        inputs = {f"in-0@{topic_id}": committed}
         batch = BatchKey(incarnation="run", batch_id=number)
         placed = False
         if self._replicas is not None:
-            placed = 0 in self._replicas.bring_near("counts", {0: {"in-0": committed}}, lambda: False, batch).placed
-        ranges = (InputRange(topic="in", partition=0, start=committed, end=committed),)
+            placed = 0 in self._replicas.bring_near("counts", {0: inputs}, lambda: False, batch).placed
+        ranges = (InputRange(topic="in", partition=0, start=committed, end=committed, topic_id=topic_id),)
         plan = MicroBatchPlan(
             subtopology_id="counts",
             batch=batch,
@@ -99,7 +100,7 @@ class Opening:
             list(RestoreStep(aggregates=((COUNTS, ("in",)),)).tables(context))
         store = open_store(context, COUNTS, 0)
         stands = store.position()
-        assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, {"in-0": committed}, False)
+        assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, inputs, False)
         return {key: value.removeprefix(START) for key, value in store.values()}
 
     def close(self):
@@ -156,3 +157,13 @@ def test_what_the_next_owner_wrote_is_not_skipped(servers, opened, write):
     opened(2, committed=7)  # an opening that asked the group before that, and is late
     assert opened(3, committed=9) == {b"a": b"2", b"b": b"1"}
     assert opened(4, committed=9) == {b"a": b"2", b"b": b"1"}
+
+
+def test_offsets_of_a_deleted_source_topic_are_no_reason_to_trust_a_store(servers, opened, write):
+    """The same offsets in a topic that was created again: the store is behind its changelog, and is replayed."""
+    write(a="1", b="1")
+    assert opened(1, committed=7, topic_id="deleted") == {b"a": b"1", b"b": b"1"}
+    write(a="2")  # another owner's, who began the new topic and got to 7 as well
+    assert opened(2, committed=7, topic_id="created") == {b"a": b"2", b"b": b"1"}
+    write(a="3")
+    assert opened(3, committed=7, topic_id="created") == {b"a": b"2", b"b": b"1"}, "it stands there: trusted"

@@ -35,12 +35,20 @@ from headrace.spark.topology.nodes import (
     TopicSource,
 )
 
-__all__ = ["FetchStep", "name_of"]
+__all__ = ["FetchStep", "input_name", "name_of"]
 
 
 def name_of(topic: str, partition: int) -> str:
-    """How reports and stores name an input partition."""
+    """Return the name of an input partition in reports."""
     return f"{topic}-{partition}"
+
+
+def input_name(topic: str, partition: int, topic_id: str) -> str:
+    """Return the name of an input partition in the positions of stores and sinks.
+
+    It contains the topic's id: an offset means nothing in another topic of the same name.
+    """
+    return f"{topic}-{partition}@{topic_id}"
 
 
 @dataclass(frozen=True, slots=True)

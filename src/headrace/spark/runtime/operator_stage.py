@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.fetch_stage import input_name, name_of
 from headrace.spark.runtime.open_batch import OpenBatch
 from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.row_schema import state_schema
@@ -175,7 +176,9 @@ class _Aggregate:
         """The rows in the task's store; open."""
         context, aggregate, functions = self._context, self._step.aggregate, self._functions
         store = open_store(context, aggregate, task.partition)
-        position = StorePosition(batch=context.plan.batch, input_offsets=reached, changelog_offset=0)
+        position = StorePosition(
+            batch=context.plan.batch, input_offsets=_with_topic_ids(reached, task), changelog_offset=0
+        )
         if rows is None or rows.num_rows == 0:
             return _Merged(task.partition, store.merge(task.committed, position, NO_KEYS, lambda old: old), None)
         keys = encode_key([rows.column(name) for name in functions.group_names])
@@ -300,6 +303,15 @@ def open_store(context: StageContext, aggregate: Aggregate, partition: int) -> T
         boot_id=plan.boot_id,
     )
     return store_for(store_path(plan.state_dir, plan.subtopology_id, partition, aggregate), identity)
+
+
+def _with_topic_ids(reached: Mapping[str, int], task: TaskPlan) -> dict[str, int]:
+    """Return what a fetch stage reached, under the names that the positions of stores have."""
+    names = {
+        name_of(found.topic, found.partition): input_name(found.topic, found.partition, found.topic_id)
+        for found in task.ranges
+    }
+    return {names[name]: offset for name, offset in reached.items()}
 
 
 def _grouped_as(table: pa.Table, columns: pa.Schema) -> pa.Table:

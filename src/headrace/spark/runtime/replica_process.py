@@ -216,8 +216,9 @@ class ReplicaProcess:
         self._client.known_topics(topics, refresh=True, timeout_ms=TOPIC_WAIT_MS)
 
     def _inputs(self, task: Task, described: StoreOfTask, committed: Mapping[str, int]) -> dict[str, int]:
-        names = [name_of(topic, task[1]) for topic in described.source_topics]
-        return {name: committed[name] for name in names if name in committed}
+        """The offsets of this store's inputs. The driver names topic ids, as this process reads no inputs."""
+        names = {name_of(topic, task[1]) for topic in described.source_topics}
+        return {name: offset for name, offset in committed.items() if name.rpartition("@")[0] in names}
 
     def _stands(self, task: Task, committed: Mapping[str, int]) -> bool:
         """Whether the stores of a task that nobody followed are at these input offsets as they are."""

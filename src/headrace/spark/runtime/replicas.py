@@ -126,7 +126,8 @@ class Replicas:
     ) -> Brought:
         """Wait until the stores of these tasks are near the end of their changelogs and nobody writes to them.
 
-        `tasks`: partition → {"topic-partition": committed input offset}. A store that stands there is left as it is.
+        `tasks`: partition → {"topic-partition@topic id": committed input offset}. A store that stands there is left
+        as it is.
         `place_as`: those that reach the very end are made the active task's at once, as of this batch; who opens the
         task has nothing left to do then. Nothing was brought when the process died or `gives_up` said so.
         """

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import StateError
-from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.fetch_stage import input_name
 from headrace.spark.runtime.operator_stage import open_store
 from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.replay import Replay, committed_position, replay_all
@@ -57,7 +57,7 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
 
     store = open_store(context, aggregate, task.partition)
     report = context.report(task.partition)
-    committed = {name_of(r.topic, r.partition): r.start for r in task.ranges if r.topic in topics}
+    committed = {input_name(r.topic, r.partition, r.topic_id): r.start for r in task.ranges if r.topic in topics}
     where = (aggregate.changelog_topic, task.partition)
     client = client_for(context.plan.bootstrap_servers)
     admin = Admin(client)

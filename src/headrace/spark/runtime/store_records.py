@@ -92,7 +92,7 @@ class StorePosition:
     """What the values stand for: input up to `input_offsets`, changelog up to `changelog_offset` (both exclusive)."""
 
     batch: BatchKey
-    input_offsets: Mapping[str, int]  # "topic-partition" → next offset
+    input_offsets: Mapping[str, int]  # "topic-partition@topic id" → next offset
     changelog_offset: int
     restoring: bool = False  # a replay is under way: no input position belongs to these values yet
 

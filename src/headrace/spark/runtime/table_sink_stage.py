@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import SinkError
+from headrace.spark.runtime.fetch_stage import input_name
 from headrace.spark.runtime.plan import MicroBatchPlan, TaskPlan
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.sinks.interface import SinkPart, SinkTask, SinkWriter
@@ -25,17 +26,12 @@ from headrace.spark.topology.nodes import TASK_COLUMN, TableSink
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey
 
-__all__ = ["TableSinkStep", "batch_name", "input_name", "part_of", "refused_by"]
+__all__ = ["TableSinkStep", "batch_name", "part_of", "refused_by"]
 
 
 def batch_name(batch: BatchKey) -> str:
     """The attempt's name, for parts and for the metadata of the offset commit."""
     return f"{batch.incarnation}.{batch.batch_id}.{batch.attempt}"
-
-
-def input_name(topic: str, partition: int, topic_id: str) -> str:
-    """How a sink's positions name an input: with the topic's id, since another topic of that name begins anew."""
-    return f"{topic}-{partition}@{topic_id}"
 
 
 def part_of(plan: MicroBatchPlan, task: TaskPlan) -> SinkPart:

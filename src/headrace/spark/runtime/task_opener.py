@@ -23,7 +23,7 @@ from headrace.client.group_offsets import commit_offsets, fetch_committed
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
-from headrace.spark.runtime.fetch_stage import name_of
+from headrace.spark.runtime.fetch_stage import input_name
 from headrace.spark.runtime.own_tasks import OpenRequest
 from headrace.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from headrace.spark.runtime.replicas import Brought
@@ -159,7 +159,10 @@ class TaskOpener:
         brought = Brought()
         if self._bring_near is not None:
             committed = {
-                task.partition: {name_of(*where): at for where, at in task.positions.items()} for task in tasks
+                task.partition: {
+                    input_name(*where, task.topic_ids[where[0]]): at for where, at in task.positions.items()
+                }
+                for task in tasks
             }
             brought = self._bring_near(committed, batch)
         brought_s = time.monotonic() - started
@@ -181,7 +184,7 @@ class TaskOpener:
         rows: dict[int, list[TaskPlan]] = {}
         for task in tasks:
             ranges = tuple(
-                InputRange(topic=topic, partition=partition, start=at, end=at)
+                InputRange(topic=topic, partition=partition, start=at, end=at, topic_id=task.topic_ids[topic])
                 for (topic, partition), at in sorted(task.positions.items())
             )
             rows.setdefault(task.partition % self._slots, []).append(TaskPlan(partition=task.partition, ranges=ranges))
