@@ -366,6 +366,9 @@ def test_the_bound_counts_producers_without_an_open_transaction() -> None:
     small = state_of(produced(0, "v", producer_id=1), most=1)
     note(small, produced(0, "v", producer_id=2))
     assert {each.producer_id for each in small.described()} == {2}
+    five = state_of(*(produced(0, "v", producer_id=number) for number in range(5)), most=5)
+    note(five, produced(0, "v", producer_id=9))
+    assert len(five) == 5, "one goes where a tenth is less than one"
     assert ProducerState("flights", 3).most == 5_000
 
 
