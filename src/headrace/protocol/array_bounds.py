@@ -207,6 +207,8 @@ def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step], budget:
     if not count:
         return position
     count, position = unsigned_varint(frame, position - 1)
+    if 2 * count > len(frame) - position:  # a tag and a size take a byte each at least
+        raise ValueError(f"{count} tagged fields in {len(frame) - position} bytes")
     budget.take(count)
     for _ in range(count):
         tag, position = unsigned_varint(frame, position)
