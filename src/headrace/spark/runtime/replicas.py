@@ -187,8 +187,8 @@ class Replicas:
     def close(self) -> None:
         """End the process."""
         self.begin_close()
-        if self._process.stdin is None or self._process.stdin.closed:
-            return
+        if self._process.stdout is None or self._process.stdout.closed:
+            return  # closed before
         try:
             self._process.wait(CLOSE_WAIT_S)
         except subprocess.TimeoutExpired:
