@@ -186,7 +186,12 @@ def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
 
 def test_top_says_what_is_wrong_with_an_internal_topic(cluster: Cluster) -> None:
     group, source = f"golden-uneven-{cluster.name}", "golden-uneven-input"
-    cluster.admin.create_topics({source: 3, f"{group}-counts-changelog": 2}, replication_factor=1, exist_ok=True)
+    cluster.admin.create_topics(
+        {source: 3, f"{group}-counts-changelog": 2},
+        configs={f"{group}-counts-changelog": {"cleanup.policy": "compact"}},
+        replication_factor=1,
+        exist_ok=True,
+    )
     worker = Worker(cluster.servers, topology(group, source), group)
     try:
         wait_for(lambda: group in [listed.group_id for listed in cluster.admin.list_groups(states=["NotReady"])])
