@@ -113,3 +113,9 @@ def test_the_stable_offset_is_as_cheap_beside_5000_idle_producers(monkeypatch: p
     assert state.first_unstable_offset == 0
     with pytest.raises(AssertionError, match="walked"):
         list(state.described())  # which has to, and shows that a walk is noticed
+
+
+def test_a_snapshot_of_a_producer_with_markers_only_is_kafkas() -> None:
+    state = noted(control_batch("commit", producer_id=9, producer_epoch=2, timestamp_ms=NOW_MS))
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 9, 2, -1, -1, 0, NOW_MS, -1, -1)
+    assert state.snapshot() == struct.pack(">hI", 1, google_crc32c.value(body)) + body
