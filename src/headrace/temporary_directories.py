@@ -28,10 +28,15 @@ class OwnedDirectory:
             (directory.path / "A.log").write_text("…")
     """
 
-    def __init__(self, prefix: str) -> None:
-        """Make a directory below the temporary directory, and remove those of this prefix that lost their owner."""
-        remove_abandoned(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        """Make a directory, and remove those of this prefix beside it that lost their owner.
+
+        Args:
+            prefix: The beginning of its name.
+            parent: The directory to make it in; None for the temporary directory.
+        """
+        remove_abandoned(prefix, parent)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._owner = os.getpid()
         # Locked before it gets its name: nobody finds the lock free while the owner is alive.
         aside = self.path / f"{_OWNER}.new"
@@ -64,10 +69,10 @@ class OwnedDirectory:
             self._lock = -1
 
 
-def remove_abandoned(prefix: str) -> list[Path]:
+def remove_abandoned(prefix: str, parent: Path | None = None) -> list[Path]:
     """Remove directories of this user and prefix whose owner is gone; returns them."""
     removed = []
-    for owner in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_OWNER}"):
+    for owner in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*/{_OWNER}"):
         with contextlib.suppress(OSError):
             if owner.stat().st_uid == os.geteuid() and _is_free(owner):
                 shutil.rmtree(owner.parent, ignore_errors=True)

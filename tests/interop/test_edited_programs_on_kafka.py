@@ -24,11 +24,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def spark() -> Any:
+    """Not stopped here: it is the one session of this process, which other tests go on using."""
     from headrace.spark.spark_session import session
 
-    built = session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
-    yield built
-    built.stop()
+    return session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
 
 
 class Records:

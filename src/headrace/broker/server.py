@@ -224,7 +224,10 @@ class Server:
         from headrace.broker.error_answers import refusal_of_whole
 
         answer = refusal_of_whole(ApiKey(header.api_key), header.api_version, code)
-        return encode_response(header, answer) if answer is not None else None
+        try:
+            return encode_response(header, answer) if answer is not None else None
+        except ValueError:
+            return None  # an older version that cannot be without items: OffsetFetch up to 7 answers one group
 
     async def _open_services(self) -> Services:
         return open_services(

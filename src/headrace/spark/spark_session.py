@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +100,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
             options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
             wanted["spark.driver.extraJavaOptions"] = options.strip()
             if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
-                wanted.setdefault("spark.python.unix.domain.socket.dir", tempfile.gettempdir())
+                wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -119,6 +118,17 @@ def _scratch() -> Path:
     The JVM removes most of them itself, unless it is killed; then the next session on this machine does.
     """
     directory = OwnedDirectory("headrace-spark-")
+    atexit.register(directory.remove)
+    return directory.path
+
+
+@functools.cache
+def _socket_directory() -> Path:
+    """Where the sockets of Python workers lie if the temporary directory's path is too long for them.
+
+    A socket's path has at most 108 bytes, and the temporary directory of macOS, of tests and of CI jobs may be long.
+    """
+    directory = OwnedDirectory("headrace-spark-", Path("/tmp"))
     atexit.register(directory.remove)
     return directory.path
 

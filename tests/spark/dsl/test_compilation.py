@@ -39,7 +39,9 @@ def test_a_count_behind_a_repartition(app):
     assert (branch.projection.input_sql, branch.projection.bare) == ((), False)
     columns = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
     assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", **columns)
-    assert behind.sources == (RepartitionSource(topic="demo-by-origin-repartition", **columns),)
+    # What fails behind the repartition topic follows the policy of the stream that writes it.
+    expected = RepartitionSource(topic="demo-by-origin-repartition", **columns, on_error=DeadLetter("bad"))
+    assert behind.sources == (expected,)
     [branch] = behind.branches
     assert (branch.aggregate.name, branch.aggregate.changelog_topic) == ("by-origin", "demo-by-origin-changelog")
     assert branch.aggregate.results == (("origin", "g0"), ("flights", "b0"))
