@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.cli.readiness import Obstacle, internal_topics, obstacles, unread_partitions
+from headrace.cli.readiness import Obstacle, obstacles, unread_partitions
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class GroupWatch:
         self, topology: Topology | None, topics: Mapping[str, TopicMetadata]
     ) -> dict[str, dict[str, str]]:
         """Return the effective settings of the internal topics that exist; none without DESCRIBE_CONFIGS on them."""
-        names = [] if topology is None else [topic.name for topic in internal_topics(topology) if topic.name in topics]
+        names = [] if topology is None else [topic.name for topic in topology.internal_topics if topic.name in topics]
         try:
             described = self._admin.describe_configs([("topic", name) for name in names]) if names else {}
         except BrokerError:

@@ -8,12 +8,12 @@ brackets are the statuses of KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.coordinator.streams.topics.internal_topic_retention import (
-    RetentionChange,
+    add_config,
     required_changes,
     retention_of,
 )
@@ -21,9 +21,9 @@ from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.cluster_metadata import TopicMetadata
-    from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+    from headrace.client.membership.topology import Subtopology, Topology
 
-__all__ = ["Obstacle", "internal_topics", "obstacles", "unread_partitions"]
+__all__ = ["Obstacle", "obstacles", "unread_partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def _remedy(name: str, kind: str, present: int, count: int) -> str:
 
 def _wrong_settings(topology: Topology, settings: Mapping[str, Mapping[str, str]]) -> list[Obstacle]:
     found = []
-    for topic in internal_topics(topology):
+    for topic in topology.internal_topics:
         existing = retention_of(settings.get(topic.name, {}))
         changes = () if existing is None else tuple(required_changes(dict(topic.configs), existing))
         if changes:
@@ -160,20 +160,6 @@ def _wrong_settings(topology: Topology, settings: Mapping[str, Mapping[str, str]
             do = f"headrace configs --alter --topic {topic.name} --add-config {add_config(changes)}"
             found.append(Obstacle(status="MISSING_INTERNAL_TOPICS", why=f"{why} (MISSING_INTERNAL_TOPICS)", do=do))
     return found
-
-
-def add_config(changes: Iterable[RetentionChange]) -> str:
-    """Return the value of `--add-config` that makes these changes; lists stand in brackets, as in Kafka's tools."""
-    return ",".join(f"{each.name}=" + (f"[{each.needed}]" if "," in each.needed else each.needed) for each in changes)
-
-
-def internal_topics(topology: Topology) -> list[InternalTopic]:
-    """Repartition and changelog topics of all subtopologies."""
-    return [
-        topic
-        for each in topology.subtopologies
-        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
-    ]
 
 
 def _missing_internal_topic(name: str, count: int) -> Obstacle:

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from headrace.client.admin import Admin
 from headrace.client.membership.topology import Topology
-from headrace.coordinator.streams.topics.internal_topic_retention import required_changes, retention_of
+from headrace.coordinator.streams.topics.internal_topic_retention import (
+    add_config,
+    required_changes,
+    retention_of,
+)
 from headrace.errors import BrokerError
 
 __all__ = ["UnsafeTopic", "refuse_unsafe_topics", "unsafe_internal_topics"]
@@ -42,25 +46,20 @@ def unsafe_internal_topics(admin: Admin, topology: Topology, bootstrap_servers: 
     Yields nothing for topics that may not be described (DESCRIBE_CONFIGS is missing): the check is a safeguard, and an
     application needs no such right otherwise.
     """
-    internal = [
-        topic
-        for each in topology.subtopologies
-        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
-    ]
+    internal = topology.internal_topics
     existing = admin.list_topics() if internal else {}
     settings = _effective_settings(admin, [topic.name for topic in internal if topic.name in existing])
     for topic in internal:
         retention = retention_of(settings.get(topic.name, {}))
         changes = () if retention is None else tuple(required_changes(dict(topic.configs), retention))
         if changes:
-            values = ",".join(f"{each.name}={each.needed}" for each in changes)
             yield UnsafeTopic(
                 name=topic.name,
                 message=f"The internal topic {topic.name} would remove records that the application needs: "
                 + "; ".join(map(str, changes))
                 + ".",
                 fix=f"headrace configs --bootstrap-server {bootstrap_servers} --alter --topic {topic.name} "
-                f"--add-config {values}",
+                f"--add-config {add_config(changes)}",
             )
 
 

@@ -55,6 +55,15 @@ class Topology:
     epoch: int = 0
     subtopologies: tuple[Subtopology, ...] = ()
 
+    @property
+    def internal_topics(self) -> tuple[InternalTopic, ...]:
+        """Repartition and changelog topics of all subtopologies."""
+        return tuple(
+            topic
+            for each in self.subtopologies
+            for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
+        )
+
     def to_heartbeat(self) -> m.streams_group_heartbeat_request.Topology:
         """The heartbeat's own structure, sorted. Raises `ValueError` when a copartition group names a foreign topic."""
         return m.streams_group_heartbeat_request.Topology(

@@ -17,7 +17,7 @@ from headrace.coordinator.metadata_image import MetadataImage, TopicRetention
 from headrace.coordinator.result import CreatableTopic
 from headrace.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
 
-__all__ = ["RetentionChange", "required_changes", "retention_of", "retention_status"]
+__all__ = ["RetentionChange", "add_config", "required_changes", "retention_of", "retention_status"]
 
 _NAMED = 3
 _UNLIMITED = -1
@@ -92,6 +92,11 @@ def required_changes(required: Mapping[str, str], existing: TopicRetention) -> I
         least = int(required[name]) if required.get(name, "").lstrip("-").isdigit() else default
         if least is not None and _removes_more(limit, least):
             yield RetentionChange(name, str(least), str(limit))
+
+
+def add_config(changes: Iterable[RetentionChange]) -> str:
+    """Return the value of `--add-config` that makes these changes; lists stand in brackets, as in Kafka's tools."""
+    return ",".join(f"{each.name}=" + (f"[{each.needed}]" if "," in each.needed else each.needed) for each in changes)
 
 
 def _removes_more(limit: int, least: int) -> bool:
