@@ -1,6 +1,7 @@
 """One picture of the applications' benchmarks, made of their own JSON.
 
-    python benchmarks/application_plot.py count.json copy.json latency.json growth.json --plot docs/benchmarks.svg
+    python benchmarks/application_plot.py count.json copy.json latency.json growth.json \
+        --plot docs/explanation/benchmarks.svg
 
 Any of `stateful_count.py --json`, `stateless_copy.py --json`, `application_latency.py --json`, `growth.py --json`, in
 any order; what a file is stands in it (`benchmark`), and two files of one kind are drawn one below the other. Bars of a

@@ -79,7 +79,7 @@ def list_of(text: str) -> list[str]:
 def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
     """unknown-setting, with the name that was probably meant."""
     near = nearest(name, known)
-    fix = f"Did you mean `{near}`?" if near else "Settings have Apache Kafka's names; see docs/configuration.md."
+    fix = f"Did you mean `{near}`?" if near else "Settings have Apache Kafka's names; see docs/reference/settings.md."
     return ConfigError("unknown-setting", f"There is no setting `{name}`.", fix, setting=name, nearest=near or "")
 
 

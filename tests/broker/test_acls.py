@@ -282,7 +282,7 @@ WITHOUT_CHECK = {ApiKey.FETCH, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKe
 
 def test_every_api_that_is_served_is_checked_and_in_the_table() -> None:
     assert {key for key in SERVED if key not in CHECKS} == WITHOUT_CHECK
-    page = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs/how-to/security.md").read_text()
     table = page.partition("| API | needs |")[2]
     names: set[str] = set()
     for row in table.splitlines()[2:]:

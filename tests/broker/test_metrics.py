@@ -27,7 +27,7 @@ from headrace.protocol.error_codes import ErrorCode
 
 Connect = Callable[[EmbeddedBroker], Any]
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 MBEANS = Path(__file__).with_name("kafka_mbeans.txt")
 GROUPS = "kafka_server_group_coordinator_metrics_"
 REQUESTS = "kafka_network_RequestMetrics_"

@@ -1,4 +1,4 @@
-"""docs/configuration.md contains every setting of the code, in the section of its kind, and every variable."""
+"""docs/reference/settings.md contains every setting of the code, in the section of its kind, and every variable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.coordinator.settings import GROUP_SETTINGS
 from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
 
 SOURCE = Path(headrace.__file__).parent
-PAGE = (SOURCE.parents[1] / "docs" / "configuration.md").read_text()
+PAGE = (SOURCE.parents[1] / "docs" / "reference" / "settings.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 
 

@@ -1,4 +1,4 @@
-"""docs/cli.md knows every command and option; every error code of the source has its page, and no page is an orphan."""
+"""Generated pages: docs/reference/cli.md has every command and option, and every error code has exactly one page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
     context = click.Context(root, info_name="headrace")
     command = root.get_command(context, name)
     assert command is not None
-    section = (ROOT / "docs" / "cli.md").read_text().split(f"\n## headrace {name}\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "reference" / "cli.md").read_text().split(f"\n## headrace {name}\n")[1].split("\n## ")[0]
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.name} has no help"

@@ -7,7 +7,7 @@ descriptions) and what is random (the metadata hash, of random topic ids). Where
                Kafka's records
     kept       soft state of the very first heartbeat is kept (endpoint epoch, shutdown request)
 
-What differs between Kafka 4.3.1 and 4.4.0, and which of the two we follow, is listed in `docs/gaps.md`.
+What differs between Kafka 4.3.1 and 4.4.0, and which of the two we follow, is in `docs/reference/limitations.md`.
 """
 
 from __future__ import annotations

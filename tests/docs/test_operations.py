@@ -1,4 +1,4 @@
-"""What docs/operations.md names exists: metrics, settings, error codes, links within the page."""
+"""What docs/how-to/operations.md names exists: metrics, settings, error codes, links within the page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.broker.configuration import BROKER_SETTINGS
 from headrace.client.client_settings import CLIENT_SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "operations.md").read_text()
 QUOTED = re.findall(r"`([^`\n]+)`", PAGE)
 
 
 def test_metrics_of_the_page_are_those_that_are_served() -> None:
-    known = (ROOT / "docs" / "metrics.md").read_text()
+    known = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     named = {name for text in QUOTED for name in re.findall(r"\b(?:headrace|kafka|process)_[A-Za-z0-9_]+", text)}
     assert len(named) > 15
     assert (

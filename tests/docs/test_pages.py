@@ -183,7 +183,7 @@ def test_files_and_modules_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_metrics_and_variables_exist(page: Path) -> None:
-    metrics = "\n".join((ROOT / "docs" / name).read_text() for name in METRICS_PAGES)
+    metrics = "\n".join((ROOT / "docs" / "reference" / name).read_text() for name in METRICS_PAGES)
     variables = set(ENVIRONMENT_VARIABLES) | {client_variable(name) for name in (*CLIENT_SETTINGS, *CONSUMER_SETTINGS)}
     for code in inline_code(page):
         for name in re.findall(r"\b(?:headrace|kafka|process)(?:_[A-Za-z0-9]+){3,}\b", code):

@@ -89,7 +89,7 @@ def test_the_readme_quickstart_works_in_an_empty_directory(
     assert not [name for name in left if name.startswith(("headrace-", "spark-", "blockmgr-", "artifacts-", "."))], left
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_the_docs_runs(page: Path, tmp_path: Path) -> None:
     for fence in FENCE.findall(page.read_text()):
         if "StreamsApp" in fence:

@@ -1,4 +1,4 @@
-"""Every proof that docs/reliability.md names is a test that exists."""
+"""Every proof that docs/explanation/durability.md names is a test that exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_proofs_are_tests() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "explanation" / "durability.md").read_text())
     assert len(named) >= 12
     for path, name in named:
         tree = ast.parse((ROOT / path).read_text())

@@ -1,6 +1,6 @@
 """What else happens to a Kafka Streams application: each incident has an application, a group and topics of its own.
 
-Longer than the story of `streams_steps`; run when HEADRACE_LONG is set (docs/kafka-streams.md).
+Longer than the story of `streams_steps`; run when HEADRACE_LONG is set (docs/how-to/kafka-streams.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Every API asked without a right and with exactly the right one, of Apache Kafka 4.3.1 with its StandardAuthorizer and
-of us: the same answers, row by row. The rows are those of the table in docs/security.md.
+of us: the same answers, row by row. The rows are those of the table in docs/how-to/security.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`pytest --kafka=…` on Apache Kafka: the examples of docs/testing.md run there, and what needs our broker skips."""
+"""`pytest --kafka=…` on Apache Kafka: examples of docs/how-to/testing.md run; what needs our broker is skipped."""
 
 from __future__ import annotations
 

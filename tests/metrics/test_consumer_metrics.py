@@ -1,4 +1,4 @@
-"""A consumer's metrics: what is measured when, and that docs/consumer-metrics.md lists exactly what there is.
+"""A consumer's metrics: what is measured when, and that docs/reference/consumer-metrics.md lists exactly what there is.
 
 `python -m tests.metrics.test_consumer_metrics` writes the page's table.
 """
@@ -21,7 +21,7 @@ from headrace.client.parallel.work import PipelineStats
 from headrace.errors import ConfigError
 from headrace.metrics.http_face import MetricsPage
 
-PAGE = Path(__file__).parents[2] / "docs" / "consumer-metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "consumer-metrics.md"
 LAGS = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 9}
 
 

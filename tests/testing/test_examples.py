@@ -1,4 +1,4 @@
-"""docs/testing.md and examples/testing, run as a reader would: copied into a directory of their own, by pytest."""
+"""docs/how-to/testing.md and examples/testing, run by pytest in a directory of their own, as a reader would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "testing.md"
+PAGE = ROOT / "docs" / "how-to" / "testing.md"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples" / "testing").glob("test_*.py"))
 

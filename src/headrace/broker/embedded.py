@@ -57,8 +57,8 @@ class EmbeddedGroup:
 class EmbeddedBroker:
     """See the module's text. `topics` are created at the start, name → partitions; `config` has Kafka's names.
 
-    `faults` make chosen requests fail, wait or lose their answers (docs/testing.md); they outlive `restart`. With
-    `clock=ManualClock()` nothing becomes due until `clock.advance(seconds=…)`.
+    `faults` make chosen requests fail, wait or lose their answers (docs/how-to/testing.md); they outlive `restart`.
+    With `clock=ManualClock()` nothing becomes due until `clock.advance(seconds=…)`.
 
     Without `data_dir` the data lies in a temporary directory that is removed at the end. `metrics_port` 0 takes a free
     port; None serves no metrics over HTTP.
@@ -207,7 +207,10 @@ class EmbeddedBroker:
         return self._running.server.connection_count if self._running is not None else 0
 
     def metrics(self) -> dict[str, float]:
-        """All metrics now, as Prometheus would name them: `name{label="value",…}` → value. docs/metrics.md."""
+        """Return all metrics under their Prometheus names: `name{label="value",…}` → value.
+
+        docs/reference/metrics.md lists them.
+        """
         running = self._running
 
         def read(_services: Services) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""The broker's metrics: Kafka's MBeans and attributes, as far as the thing they measure exists here. docs/metrics.md.
+"""The broker's metrics: Kafka's MBeans and attributes, as far as the thing they measure exists here.
+
+docs/reference/metrics.md lists them.
 
 Counters are fed by what the coordinator's runner hands out (records, events) and by the connections; sizes are looked
 up when somebody asks. The pure rooms know nothing of this.

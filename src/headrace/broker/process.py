@@ -125,7 +125,7 @@ def banner(server: Server) -> str:
         lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics, /health/ready beside it")
     lines += [
         f"warning: {each.host} ({each.name}) is reachable from outside, without TLS and "
-        "without authentication: whoever reaches it may read and write everything (docs/security.md)."
+        "without authentication: whoever reaches it may read and write everything (docs/how-to/security.md)."
         for each in server.listeners.open_to_the_world()
     ]
     return "\n".join(lines)

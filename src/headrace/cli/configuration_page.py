@@ -1,4 +1,4 @@
-"""The page docs/configuration.md, generated from the tables of settings that the code itself uses."""
+"""The page docs/reference/settings.md, generated from the tables of settings that the code itself uses."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ on this broker: \
 """
 
 _APPLICATION = """\
-Settings of `StreamsApp` ([page](applications.md)). `bootstrap.servers` is the argument `bootstrap_servers=`
+Settings of `StreamsApp` ([page](../how-to/applications.md)). `bootstrap.servers` is the argument `bootstrap_servers=`
 or `headrace run --bootstrap-server`. Settings that streams groups take from the broker (`session.timeout.ms`,
 `num.standby.replicas`) are ignored, with a warning that names the setting of the [group](#group).
 """
 _CONSUMER = """\
-Settings of `Consumer` and `AsyncConsumer` ([page](consumer.md)): in `config` (a mapping, or the path of a
+Settings of `Consumer` and `AsyncConsumer` ([page](../how-to/consumer.md)): in `config` (a mapping, or the path of a
 properties file), as environment variables such as `HEADRACE_GROUP_ID`, and the most used ones as arguments with
 underscores. A name that only the Java client or
 librdkafka knows is logged and ignored. [Security](#security-of-clients) is the same for all clients.
 """
 _MEMBER = """\
-Settings of `StreamsMember` ([page](members.md)). Commands read `client.id`, the two timeouts and the security
+Settings of `StreamsMember` ([page](../how-to/members.md)). Commands read `client.id`, the two timeouts and the security
 settings of their `--command-config`.
 
 {table}
@@ -80,7 +80,7 @@ settings of their `--command-config`.
 For files that several programs share, a member also accepts and does not use: {unused}.
 """
 _SECURITY = """\
-How applications, consumers, members and commands reach their brokers ([page](security.md)): in `config`, in a
+How applications, consumers, members and commands reach their brokers ([page](../how-to/security.md)): in `config`, in a
 properties file, or in the environment (`HEADRACE_SECURITY_PROTOCOL`, `HEADRACE_SASL_PASSWORD`).
 """
 _ENVIRONMENT = """\

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md (every command's --help), docs/configuration.md, docs/advice.md and docs/errors/index.md.
+"""Generated pages of docs/reference: cli.md (every command's --help), settings.md, advice.md and errors/index.md.
 
 `python -m headrace.cli.docs --write`.
 
@@ -83,10 +83,10 @@ An *error* is refused, or breaks the group; a *risk* works until a bad day; a *h
 def pages() -> dict[str, str]:
     """Path below docs/ → what should stand there."""
     return {
-        "advice.md": advice_page(),
-        "cli.md": cli_page(),
-        "configuration.md": configuration_page(),
-        "errors/index.md": errors_page(),
+        "reference/advice.md": advice_page(),
+        "reference/cli.md": cli_page(),
+        "reference/settings.md": configuration_page(),
+        "reference/errors/index.md": errors_page(),
     }
 
 
@@ -124,7 +124,7 @@ def errors_page() -> str:
     rows = []
     for code in error_codes():
         meaning = (error_page(code) or "").split("\n\n")[1]
-        rows.append(f"| [{code}](../../src/headrace/cli/errors/{code}.md) | {meaning} |")
+        rows.append(f"| [{code}](../../../src/headrace/cli/errors/{code}.md) | {meaning} |")
     head = (
         "# Errors\n\nThis page is written by `python -m headrace.cli.docs --write`. "
         "`headrace explain CODE` prints a page.\n\n| code | meaning |\n|---|---|\n"
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     stale = [name for name, text in pages().items() if _read(directory / name) != text]
     if "--write" in arguments:
         for name in stale:
-            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(pages()[name], encoding="utf-8")
         return 0
     for name in stale:

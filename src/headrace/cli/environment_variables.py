@@ -1,4 +1,4 @@
-"""Environment variables that Headrace reads, for the reference in docs/configuration.md.
+"""Environment variables that Headrace reads, for the reference in docs/reference/settings.md.
 
 Variables of client settings (`HEADRACE_` and the setting's name) are derived from the settings and not listed here.
 """

@@ -72,7 +72,7 @@ _KINDS = MappingProxyType(
         ),
         ErrorCode.security_disabled: ("broker-refused", "start the broker with authorizer.class.name=on"),
         ErrorCode.topic_deletion_disabled: ("broker-refused", "start the broker with delete.topic.enable=true"),
-        ErrorCode.invalid_config: ("bad-setting", "docs/configuration.md lists settings, types and bounds"),
+        ErrorCode.invalid_config: ("bad-setting", "docs/reference/settings.md lists settings, types and bounds"),
         ErrorCode.unstable_offset_commit: ("offsets-unstable", "a transaction is still open; try again later"),
     }
 )

@@ -153,7 +153,7 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
             log.info("%s means nothing here and is passed over", key)
         else:
             near = nearest(key, SETTINGS)
-            hint = f"did you mean {near}?" if near else "docs/configuration.md lists all of them"
+            hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists all of them"
             raise ConfigError("unknown-setting", f"{where} has {key}, which is no known setting", hint, key=key)
 
 

@@ -54,7 +54,7 @@ class StreamsMember:
         api_timeout_ms: int | None = None,
         config: Mapping[str, object] | str | os.PathLike[str] | None = None,
     ) -> None:
-        """`docs/members.md` explains each. None: from `config`, the environment or Kafka's default.
+        """`docs/how-to/members.md` explains each. None: from `config`, the environment or Kafka's default.
 
         `session_timeout_ms` is the group's, set on the broker: so long without an answer and the member gives up its
         tasks by itself. Raises ConfigError for settings that cannot be.

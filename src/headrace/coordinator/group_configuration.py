@@ -66,7 +66,7 @@ def checked_group_settings(settings: Mapping[str, str], broker: Mapping[str, Val
     for name in settings:
         if name not in GROUP_SETTINGS:
             near = nearest(name, GROUP_SETTINGS)
-            fix = f"Did you mean `{near}`?" if near else "See docs/configuration.md for the settings of groups."
+            fix = f"Did you mean `{near}`?" if near else "See docs/reference/settings.md for the settings of groups."
             raise ConfigError("bad-value", f"Unknown group config name: {name}", fix, setting=name)
     parsed = {name: parse_value(GROUP_SETTINGS[name].setting, settings[name]) for name in sorted(settings)}
     for name, value in parsed.items():

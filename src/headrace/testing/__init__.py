@@ -1,7 +1,7 @@
 """Testing Kafka code without Docker: a real broker in the test's process, faults on demand, a clock that tests move.
 
-The pytest plugin (`headrace.testing.plugin`) gives the fixtures; docs/testing.md shows them. Names are loaded when they
-are first asked for, so that a test run that does not use them pays nothing.
+The pytest plugin (`headrace.testing.plugin`) provides the fixtures; docs/how-to/testing.md shows them. Names are
+loaded on first use, so that a test run that does not use them pays nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pytest plugin, found by its entry point: a Kafka broker as a fixture. docs/testing.md.
+"""The pytest plugin, found by its entry point: a Kafka broker as a fixture. docs/how-to/testing.md.
 
 Importing this module imports nothing else of Headrace and nothing that pytest has not loaded: a run that uses none of
 the fixtures pays nothing. Switched off with `-p no:headrace`.

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"
 
 
 class Watcher(StreamingQueryListener):

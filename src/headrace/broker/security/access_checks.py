@@ -2,7 +2,7 @@
 
 An API without a check here needs no right: ApiVersions, SASL's own. Fetch is checked partition by partition in its
 handler, because a session names partitions that the request does not; the same holds for what DescribeTopicPartitions
-lists. docs/security.md has this as a table.
+lists. docs/how-to/security.md has this as a table.
 """
 
 from __future__ import annotations

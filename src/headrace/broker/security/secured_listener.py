@@ -75,7 +75,7 @@ def server_context(listener: ListenerConfiguration) -> ssl.SSLContext:
             "bad-value",
             f"The listener {listener.name} speaks TLS and has no certificate.",
             "Set ssl.keystore.location to a PEM file with certificate and key, or ssl.keystore.certificate.chain and "
-            "ssl.keystore.key (docs/security.md makes one in five minutes).",
+            "ssl.keystore.key (docs/how-to/security.md makes one in five minutes).",
         )
     # As Kafka: who logs in by SASL needs a certificate only where the listener itself says so.
     wanted = listener.own("ssl.client.auth") if listener.uses_sasl else listener.get("ssl.client.auth")

@@ -34,7 +34,10 @@ RULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """`stage`: 1 to 4, of the way from defaults to a platform (docs/advice.md): where this configuration is."""
+    """Findings for one configuration; `stage` is its place, 1 to 4, between defaults and a platform.
+
+    docs/reference/advice.md describes the stages.
+    """
 
     findings: tuple[Finding, ...]
     corrected: GivenConfiguration

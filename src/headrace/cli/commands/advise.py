@@ -169,7 +169,7 @@ def _advise(
             data(line)
         if not advice.findings:
             data("  Nothing to say against it.")
-        data(f"Stage {advice.stage} of 4 (docs/advice.md says what the next one buys you).")
+        data(f"Stage {advice.stage} of 4 (docs/reference/advice.md says what the next one buys you).")
         if written is not None:
             talk(f"Wrote {written}.")
     serious = any(finding.level != "hint" for finding in advice.findings)

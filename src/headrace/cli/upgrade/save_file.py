@@ -1,4 +1,4 @@
-"""The file that holds a group's positions while, and after, the group is taken down. Format: docs/upgrade.md.
+"""The file that holds a group's positions while, and after, the group is taken down. Format: docs/how-to/upgrade.md.
 
 Written as a whole before anything is deleted (a temporary file, synced, renamed), never overwritten by another upgrade.
 """

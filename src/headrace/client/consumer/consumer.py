@@ -276,7 +276,7 @@ class Consumer:
         return self._core.identity.generation
 
     def metrics(self) -> dict[str, Any]:
-        """By Kafka's names (docs/consumer-metrics.md); the greatest lag of a partition as far as known."""
+        """By Kafka's names (docs/reference/consumer-metrics.md); the greatest lag of a partition as far as known."""
         states = self._core.positions.snapshot()
         lags = list(self._known_lags().values())
         return self._core.metrics.values() | {

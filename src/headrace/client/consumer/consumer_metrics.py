@@ -1,4 +1,6 @@
-"""A consumer's metrics, with the names, windows and meanings of Kafka's Java consumer. docs/consumer-metrics.md.
+"""A consumer's metrics, with the names, windows and meanings of Kafka's Java consumer.
+
+docs/reference/consumer-metrics.md lists them.
 
 Fed by whoever does the thing (polls, commits, the membership's thread); told as families for Prometheus, or as a plain
 dictionary. Averages and maxima are of the last 30 to 60 s, as Kafka's. `clock` gives seconds that only go forward.

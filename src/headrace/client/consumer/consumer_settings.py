@@ -187,7 +187,7 @@ def _known(key: str, where: str, *, in_file: bool) -> bool:
         log.info("%s means nothing to a consumer and is passed over", key)
         return False
     near = nearest(key, CONSUMER_SETTINGS)
-    hint = f"did you mean {near}?" if near else "docs/configuration.md lists all of them"
+    hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists all of them"
     raise ConfigError("unknown-setting", f"{where} has {key}, which is no setting of a consumer", hint, key=key)
 
 
