@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from tests.storage.log_samples import NOW_MS, append, batch, contents, opened
+from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
 
+from headrace.protocol.record_batches import control_batch
 from headrace.storage.checkpoints import LeaderEpochs
+from headrace.storage.errors import OutOfOrderSequence
 from headrace.storage.file_system import REAL
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_recovery import CleanShutdown, OpenedLog, log_bytes, open_log, unchecked_bytes
+from headrace.storage.partition_log import PartitionLog
 from headrace.storage.producer_state import ProducerState
 
 SETTINGS = {"segment_bytes": 200}
@@ -183,3 +187,162 @@ def test_only_debris_goes(tmp_path: Path) -> None:
     assert [name for name in kept if (tmp_path / name).exists()] == kept
     for base in (0, 2, 4):
         assert (tmp_path / f"{base:020d}.index").exists()
+
+
+def aborted(directory: Path, **given: int | CleanShutdown | None) -> list[tuple[int, int]]:
+    """(producer id, first offset) of the aborted transactions that a reopened log reports to its readers."""
+    log = opened(directory, **SETTINGS, **given)
+    found = []
+    for base in log.segment_base_offsets:
+        found += log.aborted_transactions(base, 1 << 20, log.log_end_offset)
+    log.abandon()
+    return found
+
+
+def with_aborted_transactions(directory: Path) -> tuple[PartitionLog, list[tuple[int, int]]]:
+    """A log of several segments in which each of three producers aborts one transaction."""
+    log = opened(directory, **SETTINGS)
+    expected = []
+    for producer_id in (1, 2, 3):
+        data = produced(0, "record 0", producer_id=producer_id, transactional=True)
+        expected.append((producer_id, log.append(data, leader_epoch=0).base_offset))
+        marker = control_batch("abort", producer_id=producer_id, producer_epoch=0, timestamp_ms=NOW_MS)
+        log.append(marker, leader_epoch=0, origin="coordinator")
+    assert len(log.segment_base_offsets) > 2
+    return log, expected
+
+
+# Without its index a reader would take the records of an aborted transaction for committed ones.
+@pytest.mark.parametrize("recovery_point", range(7))
+def test_aborted_transactions_behind_the_recovery_point_are_found_again(tmp_path: Path, recovery_point: int) -> None:
+    log, expected = with_aborted_transactions(tmp_path)
+    bases = log.segment_base_offsets
+    log.flush()
+    log.abandon()
+    first_lost = max(base for base in bases if base <= recovery_point)
+    for base in bases:
+        if base >= first_lost:
+            (tmp_path / f"{base:020d}.txnindex").unlink(missing_ok=True)
+    assert aborted(tmp_path, recovery_point=recovery_point) == expected
+
+
+def test_aborted_transactions_are_found_in_a_log_that_starts_behind_the_recovery_point(tmp_path: Path) -> None:
+    log, expected = with_aborted_transactions(tmp_path)
+    start = log.segment_base_offsets[1]
+    log.flush()
+    log.delete_records_before(start)
+    log.abandon()
+    for index in tmp_path.glob("*.txnindex"):
+        index.unlink()
+    kept = [each for each in expected if each[1] >= start]
+    assert kept
+    assert aborted(tmp_path, log_start_offset=start, recovery_point=0) == kept
+
+
+def test_opening_a_log_that_was_closed_writes_nothing(tmp_path: Path) -> None:
+    log, expected = with_aborted_transactions(tmp_path)
+    clean = log.close()
+
+    def files() -> dict[str, tuple[int, int, int]]:
+        found = {each.name: each.stat() for each in tmp_path.iterdir()}
+        return {name: (stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
+
+    before = files()
+    log = opened(tmp_path, **SETTINGS, clean=clean)
+    assert not log.recovered
+    log.abandon()
+    assert files() == before
+    assert aborted(tmp_path, clean=clean) == expected
+
+
+@pytest.mark.parametrize("epochs", [(1, 1), (0, 0), (0, 2), (1, 3, 3)])
+def test_lost_leader_epochs_are_found_in_the_batches_and_written(tmp_path: Path, epochs: tuple[int, ...]) -> None:
+    log = opened(tmp_path, **SETTINGS)
+    for epoch in epochs:
+        log.append(batch("record 0"), leader_epoch=epoch)
+    clean = log.close()
+    checkpoint = tmp_path / "leader-epoch-checkpoint"
+    written = checkpoint.read_bytes()
+    for closed in (clean, None):
+        checkpoint.unlink()
+        log = opened(tmp_path, **SETTINGS, clean=closed)
+        assert tuple(log.leader_epoch_for(offset) for offset in range(len(epochs))) == epochs
+        log.abandon()
+        assert checkpoint.read_bytes() == written
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_leader_epochs_whose_batches_compaction_removed_are_believed(tmp_path: Path, first: int) -> None:
+    log = opened(tmp_path, **SETTINGS)
+    for epoch in (first, first, 5):
+        log.append(batch("record 0"), leader_epoch=epoch)
+    clean = log.close()
+    checkpoint = tmp_path / "leader-epoch-checkpoint"
+    checkpoint.write_text(f"0\n3\n{first} 0\n3 1\n5 2\n")
+    log = opened(tmp_path, **SETTINGS, clean=clean)
+    assert [log.leader_epoch_for(offset) for offset in range(3)] == [first, 3, 5]
+
+
+def test_a_producer_whose_batches_are_deleted_is_known_from_the_snapshot(tmp_path: Path) -> None:
+    log = opened(tmp_path, **SETTINGS)
+    log.append(produced(0, "record 0"), leader_epoch=0)
+    for number in range(1, 6):
+        append(log, f"record {number}")
+    start = log.segment_base_offsets[1]
+    log.delete_records_before(start)
+    clean = log.close()
+    log = opened(tmp_path, **SETTINGS, clean=clean, log_start_offset=start)
+    with pytest.raises(OutOfOrderSequence):
+        log.append(produced(3, "record 7"), leader_epoch=0)
+    assert log.append(produced(1, "record 6"), leader_epoch=0).base_offset == 6
+
+
+def test_an_exchange_of_segments_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    written(tmp_path)
+    for extension in (".log", ".index", ".timeindex"):
+        file = path(tmp_path, 2).with_suffix(extension)
+        file.rename(file.with_name(file.name + ".swap"))
+    assert reopened(tmp_path) == ((0, 2, 4), 6, 0)
+    assert not list(tmp_path.glob("*.swap"))
+
+
+def test_other_files_that_end_like_a_segment_are_left_alone(tmp_path: Path) -> None:
+    written(tmp_path)
+    others = [tmp_path / name for name in ("0000-notes.log", "00x.log", "notes.log")]
+    for each in others:
+        each.write_bytes(b"x")
+    assert reopened(tmp_path) == ((0, 2, 4), 6, 0)
+    assert all(each.read_bytes() == b"x" for each in others)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "missing", "last", "cut", "end", "cause"),
+    [
+        (2, None, 2, 4 * ONE, 2, "CRC"),  # the rest of this segment, and the one behind it
+        (4, None, 4, 2 * ONE, 4, "CRC"),
+        (None, 2, 0, 2 * ONE, 2, "4"),  # where the segment behind the hole begins
+        (None, 4, 2, 2 * ONE, 4, "6"),
+    ],
+)
+def test_a_cut_is_logged_with_its_place_its_cause_and_its_size(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damaged: int | None,
+    missing: int | None,
+    last: int,
+    cut: int,
+    end: int,
+    cause: str,
+) -> None:
+    written(tmp_path, 6 if missing != 4 else 8)
+    if damaged is not None:
+        damage(tmp_path, damaged, 70)
+    if missing is not None:
+        path(tmp_path, missing).unlink()
+    caplog.clear()
+    assert reopened(tmp_path, gaps_until=0)[1:] == (end, cut)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"{path(tmp_path, last)}: ")
+    said = line.removeprefix(f"{path(tmp_path, last)}: ")
+    assert cause in said
+    assert {str(cut), str(end)} <= set(re.findall(r"\d+", said))
