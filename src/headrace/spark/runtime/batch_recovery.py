@@ -3,8 +3,9 @@
 What says nothing about the records (a worker that died, a cancelled job) is tried again a few times, and what is the
 brokers' trouble for as long as it may last: one that is away comes back, one that refuses for now has five minutes. A
 record that does not decode names itself; those that Spark SQL cannot process are found in the driver, all of them at
-once (`driver_evaluation`). Then the source's `on_error` decides: pass over them, or process everything before the first
-one and every other task, and fail.
+once (`driver_evaluation`). What fails behind SQL is traced (`record_tracing`), and what neither finds is searched for
+by processing prefixes (`prefix_search`). Then the source's `on_error` decides: pass over them, or process everything
+before the first one and every other task, and fail.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from py4j.protocol import Py4JError
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
-from headrace.spark.runtime.plan import InputRange, MicroBatchPlan
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.prefix_search import PrefixSearch, only_record
 from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
-from headrace.spark.runtime.spark_errors import kind_of, user_error
+from headrace.spark.runtime.spark_errors import is_data_error, kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
 from headrace.spark.topology.nodes import CompiledSubtopology
 
@@ -63,6 +65,7 @@ class BatchRecovery:
         self._stops: dict[tuple[str, int], RecordError] = {}
         self._screens = False
         self._searched: dict[tuple[str, int], int] = {}  # up to where records were looked through
+        self._search: PrefixSearch | None = None
 
     @property
     def screens(self) -> bool:
@@ -97,6 +100,15 @@ class BatchRecovery:
         if len(found) < most:
             self._searched |= {(r.topic, r.partition): r.end for task in plan.tasks for r in task.ranges}
 
+    def narrowed(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+        """Return the slots to process now: the next prefix while a search is under way, else all of `slots`."""
+        if self._search is None:
+            return slots
+        prefix = self._search.prefix(slots)
+        if not prefix:
+            self._search = None
+        return prefix or slots
+
     def succeeded(self) -> None:
         self._failures, self._refused_since = 0, None
 
@@ -108,6 +120,10 @@ class BatchRecovery:
         if record is not None:
             self._stop_at(record)
             return True
+        # A worker may be lost for any reason: a single record is blamed for it after some tries.
+        tries_again = failed.is_a_lost_worker and only_record(plan.slots) is not None
+        if self._search is not None and _may_be_of_records(failed) and not tries_again:
+            return self._narrow(plan, failed)
         if failed.cause is None and kind_of(failed.error) == "sql" and self._look_for_records(plan):
             return True
         behind_sql = failed.cause or failed.stumble
@@ -129,13 +145,46 @@ class BatchRecovery:
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
             return False
         # A record may as well kill each worker that meets it.
-        if cause is None and kind_of(failed.error) == "worker-lost" and self._look_for_records(plan):
+        if failed.is_a_lost_worker and self._look_for_records(plan):
             return True
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
             return False
+        if _may_be_of_records(failed) and self._narrow(plan, failed):
+            return True
         what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
         raise cause or failed.stumble or user_error(failed.error, what)
+
+    def _narrow(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
+        """Search among the records of this plan, which fail together. Whether there is anything to search."""
+        if not plan.slots:
+            return False
+        self._failures = 0
+        only = only_record(plan.slots)
+        if only is None:
+            if self._search is None:
+                log.warning(
+                    "%s: batch %d failed on no single row (%s); processing its records in prefixes.",
+                    plan.subtopology_id,
+                    plan.batch.batch_id,
+                    failed.reason[:200],
+                )
+                self._search = PrefixSearch(plan.slots)
+            self._search.narrow(plan.slots)
+            return True
+        self._search = None
+        task, found = only
+        code = failed.cause.code if failed.cause is not None else "undigestible"
+        bad = Undigestible(
+            task=task,
+            topic=found.topic,
+            partition=found.partition,
+            offset=found.start,
+            reason=failed.reason,
+            code=code,
+        )
+        self._pass_over([bad])
+        return True
 
     def check_stops(self) -> None:
         """Raises once a task has nothing left before the record that stops it."""
@@ -242,6 +291,18 @@ def _undigestible(bad: Undigestible) -> RecordError:
         offset=bad.offset,
         reason=bad.reason,
     )
+
+
+def _may_be_of_records(failed: BatchFailed) -> bool:
+    """Whether fewer or other records could have prevented the failure."""
+    if failed.cause is not None:
+        return failed.cause.code in _OF_RECORDS
+    if failed.stumble is not None:
+        return bool(failed.stumble.facts.get("of_values"))
+    if failed.was_run_again or kind_of(failed.error) == "cancelled":
+        return False
+    # SQL of the user's own function may fail for reasons of its own, such as a database that is away.
+    return not failed.in_function or is_data_error(failed.error)
 
 
 def _is_transient(failed: BatchFailed) -> bool:

@@ -287,7 +287,7 @@ class SubtopologyRunner:
             if self._recovery.screens:
                 self._recovery.screen(self._searchable(slots))
                 slots = plan_slots(self._tasks.values(), self._slots, self._limits.records)
-            plan = self._plan(slots, self.next_batch())
+            plan = self._plan(self._recovery.narrowed(slots), self.next_batch())
         except (CannotConnect, BrokerError) as error:
             self._bear(error)
             return False

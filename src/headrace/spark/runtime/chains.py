@@ -84,7 +84,7 @@ class Chains:
     foreach: tuple[ForeachBatchChain, ...]
     topics: tuple[str, ...]  # of all sources, as TOPIC_COLUMN counts them
     probes: tuple[Probe, ...]  # of every chain with Spark SQL on records, or on what an aggregate makes of them
-    traced: Callable[[], DataFrame] | None  # `main` with steps that find bad records and write nothing
+    traced: tuple[Callable[[], DataFrame], ...]  # with steps that find bad records and write nothing
     restore: PreparedPlan | None
     count: int  # chains, each of which fetches for itself
 
@@ -159,13 +159,18 @@ def build_chains(
         for index, branch in enumerate(subtopology.branches)
         if branch.aggregate is not None and (branch.after or not branch.aggregate.bare)
     )
+    handed = (  # a `foreachBatch` function takes rows as they are, its aggregate may not
+        functools.partial(tracer.aggregated, branch, index)
+        for index, branch in enumerate(subtopology.branches)
+        if branch.aggregate is not None and isinstance(branch.sink, ForeachBatchSink)
+    )
     restore = builder.restore_stage()
     return Chains(
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
         topics=tuple(input_topics(subtopology)),
         probes=probes,
-        traced=tracer.main if builder.main_count else None,
+        traced=(*((tracer.main,) if builder.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
     )

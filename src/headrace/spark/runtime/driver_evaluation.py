@@ -62,19 +62,29 @@ class DriverRows:
         wrapped = self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(array)
         self._rows = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(wrapped)
 
-    def integer(self, row: int, column: int, *, wide: bool) -> int:
-        """One value of an int or (`wide`) bigint column."""
-        found = self._rows.get(row)
-        return int(found.getLong(column) if wide else found.getInt(column))
+    def integers(self, rows: Sequence[int], columns: Sequence[str]) -> list[list[int]]:
+        """Return the values of columns of non-negative integers in these rows (ascending), a list for each row.
+
+        All rows are printed by one call: a value at a time costs nine round trips of py4j a row, a fifth of a search.
+        An UnsafeRow prints its 8-byte words in hexadecimal: a bitmap of nulls, one word per column, then what is long.
+        """
+        words = [(len(self.names) + 63) // 64 + self.names.index(name) for name in columns]
+        printed = str(self._chosen(rows).toString()).strip("[]").split("], [") if rows else []
+        found = [text.split(",") for text in printed]
+        return [[int(row[word], 16) for word in words] for row in found]
+
+    def _chosen(self, rows: Sequence[int] | None) -> Any:
+        """These rows (None: all) as a Java list."""
+        if rows is None:
+            return self._rows
+        chosen = self._jvm.java.util.ArrayList()
+        for start, end in _runs(rows):
+            chosen.addAll(self._rows.subList(start, end))
+        return chosen
 
     def frame(self, rows: Sequence[int] | None, partitions: int) -> DataFrame:
         """These rows (None: all) as a DataFrame of so many partitions."""
-        chosen = self._rows
-        if rows is not None:
-            chosen = self._jvm.java.util.ArrayList()
-            for start, end in _runs(rows):
-                chosen.addAll(self._rows.subList(start, end))
-        rdd = self._session.sparkContext._jsc.parallelize(chosen, partitions).rdd()
+        rdd = self._session.sparkContext._jsc.parallelize(self._chosen(rows), partitions).rdd()
         return DataFrame(self._session._jsparkSession.internalCreateDataFrame(rdd, self._schema, False), self._session)
 
 

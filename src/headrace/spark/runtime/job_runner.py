@@ -40,10 +40,12 @@ _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 class BatchFailed(Exception):
     """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
 
-    def __init__(self, error: BaseException, said: list[HeadraceError]) -> None:
+    def __init__(self, error: BaseException, said: list[HeadraceError], *, in_function: bool = False) -> None:
+        """`in_function`: whether a job of the user's `foreachBatch` function failed, not one of ours."""
         super().__init__(str(error)[:500])
         self.error = error
         self.said = said
+        self.in_function = in_function
 
     @property
     def record_error(self) -> RecordError | None:
@@ -65,6 +67,11 @@ class BatchFailed(Exception):
         return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.said)
 
     @property
+    def is_a_lost_worker(self) -> bool:
+        """Whether a Python worker ended without a word."""
+        return self.cause is None and kind_of(self.error) == "worker-lost"
+
+    @property
     def was_run_again(self) -> bool:
         """Whether Spark tried a slot again (`spark.task.maxFailures`): its exception is then about our refusal."""
         return any(error.code == "second-attempt" for error in self.said)
@@ -73,6 +80,10 @@ class BatchFailed(Exception):
     def stumble(self) -> HeadraceError | None:
         """An exception in a stage that was not foreseen."""
         return next((error for error in self.said if error.code == "stage-failed"), None)
+
+
+class _FunctionFailed(Exception):
+    """A Spark job of the user's function failed: its cause."""
 
 
 class BatchNumber(int):
@@ -158,14 +169,14 @@ class JobRunner:
     def _bad_rows(
         self, rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]
     ) -> Iterator[Undigestible]:
-        task, topic, offset = (rows.names.index(name) for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
-        for row, reason in failing_rows(rows, probe.sql, most=most, tick=tick):
-            partition = rows.integer(row, task, wide=False)  # partition p of every input is task p's
+        failing = failing_rows(rows, probe.sql, most=most, tick=tick)
+        places = rows.integers([row for row, _ in failing], (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
+        for (task, topic, offset), (_, reason) in zip(places, failing, strict=True):
             yield Undigestible(
-                task=partition,
-                topic=self._chains.topics[rows.integer(row, topic, wide=False)],
-                partition=partition,
-                offset=rows.integer(row, offset, wide=True),
+                task=task,
+                topic=self._chains.topics[topic],
+                partition=task,  # partition p of every input is task p's
+                offset=offset,
                 reason=reason,
             )
 
@@ -174,11 +185,10 @@ class JobRunner:
 
         `code`: of the error that the micro-batch failed with. Raises BatchFailed.
         """
-        if self._chains.traced is None:
-            return []
         batch = replace(plan.batch, attempt=plan.batch.attempt + 1)
         with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as side_path:
-            self._chains.traced()._jdf.queryExecution().toRdd().count()
+            for traced in self._chains.traced:
+                traced()._jdf.queryExecution().toRdd().count()
             found = {
                 (self._chains.topics[topic], task, offset): Undigestible(
                     task=task,
@@ -237,9 +247,12 @@ class JobRunner:
         except HeadraceError:
             raise
         except Exception as error:
-            if has_lost_its_daemon(error) and forget_dead_daemons(self._spark):
+            in_function = isinstance(error, _FunctionFailed)
+            cause = error.__cause__ if in_function and error.__cause__ is not None else error
+            if has_lost_its_daemon(cause) and forget_dead_daemons(self._spark):
                 log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
-            raise BatchFailed(error, side_path.errors() or _without_room(plan.state_dir)) from error
+            said = side_path.errors() or _without_room(plan.state_dir)
+            raise BatchFailed(cause, said, in_function=in_function) from error
         finally:
             side_path.remove()
 
@@ -257,8 +270,10 @@ class JobRunner:
         except UserCodeError:
             raise
         except Exception as error:
-            if side_path.errors() or _is_spark(error):
+            if side_path.errors():
                 raise
+            if _is_spark(error):
+                raise _FunctionFailed from error
             raise user_error(error, f"the function of {chain.sink.name} raised", where=chain.sink.where) from error
         finally:
             if chain.stateful:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import MAX_PREC, Context
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from headrace.errors import BrokerError, HeadraceError
 from headrace.spark.runtime import operator_stage, sink_stage
 from headrace.spark.runtime.aggregate import StateColumn
 from headrace.spark.runtime.bulk_load import order_of_keys
-from headrace.spark.runtime.rows import decode_rows, encode_key
+from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext
 from headrace.spark.runtime.store import StorePosition
 from headrace.spark.runtime.worker_process import client_for
@@ -34,6 +35,7 @@ __all__ = ["TRACE_COLUMNS", "TracedAggregateStep", "TracedSinkStep"]
 TRACE_COLUMNS = (TOPIC_COLUMN, OFFSET_COLUMN)
 _RECORD_OVERHEAD = 128  # of a record batch with one record, at most
 _ROW = "__headrace_row"
+_EXACT = Context(prec=MAX_PREC)  # Python's own context rounds to 28 digits, decimals have up to 76
 
 
 def _note(context: StageContext, table: pa.Table, row: int, reason: str) -> None:
@@ -54,7 +56,7 @@ class TracedSinkStep:
 class _TracedSink:
     def __init__(self, sink: sink_stage.EncodingSink, context: StageContext) -> None:
         self._sink, self._context = sink, context
-        self._limit: int | None = None
+        self._limit = _SizeLimit(context, sink.topic)
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         self._try(table)
@@ -79,10 +81,18 @@ class _TracedSink:
             self._try(table.slice(0, middle))
             self._try(table.slice(middle))
         else:
-            self._weigh(table, keys, values)
+            self._limit.note_larger(table, keys, values)
 
-    def _weigh(self, table: pa.Table, keys: Any, values: Any) -> None:
-        """Records that are larger than the topic takes, even alone in a batch and compressed."""
+
+class _SizeLimit:
+    """The largest batch that a topic takes. Mutable: it is asked for once."""
+
+    def __init__(self, context: StageContext, topic: str) -> None:
+        self._context, self._topic = context, topic
+        self._limit: int | None = None
+
+    def note_larger(self, table: pa.Table, keys: Any, values: Any) -> None:
+        """Note the rows whose records are larger than the topic takes, even alone in a batch and compressed."""
         from headrace.protocol.arrow_batches import encode_from_arrow
 
         limit = self._most_bytes()
@@ -99,7 +109,7 @@ class _TracedSink:
             )
             size = sum(len(batch) for batch in batches)
             if size > limit:
-                reason = f"{self._sink.topic}: a record of {size} bytes, max.message.bytes of the topic is {limit}"
+                reason = f"{self._topic}: a record of {size} bytes, max.message.bytes of the topic is {limit}"
                 _note(self._context, table, row, reason)
 
     def _most_bytes(self) -> int:
@@ -108,7 +118,7 @@ class _TracedSink:
 
             try:
                 admin = Admin(client_for(self._context.plan.bootstrap_servers))
-                found = admin.describe_configs([("topic", self._sink.topic)])["topic", self._sink.topic]
+                found = admin.describe_configs([("topic", self._topic)])["topic", self._topic]
                 self._limit = int(found["max.message.bytes"].value or 1 << 62)
             except (BrokerError, KeyError):  # without the right to ask, the broker's own refusal stays
                 self._limit = 1 << 62
@@ -131,6 +141,7 @@ class _TracedAggregate:
         self._functions = merging.functions
         self._names = [column.name for column in self._functions.state]
         self._rows: dict[int, list[pa.Table]] = {}
+        self._limit = _SizeLimit(context, merging.aggregate.changelog_topic)
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         for task, rows in operator_stage.by_task(table):
@@ -159,6 +170,9 @@ class _TracedAggregate:
         good = np.flatnonzero(~lonely)
         if len(good):
             alone = self._alone(partials.take(pa.array(good)), stored, group[good])
+            columns = [alone.column(name) for name in self._names]
+            values = encode_rows(columns, self._merging.fingerprint)
+            self._limit.note_larger(rows.take(pa.array(good)), of_rows.take(pa.array(good)), values)
             finished = self._merging.with_hidden(self._functions.finish(alone), task.partition)
             for name in TRACE_COLUMNS:
                 finished = finished.append_column(name, partials.column(name).take(pa.array(good)))
@@ -236,7 +250,7 @@ def _bounds(column: StateColumn) -> tuple[int, int, int, Any] | None:
         return -(1 << 63), (1 << 63) - 1, 1, lambda value: value or 0
     if pa.types.is_decimal(column.type):
         unit, most = 10**column.type.scale, 10**column.type.precision - 1
-        return -most, most, unit, lambda value: 0 if value is None else int(value.scaleb(column.type.scale))
+        return -most, most, unit, lambda value: 0 if value is None else int(value.scaleb(column.type.scale, _EXACT))
     return None
 
 

@@ -16,12 +16,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import headrace.errors
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.spark.runtime.plan import StageReport
 from headrace.spark.runtime.store import BatchKey
 
 __all__ = ["SidePath"]
+
+# Exceptions that values may cause. Any other, such as that of a database driver, may be about the sink as a whole.
+_OF_VALUES = (ArithmeticError, MemoryError, NotImplementedError, TypeError, ValueError, pa.ArrowException)
 
 
 class SidePath:
@@ -105,7 +110,8 @@ def _facts(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     message = f"{type(error).__name__}: {error}"
-    return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": {"where": where}}
+    facts = {"where": where, "of_values": isinstance(error, _OF_VALUES)}
+    return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": facts}
 
 
 def _error(facts: dict[str, Any]) -> HeadraceError:

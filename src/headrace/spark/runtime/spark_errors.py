@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.errors import HeadraceError, UserCodeError
 
-__all__ = ["FailureKind", "kind_of", "reason_in", "reason_of", "user_error"]
+__all__ = ["FailureKind", "is_data_error", "kind_of", "reason_in", "reason_of", "user_error"]
 
 FailureKind = Literal["worker-lost", "cancelled", "sql"]
 _LOST = re.compile(
@@ -16,6 +16,7 @@ _LOST = re.compile(
 )
 _CANCELLED = re.compile(r"cancelled|canceled|TaskKilled|killed by job group", re.IGNORECASE)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\][^\n]*")
+_DATA_EXCEPTION = re.compile(r"\bSQLSTATE: 22[0-9A-Z]{3}\b")
 _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n]*)$", re.MULTILINE)
 
 
@@ -30,6 +31,12 @@ def kind_of(error: BaseException) -> FailureKind:
     elif _CANCELLED.search(text[:400]) and "Job" in text[:400]:
         return "cancelled"
     return "sql"
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Whether a value caused it: SQLSTATE class 22 ("data exception"), or an exception of a Python function on rows."""
+    text = str(error)
+    return _DATA_EXCEPTION.search(text) is not None or ("PythonException" in text and "Traceback" in text)
 
 
 def reason_of(error: BaseException) -> str:

@@ -54,6 +54,17 @@ def refused_by(sink: TableSink, doing: str) -> Iterator[None]:
         raise SinkError(code, f"{sink.name} failed while {doing}: {error}", fix, sink=sink.name) from error
 
 
+@contextlib.contextmanager
+def _name_too_long_is_a_bad_value() -> Iterator[None]:
+    """Directories are named after values (`partition_by`): one record may have a value that no file system takes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ValueError("a value is too long for the name of a directory") from error
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class TableSinkStep:
     """Rows leave to a table."""
@@ -88,7 +99,7 @@ class _TableSink:
 
     def finish(self) -> Iterable[pa.Table]:
         started = time.perf_counter()
-        with refused_by(self._sink, "rows were written"):
+        with refused_by(self._sink, "rows were written"), _name_too_long_is_a_bad_value():
             for writer in self._writers.values():
                 writer.close()
         self._writers.clear()
@@ -96,7 +107,7 @@ class _TableSink:
         return ()
 
     def _write(self, task: TaskPlan, rows: pa.Table) -> None:
-        with refused_by(self._sink, "rows were written"):
+        with refused_by(self._sink, "rows were written"), _name_too_long_is_a_bad_value():
             writer = self._writers.get(task.partition)
             if writer is None:
                 part = part_of(self._context.plan, task)
