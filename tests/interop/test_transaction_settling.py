@@ -65,7 +65,7 @@ def end(client: NetworkClient, identity: TransactionalIdentity, *, commit: bool)
     told = ends.end([identity], commit=commit)
     assert isinstance(told[identity.transactional_id], TransactionalIdentity)
     deadline = time.monotonic() + 30  # markers are on their way
-    while not str(ends.describe(told)[identity.transactional_id]).startswith("Complete"):
+    while not ends.describe(told)[identity.transactional_id].state.startswith("Complete"):
         assert time.monotonic() < deadline, "not complete"
 
 

@@ -25,6 +25,7 @@ class TopicMetadata:
     internal: bool = False
     replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     in_sync: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ def read_metadata(response: m.metadata_response.MetadataResponse) -> ClusterMeta
             internal=topic.is_internal,
             replicas={int(p.partition_index): tuple(int(node) for node in p.replica_nodes) for p in ordered},
             in_sync={int(p.partition_index): tuple(int(node) for node in p.isr_nodes) for p in ordered},
+            leader_epochs={int(p.partition_index): int(p.leader_epoch) for p in ordered},
         )
     return ClusterMetadata(
         brokers={int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in response.brokers},

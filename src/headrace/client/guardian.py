@@ -28,6 +28,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import Fatal, MemberEvent
 from headrace.client.network_client import NetworkClient
+from headrace.client.partition_leaders import read_leader_views
 from headrace.client.process_tree import ProcessTree
 from headrace.client.transaction_settling import note_decisions, settle
 from headrace.client.transactions import Transactions
@@ -41,6 +42,7 @@ TICK_S: Final = 0.2
 OBSERVE_EVERY_S: Final = 2.0
 LEAVE_WAIT_S: Final = 6.0
 END_WAIT_MS: Final = 2_000
+LEADER_WAIT_MS: Final = 30_000  # a broker that restarts is back by then
 _READ_BYTES: Final = 1 << 16
 
 
@@ -193,26 +195,39 @@ class Guardian:
             return
         with self._client_for_endings() as client:
             ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
-            note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
-            ended = ends.initialise(self._transactional_ids, timeout_ms=END_WAIT_MS)
-        for tid, outcome in ended.items():
+            undecided = note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
+            ids = [tid for tid in self._transactional_ids if tid not in undecided]
+            if self._lacks_leaders(client, ends, ids):  # an InitProducerId would wipe out what coordinators know
+                return
+            ended = ends.initialise(ids, timeout_ms=END_WAIT_MS)
+        for tid, outcome in {**undecided, **ended}.items():
             if isinstance(outcome, HeadraceError):
                 log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
 
     def _settle_transactions(self) -> None:
         """What a broker may have left open of those before; others go on meanwhile."""
-        if not self._decided:
+        if self._closing or not self._transactional_ids:
             return
         with suppress(HeadraceError), self._client_for_endings() as client:
             settle(
                 client,
-                self._decided,
+                self._transactional_ids,
                 group_id=self._settings.group_id,
                 topics=self._written_topics,
                 committed=self._decided,
                 transaction_timeout_ms=self._transaction_timeout_ms,
                 timeout_ms=END_WAIT_MS,
+                leader_wait_ms=LEADER_WAIT_MS,
             )
+
+    def _lacks_leaders(self, client: NetworkClient, ends: Transactions, transactional_ids: list[str]) -> bool:
+        """Whether a written partition has no leader, as the coordinators know it; then only settling ends anything."""
+        try:
+            nodes = ends.coordinators(transactional_ids, timeout_ms=END_WAIT_MS).values()
+            views = read_leader_views(client, nodes, self._written_topics, self._settings.group_id)
+        except HeadraceError:
+            return True
+        return any(view.leaderless for view in views.values())
 
     def _client_for_endings(self) -> NetworkClient:
         return NetworkClient(

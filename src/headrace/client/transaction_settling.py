@@ -10,6 +10,15 @@ So who had to do with a broker that went away takes new ids (other producer ids:
 be left), and settles the old ones: a transaction of each over all partitions it may have written, with nothing in it,
 ended as the last one was. Where nothing was left open that writes one marker to each. It takes requests of before
 transaction.version 2, in which a client names its partitions itself; every version of Kafka answers them.
+
+The order of the steps matters:
+
+1. Decide what is ongoing by EndTxn(abort) with the identity that DescribeTransactions returns, and describe again. A
+   commit that is still on its way in a broken connection either came first (the state is then PrepareCommit or
+   CompleteCommit, and the abort was refused) or is refused itself. The coordinator keeps the decision.
+2. Wait until every written partition has a leader: a marker for one without would be left out again.
+3. Only then send InitProducerId, which wipes out the coordinator's decision.
+4. Write the markers. Repeat all of it if a leader changed meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +27,14 @@ import logging
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final
 
+from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
+from headrace.client.partition_leaders import GROUP_OFFSETS, LeaderView, no_leader, read_leader_views
 from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.transaction_rules import refused
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["note_decisions", "settle"]
 
@@ -29,10 +42,10 @@ log = logging.getLogger("headrace.client")
 TopicPartition = tuple[str, int]
 
 ROUNDS: Final = 5
+LEADER_WAIT_MS: Final = 5_000
 _DECISIONS: Final[Mapping[str, bool]] = {  # a coordinator's state → whether the last transaction is committed
     "PrepareCommit": True,
     "CompleteCommit": True,
-    "Ongoing": False,  # by the InitProducerId that follows
     "PrepareAbort": False,
     "CompleteAbort": False,
     "PrepareEpochFence": False,
@@ -48,37 +61,49 @@ def settle(
     committed: MutableMapping[str, bool] | None = None,
     transaction_timeout_ms: int,
     timeout_ms: float | None = None,
+    leader_wait_ms: float = LEADER_WAIT_MS,
 ) -> dict[str, HeadraceError | None]:
     """By id, None where nothing is left open in the partitions of `topics` and in the offsets of the group.
 
     `committed`: what is known of their last transactions; what coordinators say of the others is added to it, so that
     it is not forgotten when this has to be done again (an InitProducerId wipes it out). Topics that are gone are left
-    out. Raises CannotConnect, BrokerError when coordinators are not to be had.
+    out. Raises CannotConnect, BrokerError when coordinators are not to be had, or when a written partition has no
+    leader for `leader_wait_ms`; `timeout_ms` is the time of each request.
     """
     known = {} if committed is None else committed
     ids = list(dict.fromkeys(transactional_ids))
+    written = tuple(dict.fromkeys(topics))
     new = Transactions(client, transaction_timeout_ms=transaction_timeout_ms)
     old = Transactions(client, transaction_timeout_ms=transaction_timeout_ms, version=1)
     outcomes: dict[str, HeadraceError | None] = {}
     for _ in range(ROUNDS):
-        before = client.reconnects
-        outcomes = dict.fromkeys(ids)
-        note_decisions(new, ids, known, timeout_ms=timeout_ms)
-        begun = new.initialise(ids, timeout_ms=timeout_ms)
+        connections = client.reconnects
+        undecided = note_decisions(new, ids, known, timeout_ms=timeout_ms)
+        outcomes = {tid: undecided.get(tid) for tid in ids}
+        asked = [tid for tid in ids if tid not in undecided]
+        before = _await_leaders(client, new, asked, written, group_id, Deadline.after_ms(leader_wait_ms))
+        begun = new.initialise(asked, timeout_ms=timeout_ms)
         outcomes |= _failures(begun)
         identities = [outcome for outcome in begun.values() if isinstance(outcome, TransactionalIdentity)]
         if not identities:
-            break
-        listed = _partitions(client, topics, timeout_ms)
+            return outcomes
+        partitions = sorted({where for view in before.values() for where in view.epochs if where[0] != GROUP_OFFSETS})
         for end in (True, False):
             mine = [identity for identity in identities if known.get(identity.transactional_id) is end]
-            outcomes |= _finish(old, mine, group_id, listed, commit=end, timeout_ms=timeout_ms)
+            outcomes |= _finish(old, mine, group_id, partitions, commit=end, timeout_ms=timeout_ms)
         # Over when another InitProducerId may begin; a broker that went away meanwhile may have done it again.
         done = [tid for tid, error in outcomes.items() if error is None and tid in known]
         outcomes |= _failures(new.initialise(done, timeout_ms=timeout_ms))
-        if client.reconnects == before:
-            break
-    return outcomes
+        nodes = new.coordinators(asked, timeout_ms=timeout_ms).values()
+        if read_leader_views(client, nodes, written, group_id) == before and client.reconnects == connections:
+            return outcomes
+        log.info("leaders of written partitions changed while transactions were resolved; repeating")
+    unstable = CannotConnect(
+        "broker-unreachable",
+        f"leaders of written partitions changed {ROUNDS} times while transactions of {group_id} were resolved",
+        "check that the brokers stay up",
+    )
+    return {tid: error or unstable for tid, error in outcomes.items()}
 
 
 def note_decisions(
@@ -87,14 +112,61 @@ def note_decisions(
     committed: MutableMapping[str, bool],
     *,
     timeout_ms: float | None = None,
-) -> None:
-    """Ask coordinators what became of the last transactions of ids, where `committed` does not say it; it does then."""
-    unknown = [tid for tid in transactional_ids if tid not in committed]
-    for tid, state in transactions.describe(unknown, timeout_ms=timeout_ms).items():
-        if isinstance(state, HeadraceError):
-            log.debug("what became of the transaction of %s is not known: %s", tid, state)
-        elif (told := _DECISIONS.get(state)) is not None:
-            committed[tid] = told
+) -> dict[str, HeadraceError]:
+    """Ask coordinators what became of the last transactions of ids, where `committed` does not say it; it does then.
+
+    An ongoing transaction is aborted, by EndTxn with its own identity. That decides atomically between this abort and
+    a commit that was sent before and is not processed yet: describing first and trusting "Ongoing" would not.
+    Returns the errors of ids that stay undecided; no InitProducerId may be sent for those.
+    """
+    failures: dict[str, HeadraceError] = {}
+    ends = transactions.with_version(1)  # EndTxn below version 5, which every version of Kafka answers
+    for _ in range(ROUNDS):
+        unknown = [tid for tid in transactional_ids if tid not in committed]
+        failures.clear()
+        ongoing: list[TransactionalIdentity] = []
+        for tid, found in transactions.describe(unknown, timeout_ms=timeout_ms).items():
+            if isinstance(found, HeadraceError):
+                if found.facts.get("kafka_name") != "TRANSACTIONAL_ID_NOT_FOUND":  # never used, or expired
+                    failures[tid] = found
+            elif found.state == "Ongoing":
+                ongoing.append(found.identity)
+                what = "to end the ongoing transaction of"
+                code = ErrorCode.concurrent_transactions
+                failures[tid] = refused(code, f"{what} {tid}", api="EndTxn", transactional_id=tid)
+            elif (told := _DECISIONS.get(found.state)) is not None:
+                committed[tid] = told
+        if not ongoing:
+            break
+        ends.end(ongoing, commit=False, timeout_ms=timeout_ms)  # a refusal is as good: the next look decides
+    for tid, error in failures.items():
+        log.debug("The outcome of the last transaction of %s is unknown: %s", tid, error)
+    return failures
+
+
+def _await_leaders(
+    client: NetworkClient,
+    transactions: Transactions,
+    transactional_ids: list[str],
+    topics: tuple[str, ...],
+    group_id: str,
+    deadline: Deadline,
+) -> dict[int, LeaderView]:
+    """The views of all coordinators once every partition has a leader in each. Raises the retriable `no_leader`."""
+    backoff, said = Backoff(), False
+    while True:
+        nodes = transactions.coordinators(transactional_ids).values()
+        views = read_leader_views(client, nodes, topics, group_id)
+        missing = sorted({where for view in views.values() for where in view.leaderless})
+        if not missing:
+            return views
+        if not said:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
+            log.warning("waiting for a leader of %s: transactions of %s are resolved then", names, group_id)
+            said = True
+        if deadline.passed:
+            raise no_leader(missing[0])
+        backoff.pause(deadline)
 
 
 def _finish(
@@ -121,8 +193,3 @@ def _finish(
 
 def _failures(told: Mapping[str, object]) -> dict[str, HeadraceError]:
     return {tid: outcome for tid, outcome in told.items() if isinstance(outcome, HeadraceError)}
-
-
-def _partitions(client: NetworkClient, topics: Iterable[str], timeout_ms: float | None) -> list[TopicPartition]:
-    known = client.metadata(topics, refresh=True, timeout_ms=timeout_ms).topics
-    return [(name, partition) for name in sorted(known) for partition in sorted(known[name].partitions)]

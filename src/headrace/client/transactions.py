@@ -13,6 +13,7 @@ sent, and the next transaction needs an InitProducerId, so that sequence numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
@@ -30,7 +31,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.units import from_ms
 
-__all__ = ["Transactions", "transaction_version"]
+__all__ = ["TransactionDescription", "Transactions", "describe_request", "transaction_version"]
 
 TopicPartition = tuple[str, int]
 Result = TypeVar("Result")
@@ -45,6 +46,14 @@ def transaction_version(client: NetworkClient) -> int:
     return 0 if found is None else found.level
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A coordinator's answer about one transactional id; `state`: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
+
+    state: str
+    identity: TransactionalIdentity
+
+
 class Transactions:
     """Mutable: where coordinators are. Uses the client from the thread that calls."""
 
@@ -53,6 +62,10 @@ class Transactions:
         self._timeout_ms = transaction_timeout_ms
         self.version = version
         self._coordinators: dict[tuple[int, str], int] = {}
+
+    def with_version(self, version: int) -> Transactions:
+        """The same client and timeout with the requests of another `transaction.version`."""
+        return Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
 
     @property
     def renews_identities(self) -> bool:
@@ -152,20 +165,20 @@ class Transactions:
 
     def describe(
         self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
-    ) -> dict[str, str | HeadraceError]:
-        """What coordinators say of ids: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort…"""
+    ) -> dict[str, TransactionDescription | HeadraceError]:
+        """The state and the identity of each id, as its coordinator has them."""
 
-        def request(tid: str) -> Any:
-            return m.describe_transactions_request.DescribeTransactionsRequest(
-                transactional_ids=(TransactionalId(tid),)
-            )
-
-        def read(_tid: str, response: Any) -> tuple[ErrorCode, str]:
+        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionDescription]:
             (state,) = response.transaction_states
-            return state.error_code, state.transaction_state
+            return state.error_code, TransactionDescription(state.transaction_state, self._identity(tid, state))
 
         ids = {tid: tid for tid in transactional_ids}
-        return self._together("DescribeTransactions", "to describe", ids, request, read, timeout_ms=timeout_ms)
+        return self._together("DescribeTransactions", "to describe", ids, describe_request, read, timeout_ms=timeout_ms)
+
+    def coordinators(self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, int]:
+        """The node that coordinates each id; asked once, then remembered until it turns out to be wrong."""
+        within_ms = self._client.api_timeout_ms if timeout_ms is None else timeout_ms
+        return self._nodes(transactional_ids, TRANSACTION_KEY_TYPE, Deadline.after_ms(within_ms))
 
     def add_offsets(
         self, group_id: str, identities: Iterable[TransactionalIdentity], *, timeout_ms: float | None = None
@@ -297,6 +310,13 @@ class Transactions:
             producer_id=int(response.producer_id),
             producer_epoch=int(response.producer_epoch),
         )
+
+
+def describe_request(transactional_id: str) -> m.describe_transactions_request.DescribeTransactionsRequest:
+    """DescribeTransactions of one id."""
+    return m.describe_transactions_request.DescribeTransactionsRequest(
+        transactional_ids=(TransactionalId(transactional_id),)
+    )
 
 
 def _heard(reply: PendingReply | None) -> Any:

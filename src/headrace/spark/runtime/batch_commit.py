@@ -62,6 +62,9 @@ class BatchCommit(Protocol):
     def settle_if_in_doubt(self) -> None:
         """Between two batches: transactions that are over are so everywhere. Raises CannotConnect, BrokerError."""
 
+    def settle_ended(self, *, wait: bool = False) -> None:
+        """No batch follows at once: see that what ended is over everywhere. Raises CannotConnect, BrokerError."""
+
     def abandon(self, plan: MicroBatchPlan) -> None:
         """The batch is not to be committed, and nothing follows it."""
 
@@ -102,6 +105,9 @@ class AtLeastOnce:
         pass
 
     def settle_if_in_doubt(self) -> None:
+        pass
+
+    def settle_ended(self, *, wait: bool = False) -> None:
         pass
 
     def abandon(self, plan: MicroBatchPlan) -> None:
@@ -149,6 +155,9 @@ class ExactlyOnce:
 
     def settle_if_in_doubt(self) -> None:
         self._transactions.settle_if_in_doubt()
+
+    def settle_ended(self, *, wait: bool = False) -> None:
+        self._transactions.settle_ended(wait=wait)
 
     def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
         return self._decided(plan, plan.slots, {}, patience)

@@ -234,6 +234,7 @@ class SubtopologyRunner:
     def _settle_at_last(self) -> None:
         try:
             self._look_after_brokers()
+            self._commit.settle_ended(wait=True)
         except HeadraceError as error:
             self.leaves_doubt = True
             log.info("%s: what a broker left open is the next process's to settle: %s", self.name, error)
@@ -267,6 +268,7 @@ class SubtopologyRunner:
     def _turn(self) -> bool:
         """One micro-batch if there is news. Whether there was."""
         if not self._tasks:
+            self._settle_ended()
             return False
         started = time.monotonic()
         try:
@@ -280,6 +282,7 @@ class SubtopologyRunner:
             return False
         slots = plan_slots(self._tasks.values(), self._slots, self._limits.records)
         if not slots:
+            self._settle_ended()
             self._recovery.check_stops()
             self._purge.if_due(self._tasks.values())
             return False
@@ -312,6 +315,12 @@ class SubtopologyRunner:
             self._watch_losses = self._watch.losses
             self._commit.doubt()
         self._commit.settle_if_in_doubt()
+
+    def _settle_ended(self) -> None:
+        try:
+            self._commit.settle_ended()
+        except (CannotConnect, BrokerError) as error:
+            self._bear(error)
 
     def _look_for_news(self) -> None:
         inputs = [where for task in self._tasks.values() for where in task.positions]

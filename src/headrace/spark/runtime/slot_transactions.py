@@ -8,7 +8,9 @@ outcome is its own: "committed", or an error, behind which the offsets of the gr
 
 A slot has two ids and takes them in turn. A broker that went away may have left a committed transaction open in some of
 its partitions (`transaction_settling`), and the next one of the same id, if it is aborted, would take it along; that of
-the other id does not touch it. After any doubt all ids are settled, and the slots get new ones.
+the other id does not touch it. After any doubt all ids are settled, and the slots get new ones. Before an id is used
+again `MarkerCheck` compares the leaders of the written partitions with those before its transaction ended: a changed
+one is doubt as well, since the broker may be one to which nothing here is connected.
 
 The incarnation is this process's alone. A member id may be kept over restarts, and the guardian of the process before,
 if it is late, must not shut the successor out.
@@ -22,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from headrace.client.marker_check import MarkerCheck
 from headrace.client.network_client import NetworkClient
 from headrace.client.produce_queue import TransactionalIdentity
 from headrace.client.transaction_settling import settle
@@ -33,6 +36,7 @@ __all__ = ["SlotTransactions"]
 
 log = logging.getLogger("headrace.spark")
 LAST_WORDS_MS = 2000
+MARKER_WAIT_MS = 5000  # for the markers of a transaction whose id is needed again
 TopicPartition = tuple[str, int]
 
 
@@ -63,6 +67,7 @@ class SlotTransactions:
         self._ids: dict[int, deque[str]] = {}  # of each slot, the next one first
         self._numbers = itertools.count()
         self._committed: dict[str, bool] = {}  # what became of the last transaction of an id, where that is known
+        self._markers = MarkerCheck(client, topics, group_id)
         self._doubtful, self._reconnects = False, client.reconnects
 
     @property
@@ -79,11 +84,24 @@ class SlotTransactions:
         if self._in_doubt():
             self._settle()
 
+    def settle_ended(self, *, wait: bool = False) -> None:
+        """No batch follows at once: check what ended, and settle it where there is doubt. `wait`: for all markers.
+
+        Raises CannotConnect, BrokerError.
+        """
+        self._check_markers(self._markers.unchecked if wait else ())
+        self.settle_if_in_doubt()
+
     def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """The slots with their identities. Raises CannotConnect, BrokerError when they are not to be had."""
         self.settle_if_in_doubt()
+        again = self._markers.unchecked & {self._ids_of(slot.slot)[0] for slot in slots}
+        if again:
+            self._check_markers(again)
+            self.settle_if_in_doubt()
         by_slot = {slot.slot: self._ids_of(slot.slot)[0] for slot in slots}
         self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
+        self._markers.begin(self._begun().coordinators(by_slot.values()))
         found = []
         for slot in slots:
             identity = self._identities[by_slot[slot.slot]]
@@ -122,6 +140,7 @@ class SlotTransactions:
             self._identities.pop(tid, None)
             outcome = ended.get(tid, told[tid])
             if isinstance(outcome, TransactionalIdentity):
+                self._markers.end([tid])
                 if ends.renews_identities:
                     self._identities[tid] = outcome
                 self._committed[tid] = True
@@ -138,7 +157,11 @@ class SlotTransactions:
         After this every transaction they ever had is decided. Raises CannotConnect, BrokerError.
         """
         if not self._in_doubt():
-            self._initialise([slot.transactional_id for slot in slots])
+            ids = [slot.transactional_id for slot in slots]
+            self._initialise(ids)
+            # No EndTxn was sent for them, or there would be doubt. The coordinator forgets it with InitProducerId.
+            self._committed |= dict.fromkeys(ids, False)
+            self._markers.end(ids)
         self.settle_if_in_doubt()  # it may be found out by asking
 
     def abort(self, slots: Iterable[SlotPlan]) -> None:
@@ -146,6 +169,7 @@ class SlotTransactions:
         mine = [_identity(slot) for slot in slots if slot.transactional_id]
         for identity in mine:
             self._identities.pop(identity.transactional_id, None)
+            self._markers.end([identity.transactional_id])
         if self._transactions is None or not mine:
             return
         try:
@@ -155,6 +179,17 @@ class SlotTransactions:
 
     def _in_doubt(self) -> bool:
         return self._doubtful or self._client.reconnects != self._reconnects
+
+    def _check_markers(self, needed: Iterable[str]) -> None:
+        """A leader that changed since the last check is doubt. Raises BrokerError while markers of `needed` lack."""
+        unchecked = self._markers.unchecked
+        if not unchecked:
+            return
+        coordinators = self._begun().coordinators(unchecked)
+        reason = self._markers.check(coordinators, needed=needed, timeout_ms=MARKER_WAIT_MS)
+        if reason is not None:
+            log.warning("%s: a transaction may be open in a partition: %s; resolving", self._subtopology_id, reason)
+            self._doubtful = True
 
     def _ids_of(self, slot: int) -> deque[str]:
         if slot not in self._ids:
@@ -183,6 +218,7 @@ class SlotTransactions:
             log.info("%s: a broker was away: %d transactional ids are settled", self._subtopology_id, len(ids))
         self._ids.clear()
         self._committed.clear()
+        self._markers.clear()
         self._doubtful, self._reconnects = False, self._client.reconnects
 
     def _initialise(self, transactional_ids: list[str]) -> None:

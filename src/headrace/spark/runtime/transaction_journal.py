@@ -87,9 +87,9 @@ class TransactionJournal:
             self._path.unlink()
 
     def end_left_behind(self, client: NetworkClient, *, topics: Iterable[str], transaction_timeout_ms: int) -> None:
-        """Abort what the processes before had open. What cannot be ended within seconds is left to its timeout.
+        """Abort what the processes before had open. What cannot be ended is left to its timeout and kept for the next.
 
-        `topics`: all that they may have written.
+        `topics`: all that they may have written. Raises BrokerError while one of their partitions has no leader.
         """
         ids = self.left_behind()
         if ids:
@@ -100,9 +100,14 @@ class TransactionJournal:
                 topics=topics,
                 transaction_timeout_ms=transaction_timeout_ms,
                 timeout_ms=END_WAIT_MS,
+                leader_wait_ms=client.api_timeout_ms,
             )
             for tid, error in ended.items():
                 if error is not None:
                     log.warning("the transaction of %s is left to its timeout: %s", tid, error)
-            log.info("ended what %d transactional ids of the process before may have had open", len(ids))
+            over = [tid for tid, error in ended.items() if error is None]
+            log.info("ended what %d transactional ids of the process before may have had open", len(over))
+            if len(over) < len(ids):
+                self.remove(over)
+                return
         self.clear()

@@ -1,0 +1,152 @@
+"""The check that transactions which ended have their markers everywhere, before their ids are used again.
+
+A partition on a broker to which this client has no connection may lose its leader at the moment at which its marker is
+due, and Apache Kafka leaves the marker out (KAFKA-20734). No connection breaks, so nothing else shows it. The check
+asks the coordinators of ended transactions, in one round trip, for their states and for the leaders of the written
+partitions, and compares the leaders with the view from before the transactions ended (`partition_leaders`).
+
+One request of each kind per coordinator and check. None where all replicas are on the coordinator itself: its
+connection is in use then, and breaks when it goes away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from headrace.client.cluster_metadata import read_metadata
+from headrace.client.connection import ConnectionLost
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.network_client import NetworkClient
+from headrace.client.partition_leaders import LeaderView, leader_view, metadata_request, read_leader_views
+from headrace.client.transaction_rules import refused
+from headrace.client.transactions import describe_request
+from headrace.protocol.error_codes import ErrorCode, kafka_name
+
+__all__ = ["MarkerCheck", "compare_views"]
+
+log = logging.getLogger("headrace.client")
+VIEW_MAX_AGE_S: Final = 300.0  # replicas are moved and added at any time
+COMPLETE: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+UNDER_WAY: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+def compare_views(before: LeaderView, after: LeaderView) -> str | None:
+    """The reason for doubt between two views of one coordinator, None where no marker can have been left out."""
+    if after.leaderless:
+        return f"{_name(after.leaderless[0])} has no leader"
+    if before.leaderless:
+        return f"{_name(before.leaderless[0])} had no leader"
+    for where in sorted(before.epochs.keys() | after.epochs.keys()):
+        was, now = before.epochs.get(where), after.epochs.get(where)
+        if was != now:
+            return f"the leader epoch of {_name(where)} changed from {was} to {now}"
+    return None
+
+
+class MarkerCheck:
+    """Mutable: the views of coordinators, and the ids whose last transaction ended without a check. One thread's."""
+
+    def __init__(self, client: NetworkClient, topics: Iterable[str], group_id: str) -> None:
+        self._client, self._topics, self._group_id = client, tuple(topics), group_id
+        self._views: dict[int, tuple[LeaderView, float]] = {}  # by coordinator, with the time of reading
+        self._coordinators: dict[str, int] = {}  # of ids whose transaction may be open, as it was at its beginning
+        self._ended: set[str] = set()
+
+    def begin(self, coordinators: Mapping[str, int]) -> None:
+        """Transactions of these ids are about to begin. Raises CannotConnect."""
+        oldest = time.monotonic() - VIEW_MAX_AGE_S
+        missing = {node for node in coordinators.values() if node not in self._views}
+        # A view that served for the skipping of checks may be outdated; the others are renewed by each check.
+        missing |= {n for n in coordinators.values() if n in self._views and self._views[n][1] < oldest}
+        if missing:
+            read = read_leader_views(self._client, missing, self._topics, self._group_id)
+            for node, view in read.items():
+                known = self._views.get(node)
+                if known is None or not self._ended_on(node):
+                    self._views[node] = view, time.monotonic()
+        self._coordinators |= coordinators
+
+    def end(self, transactional_ids: Iterable[str]) -> None:
+        """The transactions of these ids were committed or aborted; their markers are on the way."""
+        for tid in transactional_ids:
+            node = self._coordinators.get(tid)
+            if node is not None and not self._is_alone(node):
+                self._ended.add(tid)
+
+    def clear(self) -> None:
+        """The ids are not used any more."""
+        self._views.clear()
+        self._coordinators.clear()
+        self._ended.clear()
+
+    def check(self, coordinators: Mapping[str, int], *, needed: Iterable[str] = (), timeout_ms: float) -> str | None:
+        """The reason for doubt about ended transactions, or None.
+
+        Waits until those of `needed` are complete; others that are not are looked at next time. `coordinators`: where
+        the ended ids (`unchecked`) are coordinated now. Raises BrokerError (retriable) when the time is up.
+        """
+        wanted, deadline, backoff = set(needed), Deadline.after_ms(timeout_ms), Backoff(first_ms=2, highest_ms=200)
+        while self._ended:
+            moved = next((tid for tid in sorted(self._ended) if coordinators.get(tid) != self._coordinators[tid]), None)
+            if moved is not None:
+                return f"the coordinator of {moved} moved"
+            reason = self._look()
+            left = self._ended & wanted
+            if reason is not None or not left:
+                return reason
+            if deadline.passed:
+                tid = min(left)
+                code = ErrorCode.concurrent_transactions
+                raise refused(code, f"the next transaction of {tid}", api="DescribeTransactions", transactional_id=tid)
+            backoff.pause(deadline)
+        return None
+
+    @property
+    def unchecked(self) -> frozenset[str]:
+        """The ids whose last transaction ended without a check."""
+        return frozenset(self._ended)
+
+    def _look(self) -> str | None:
+        """Ask once; ids whose transaction is complete need no further check."""
+        # The states are asked for first: a broker answers the requests of one connection in order, so the leaders are
+        # read after the transactions were complete.
+        ids = sorted(self._ended)
+        nodes = sorted({self._coordinators[tid] for tid in ids})
+        request = metadata_request(self._topics)
+        asked: list[tuple[int, Any]] = [(self._coordinators[tid], describe_request(tid)) for tid in ids]
+        answers = self._client.attempt_all([*asked, *((node, request) for node in nodes)])
+        lost = next((answer for answer in answers if isinstance(answer, ConnectionLost)), None)
+        if lost is not None:
+            return f"a coordinator did not answer ({lost.why})"
+        complete = set()
+        for tid, answer in zip(ids, answers, strict=False):
+            (found,) = answer.transaction_states
+            if found.error_code == ErrorCode.none and found.transaction_state in UNDER_WAY:
+                continue
+            expired = found.error_code == ErrorCode.transactional_id_not_found
+            if not expired and (found.error_code != ErrorCode.none or found.transaction_state not in COMPLETE):
+                why = found.transaction_state or kafka_name(found.error_code)
+                return f"the transaction of {tid} is not over ({why})"
+            complete.add(tid)
+        for node, answer in zip(nodes, answers[len(ids) :], strict=True):
+            view = leader_view(read_metadata(answer), self._group_id)
+            reason = compare_views(self._views[node][0], view)
+            if reason is not None:
+                return reason
+            self._views[node] = view, time.monotonic()
+        self._ended -= complete
+        return None
+
+    def _is_alone(self, node: int) -> bool:
+        known = self._views.get(node)
+        return known is not None and known[0].hosts <= {node}
+
+    def _ended_on(self, node: int) -> bool:
+        return any(self._coordinators[tid] == node for tid in self._ended)
+
+
+def _name(where: tuple[str, int]) -> str:
+    return f"{where[0]}-{where[1]}"
