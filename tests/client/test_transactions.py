@@ -11,6 +11,7 @@ from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
 from headrace.client.transaction_rules import Round, first_refusal, ruling
+from headrace.client.transaction_settling import note_decisions, settle
 from headrace.client.transactions import Transactions, transaction_version
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
@@ -203,3 +204,51 @@ def test_who_may_not_write_for_an_id_is_told_what_to_grant():
     assert isinstance(refused, BrokerError)
     assert refused.code == "not-authorized"
     assert "WRITE on the transactional id" in refused.fix
+
+
+def after_the_first_look(monkeypatch, happens):
+    """`happens` between the first DescribeTransactions and whatever follows it."""
+    real = Transactions.describe
+
+    def describe(self, transactional_ids, **given):
+        found = real(self, transactional_ids, **given)
+        monkeypatch.setattr(Transactions, "describe", real)
+        happens()
+        return found
+
+    monkeypatch.setattr(Transactions, "describe", describe)
+
+
+def test_a_commit_that_comes_behind_the_look_at_an_ongoing_transaction_counts(client, transactions, monkeypatch):
+    """The EndTxn of a driver that was killed may lie in a broken connection while others look at its transactions."""
+    identity = transactions.initialise(["x"])["x"]
+    write(client, transactions, identity, {("a", 0): ["kept"]})
+    after_the_first_look(monkeypatch, lambda: transactions.end([identity], commit=True))
+    known = {}
+    told = settle(client, ["x"], group_id="readers", topics=["a"], committed=known, transaction_timeout_ms=10_000)
+    assert (told, known) == ({"x": None}, {"x": True})
+    assert read(client, ("a", 0)) == {("a", 0): ["kept"]}
+
+
+def test_a_commit_that_comes_behind_the_abort_of_an_ongoing_transaction_is_refused(client, transactions):
+    identity = transactions.initialise(["x"])["x"]
+    write(client, transactions, identity, {("a", 0): ["not to be"]})
+    known = {}
+    assert note_decisions(transactions, ["x", "never used"], known) == {}
+    assert known == {"x": False}
+    late = transactions.end([identity], commit=True)["x"]
+    assert isinstance(late, BrokerError)
+    assert read(client, ("a", 0)) == {("a", 0): []}
+
+
+def test_an_id_whose_state_is_not_known_is_not_initialised(client, transactions, monkeypatch):
+    """An InitProducerId would wipe out the only trace of its decision."""
+    identity = transactions.initialise(["x"])["x"]
+    write(client, transactions, identity, {("a", 0): ["kept"]})
+    transactions.end([identity], commit=True)
+    away = CannotConnect("broker-unreachable", "no answer")
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "describe", lambda _self, tids, **_given: dict.fromkeys(tids, away))
+        told = settle(client, ["x"], group_id="readers", topics=["a"], transaction_timeout_ms=10_000)
+    assert told == {"x": away}
+    assert transactions.describe(["x"])["x"].state == "CompleteCommit"

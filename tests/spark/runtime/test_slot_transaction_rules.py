@@ -33,6 +33,32 @@ class Cluster:
     refuses: dict[tuple[str, str], HeadraceError] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     reconnects_while_initialising: bool = False
+    unchecked: set[str] = field(default_factory=set)
+    suspicious: list[str | None] = field(default_factory=list)  # what the next checks of markers find
+
+    # Stands for MarkerCheck.
+
+    def marker_check(self, client: object, topics: tuple[str, ...], group_id: str) -> Cluster:
+        assert (client, topics, group_id) == (self, ("out",), "delays")
+        return self
+
+    def begin(self, coordinators: Mapping[str, int]) -> None:
+        assert not self.unchecked & coordinators.keys(), "an id is used again without a check"
+        assert set(coordinators.values()) <= {7}
+
+    def check(self, coordinators: Mapping[str, int], *, needed: Iterable[str], timeout_ms: float) -> str | None:
+        assert (coordinators.keys(), timeout_ms) == (self.unchecked, 5000)
+        self.calls.append(("check", sorted(needed)))
+        if reason := self.suspicious.pop(0) if self.suspicious else None:
+            return reason
+        self.unchecked.clear()
+        return None
+
+    def clear(self) -> None:
+        self.unchecked.clear()
+
+    def coordinators(self, tids: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(tids, 7)
 
     def transactions(self, client: object, *, transaction_timeout_ms: int, version: int) -> Cluster:
         assert (client, transaction_timeout_ms, version) == (self, 700, self.version)
@@ -63,8 +89,12 @@ class Cluster:
         self.calls.append(("commit_offsets", group_id, found, given))
         return {tid: self.answer("commit_offsets", tid, None) for tid in found}
 
-    def end(self, identities: Iterable[TransactionalIdentity], *, commit: bool, **given: Any) -> dict[str, Any]:
-        identities = list(identities)
+    def end(self, ended: Iterable[Any], *, commit: bool | None = None, **given: Any) -> dict[str, Any]:
+        """EndTxn of identities; MarkerCheck's `end` of ids."""
+        identities = list(ended)
+        if commit is None:
+            self.unchecked |= set(identities)
+            return {}
         tids = [each.transactional_id for each in identities]
         self.calls.append(("end", [(each.transactional_id, each.producer_epoch) for each in identities], commit, given))
         if isinstance(error := self.refuses.pop(("end", "*"), None), HeadraceError):
@@ -132,6 +162,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         monkeypatch.setattr(slot_transactions, "Transactions", cluster.transactions)
         monkeypatch.setattr(slot_transactions, "transaction_version", lambda client: client.version)
         monkeypatch.setattr(slot_transactions, "settle", cluster.settle)
+        monkeypatch.setattr(slot_transactions, "MarkerCheck", cluster.marker_check)
         return Driver(cluster)
 
     return start
@@ -337,4 +368,78 @@ def test_an_abort_is_a_last_word(started: Started) -> None:
     driver.transactions.abort(slots)
     driver.cluster.calls.clear()
     driver.begin(0, 1)
-    assert driver.cluster.calls == [("initialise", [a, b])], "what was aborted is not used again"
+    asked = [("check", [a, b]), ("initialise", [a, b])]
+    assert driver.cluster.calls == asked, "the identity of what was aborted is not used again"
+
+
+# Markers that a broker may have left out.
+
+
+def test_an_id_is_checked_before_it_is_used_again(started: Started) -> None:
+    driver = started()
+    first, second = driver.begin(0), None
+    driver.commit(first)
+    driver.cluster.calls.clear()
+    second = driver.begin(0)
+    assert "check" not in driver.cluster.steps(), "the other id of the slot was not used yet"
+    driver.commit(second)
+    driver.cluster.calls.clear()
+    driver.begin(0)
+    assert driver.cluster.calls == [("check", [first[0].transactional_id])]
+    driver.cluster.calls.clear()
+    driver.begin(0)
+    assert driver.cluster.calls == [], "one check for all that ended"
+
+
+def test_a_changed_leader_is_a_doubt_about_all_ids(started: Started) -> None:
+    """The committed transaction of the first id may be open somewhere: its next one would decide about both."""
+    driver = started()
+    used = []
+    for _ in range(2):
+        slots = driver.begin(0)
+        driver.commit(slots)
+        used.append(slots[0].transactional_id)
+    driver.cluster.suspicious = ["the leader epoch of out-1 changed from 3 to 5"]
+    driver.cluster.calls.clear()
+    third = driver.begin(0)
+    assert driver.cluster.steps() == ["check", "settle", "initialise"]
+    assert third[0].transactional_id not in used
+    assert driver.forgotten == [used]
+
+
+def test_between_batches_what_ended_is_checked(started: Started) -> None:
+    driver = started()
+    driver.transactions.settle_ended()
+    assert driver.cluster.steps() == []
+    slots = driver.begin(0)
+    tid = slots[0].transactional_id
+    driver.commit(slots)
+    driver.cluster.calls.clear()
+    driver.transactions.settle_ended()
+    driver.transactions.settle_ended()
+    assert driver.cluster.calls == [("check", [])], "nothing waits for markers, and what was checked is checked once"
+    driver.commit(driver.begin(0))
+    driver.cluster.suspicious = ["out-1 has no leader"]
+    driver.cluster.calls.clear()
+    driver.transactions.settle_ended(wait=True)
+    (check, settled) = driver.cluster.calls
+    assert check == ("check", ["delays-m1-by-id-0-1"])
+    assert settled[2]["committed"] == {tid: True, "delays-m1-by-id-0-1": True}
+
+
+@pytest.mark.parametrize("how", ["renew", "abort"])
+def test_what_was_aborted_is_checked_and_stays_aborted(started: Started, how: str) -> None:
+    """The id's next transaction would commit what an abort without a marker left open."""
+    driver = started()
+    slots = driver.begin(0)
+    if how == "renew":
+        driver.transactions.renew(slots)
+    else:
+        driver.transactions.abort(slots)
+    driver.cluster.suspicious = ["the leader epoch of out-1 changed from 3 to 5"]
+    driver.cluster.calls.clear()
+    again = driver.begin(0)
+    assert [call[0] for call in driver.cluster.calls] == ["check", "settle", "initialise"]
+    known = {slots[0].transactional_id: False} if how == "renew" else {}
+    assert driver.cluster.calls[1][2]["committed"] == known, "the coordinator itself tells of an EndTxn"
+    assert again[0].transactional_id != slots[0].transactional_id
