@@ -106,8 +106,8 @@ def main(count: int) -> None:
         before = log.size_bytes
         began, cpu = time.perf_counter(), time.process_time()
         log.flush()
-        for exchange in LogCleaning(log.cleaning_plan(0, NOW_MS)).exchanges():
-            log.exchange(exchange)
+        for swap in LogCleaning(log.plan_cleaning(0, NOW_MS)).clean_segments():
+            log.swap_segments(swap)
         wall, cpu = time.perf_counter() - began, time.process_time() - cpu
         report("compaction", records=count, bytes=before, bytes_after=log.size_bytes, wall=wall, cpu=cpu)
         compacted = measured("replay of the compacted log", log, count)

@@ -81,9 +81,9 @@ def compacted(path: Path) -> tuple[int, int]:
         before = log.size_bytes
         log.flush()
         directory.checkpoint(sync=True)
-        cleaning = LogCleaning(log.cleaning_plan(0, int(time.time() * 1000)))
-        for exchange in cleaning.exchanges():
-            assert log.exchange(exchange)
+        cleaning = LogCleaning(log.plan_cleaning(0, int(time.time() * 1000)))
+        for swap in cleaning.clean_segments():
+            assert log.swap_segments(swap)
         directory.cleaned(log, cleaning.end_offset)
         return before, log.size_bytes
 

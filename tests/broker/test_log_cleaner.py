@@ -39,7 +39,7 @@ def directory(disk: FaultyFileSystem) -> LogDirectory:
 
 @pytest.fixture
 def cleaner(directory: LogDirectory) -> Iterator[LogCleaner]:
-    found = LogCleaner(directory, key_memory_bytes=1 << 20)
+    found = LogCleaner(directory, dedupe_buffer_bytes=1 << 20)
     yield found
     found.close()
 

@@ -114,8 +114,8 @@ def compact(directory: Path, topic: str) -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1_048_576)
     log = PartitionLog.open(directory, topic=topic, partition=0, config=config, clock_ms=lambda: now_ms)
     log.flush()
-    for exchange in LogCleaning(log.cleaning_plan(0, now_ms)).exchanges():
-        assert log.exchange(exchange)
+    for swap in LogCleaning(log.plan_cleaning(0, now_ms)).clean_segments():
+        assert log.swap_segments(swap)
     log.close()
 
 

@@ -49,10 +49,10 @@ class CompactedLog:
     def clean(self) -> None:
         before = self.log.size_bytes
         self.log.flush()
-        plan = self.log.cleaning_plan(self.clean_to, self.clock.now_ms)
-        cleaning = LogCleaning(plan, key_memory_bytes=self.chance.choice([2_000, 1 << 20]))
-        for number, exchange in enumerate(cleaning.exchanges()):
-            assert self.log.exchange(exchange)
+        plan = self.log.plan_cleaning(self.clean_to, self.clock.now_ms)
+        cleaning = LogCleaning(plan, dedupe_buffer_bytes=self.chance.choice([2_000, 1 << 20]))
+        for number, swap in enumerate(cleaning.clean_segments()):
+            assert self.log.swap_segments(swap)
             if self.chance.random() < 0.1 and number:
                 return  # broken off: some segments are cleaned, the mark is where it was
         self.clean_to = cleaning.end_offset

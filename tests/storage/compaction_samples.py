@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.storage.log_samples import NOW_MS
 
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
-from headrace.storage.log_cleaning import KEY_MEMORY_BYTES, LogCleaning
+from headrace.storage.log_cleaning import DEDUPE_BUFFER_BYTES, LogCleaning
 from headrace.storage.partition_log import PartitionLog
 
 KeyValue = tuple[str, str | None]
@@ -26,13 +26,13 @@ def put(log: PartitionLog, *pairs: KeyValue, **how: object) -> int:
 
 
 def cleaned(
-    log: PartitionLog, *, first_dirty: int = 0, now_ms: int = NOW_MS, key_memory_bytes: int = KEY_MEMORY_BYTES
+    log: PartitionLog, *, first_dirty: int = 0, now_ms: int = NOW_MS, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> int:
     """Clean what may be cleaned, now and here; the offset that was reached."""
     log.flush()
-    cleaning = LogCleaning(log.cleaning_plan(first_dirty, now_ms), key_memory_bytes=key_memory_bytes)
-    for exchange in cleaning.exchanges():
-        assert log.exchange(exchange)
+    cleaning = LogCleaning(log.plan_cleaning(first_dirty, now_ms), dedupe_buffer_bytes=dedupe_buffer_bytes)
+    for swap in cleaning.clean_segments():
+        assert log.swap_segments(swap)
     return cleaning.end_offset
 
 

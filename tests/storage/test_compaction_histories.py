@@ -141,19 +141,19 @@ class History:
     def clean(self, budget: int = 1 << 30) -> None:
         left = [budget]
 
-        def pace(_bytes: int) -> None:
+        def throttle(_bytes: int) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise BrokenOff
 
         before = self.log.size_bytes
         self.log.flush()
-        plan = self.log.cleaning_plan(self.clean_to, self.clock.now_ms)
+        plan = self.log.plan_cleaning(self.clean_to, self.clock.now_ms)
         memory = self.chance.choice([1, 2_000, 1 << 20])
-        cleaning = LogCleaning(plan, key_memory_bytes=memory, pace=pace)
+        cleaning = LogCleaning(plan, dedupe_buffer_bytes=memory, throttle=throttle)
         try:
-            for exchange in cleaning.exchanges():
-                assert self.log.exchange(exchange)
+            for swap in cleaning.clean_segments():
+                assert self.log.swap_segments(swap)
         except BrokenOff:
             return
         self.clean_to = cleaning.end_offset

@@ -14,13 +14,11 @@ from tests.storage.log_samples import NOW_MS, ManualClock, opened
 
 from headrace.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
 from headrace.storage.batch_rewriting import delete_horizon_ms
-from headrace.storage.key_offsets import KeyOffsets
-from headrace.storage.log_cleaning import LogCleaning
-from headrace.storage.log_compaction import compactable, portions
+from headrace.storage.cleanup_policy import SegmentFacts, find_compactable, group_segments
+from headrace.storage.log_cleaning import LogCleaning, OffsetMap
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.partition_log import PartitionLog
-from headrace.storage.segment_facts import SegmentFacts
 
 DAY_MS = 24 * 3600 * 1000
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, index_interval_bytes=50)
@@ -132,8 +130,8 @@ def test_a_segment_that_was_closed_after_the_flush_gets_no_gaps_yet(disk: Faulty
     flushed_offset = log.flush()
     for n in range(8):
         put(log, ("key", str(n)), ("filler", "x" * 300))
-    assert log.cleaning_plan(0, NOW_MS).end_offset > flushed_offset
-    bounded = log.cleaning_plan(0, NOW_MS, flushed_offset=flushed_offset)
+    assert log.plan_cleaning(0, NOW_MS).end_offset > flushed_offset
+    bounded = log.plan_cleaning(0, NOW_MS, flushed_offset=flushed_offset)
     assert 0 < bounded.end_offset <= flushed_offset
     assert all(segment.end_offset <= flushed_offset for segment in bounded.closed)
 
@@ -146,7 +144,7 @@ def test_an_open_transaction_bounds_the_cleaning_and_its_records_stay(disk: Faul
         put(log, ("filler", "x" * 300))
     log.flush()
     assert log.last_stable_offset == 1
-    assert log.cleaning_plan(0, NOW_MS).end_offset == 0
+    assert log.plan_cleaning(0, NOW_MS).end_offset == 0
     assert cleaned(log) == 0
     assert [value for _, key, value in pairs(log) if key == "key"] == ["old", "new"]
 
@@ -254,7 +252,7 @@ def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: Fa
     before, table = pairs(log), latest(log)
     first_dirty, passes = 0, 0
     while log.compactable(first_dirty, NOW_MS).dirty_bytes:
-        reached = cleaned(log, first_dirty=first_dirty, key_memory_bytes=1)
+        reached = cleaned(log, first_dirty=first_dirty, dedupe_buffer_bytes=1)
         assert reached > first_dirty
         first_dirty, passes = reached, passes + 1
         assert latest(log) == table
@@ -266,12 +264,12 @@ def test_a_log_that_was_shortened_meanwhile_refuses_the_exchange(disk: FaultyFil
     log = log_of(disk)
     filled(log)
     log.flush()
-    cleaning = LogCleaning(log.cleaning_plan(0, NOW_MS))
-    exchange = next(exchanges := cleaning.exchanges())
+    cleaning = LogCleaning(log.plan_cleaning(0, NOW_MS))
+    swap = next(swaps := cleaning.clean_segments())
     log.delete_records_before(log.segment_base_offsets[1])
     before = records(log)
-    assert not log.exchange(exchange)
-    exchanges.close()
+    assert not log.swap_segments(swap)
+    swaps.close()
     assert records(log) == before
 
 
@@ -287,14 +285,14 @@ def test_a_cleaning_that_is_stopped_leaves_nothing_behind(disk: FaultyFileSystem
     while True:
         left = [reads]
 
-        def pace(_bytes: int, left: list[int] = left) -> None:
+        def throttle(_bytes: int, left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise Stopped
 
-        exchanges = LogCleaning(log.cleaning_plan(0, NOW_MS), pace=pace).exchanges()
+        swaps = LogCleaning(log.plan_cleaning(0, NOW_MS), throttle=throttle).clean_segments()
         try:
-            next(exchanges)
+            next(swaps)
         except Stopped:
             assert sorted(disk.names(LOGS)) == names
             assert records(log) == before
@@ -346,7 +344,7 @@ def facts(*sizes: int, ages_s: tuple[int, ...] = ()) -> list[SegmentFacts]:
 
 def test_the_dirty_ratio_decides() -> None:
     for first_dirty, due in ((0, True), (10, True), (20, False), (30, False), (40, False)):
-        part = compactable(
+        part = find_compactable(
             facts(100, 100, 100, 100), first_dirty_offset=first_dirty, last_stable_offset=100, config=COMPACTED,
             now_ms=NOW_MS,
         )  # fmt: skip
@@ -357,7 +355,7 @@ def test_the_last_stable_offset_and_the_compaction_lag_bound_it() -> None:
     def end(last_stable_offset: int, **how: int) -> int:
         config = replace(COMPACTED, **how)  # type: ignore[arg-type]
         segments = facts(100, 100, 100, ages_s=(30, 20, 10))
-        return compactable(
+        return find_compactable(
             segments, first_dirty_offset=0, last_stable_offset=last_stable_offset, config=config, now_ms=NOW_MS
         ).end_offset
 
@@ -370,25 +368,27 @@ def test_the_last_stable_offset_and_the_compaction_lag_bound_it() -> None:
 def test_what_is_too_old_is_cleaned_whatever_the_ratio() -> None:
     config = replace(COMPACTED, max_compaction_lag_ms=15_000)
     segments = facts(1000, 10, ages_s=(30, 10))
-    young = compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS)
+    young = find_compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS)
     assert not young.is_due(config)
-    late = compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS + 5001)
+    late = find_compactable(
+        segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS + 5001
+    )
     assert late.is_due(config)
     assert config.roll_ms == 15_000
     assert replace(config, cleanup_policy=frozenset({"delete"})).roll_ms == config.segment_ms
 
 
 def test_portions_are_no_larger_than_a_segment() -> None:
-    found = portions(facts(100, 100, 0, 100, 500, 50), end_offset=51, max_bytes=200)
+    found = group_segments(facts(100, 100, 0, 100, 500, 50), end_offset=51, max_bytes=200)
     assert [tuple(each.base_offset for each in run) for run in found] == [(0, 10, 20), (30,), (40,), (50,)]
-    assert [len(run) for run in portions(facts(1, 1, 1), end_offset=10, max_bytes=100)] == [1]
+    assert [len(run) for run in group_segments(facts(1, 1, 1), end_offset=10, max_bytes=100)] == [1]
 
 
 def test_keys_are_told_apart_whatever_their_length() -> None:
-    keys = KeyOffsets(1 << 20)
+    keys = OffsetMap(1 << 20)
     names = [b"", b"a", b"a" * 22, b"a" * 23, b"a" * 24, b"a" * 25, b"b" * 400, struct.pack(">q", 7)]
     for offset, name in enumerate(names):
-        keys.note(name, offset)
+        keys.put(name, offset)
     assert [keys.last_offset(name) for name in names] == list(range(len(names)))
     assert keys.last_offset(b"c" * 400) == -1
 

@@ -9,9 +9,9 @@ import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
 
 from headrace.protocol.record_batches import control_batch
-from headrace.storage.checkpoints import LeaderEpochs
 from headrace.storage.errors import OutOfOrderSequence
 from headrace.storage.file_system import REAL
+from headrace.storage.leader_epoch_cache import LeaderEpochCache
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_recovery import CleanShutdown, OpenedLog, log_bytes, open_log, unchecked_bytes
 from headrace.storage.partition_log import PartitionLog
@@ -119,7 +119,7 @@ def open_directly(directory: Path, *, clean: CleanShutdown | None = None, log_st
         directory,
         config=LogConfig(**SETTINGS),  # type: ignore[arg-type]
         file_system=REAL,
-        epochs=LeaderEpochs(directory, REAL),
+        epochs=LeaderEpochCache(directory, REAL),
         producers=ProducerState("flights", 0),
         log_start_offset=log_start_offset,
         recovery_point=0,

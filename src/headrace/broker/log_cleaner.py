@@ -23,7 +23,7 @@ from headrace.storage.log_directory import LogDirectory
 from headrace.storage.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from headrace.storage.log_cleaning import SegmentExchange
+    from headrace.storage.cleanup_policy import SegmentSwap
 
 __all__ = ["LogCleaner"]
 
@@ -40,9 +40,9 @@ class _Stopped(Exception):
 class LogCleaner:
     """Mutable: the thread, and the logs that cannot be cleaned."""
 
-    def __init__(self, directory: LogDirectory, *, key_memory_bytes: int) -> None:
+    def __init__(self, directory: LogDirectory, *, dedupe_buffer_bytes: int) -> None:
         self._directory = directory
-        self._key_memory_bytes = key_memory_bytes
+        self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._executor = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="headrace-cleaner", initializer=_lower_priority
         )
@@ -84,21 +84,21 @@ class LogCleaner:
         # on must be known to have been flushed, else a recovery would take them for holes.
         flushed_offset = await loop.run_in_executor(self._executor, log.flush)
         await loop.run_in_executor(self._executor, lambda: self._directory.checkpoint(sync=True))
-        plan = log.cleaning_plan(first_dirty_offset, self._directory.now_ms(), flushed_offset=flushed_offset)
+        plan = log.plan_cleaning(first_dirty_offset, self._directory.now_ms(), flushed_offset=flushed_offset)
         from headrace.storage.log_cleaning import LogCleaning  # with the first log that is compacted
 
-        cleaning = LogCleaning(plan, key_memory_bytes=self._key_memory_bytes, pace=self._pace)
-        exchanges = cleaning.exchanges()
+        cleaning = LogCleaning(plan, dedupe_buffer_bytes=self._dedupe_buffer_bytes, throttle=self._throttle)
+        swaps = cleaning.clean_segments()
         before = after = 0
         try:
-            while (exchange := await loop.run_in_executor(self._executor, self._next, exchanges)) is not None:
-                if not log.is_usable or not log.exchange(exchange):
+            while (swap := await loop.run_in_executor(self._executor, self._next, swaps)) is not None:
+                if not log.is_usable or not log.swap_segments(swap):
                     logger.info("%s-%d changed while it was compacted; it is left", log.topic, log.partition)
                     return
-                before, after = before + exchange.bytes_before, after + exchange.bytes_after
+                before, after = before + swap.bytes_before, after + swap.bytes_after
         finally:
             with contextlib.suppress(ValueError):  # the thread is in it: it ends by itself
-                exchanges.close()
+                swaps.close()
         self._directory.cleaned(log, cleaning.end_offset)
         logger.info(
             "Compacted %s-%d up to offset %d: %d bytes became %d",
@@ -109,11 +109,11 @@ class LogCleaner:
             after,
         )
 
-    def _next(self, exchanges: Iterator[SegmentExchange]) -> SegmentExchange | None:
+    def _next(self, swaps: Iterator[SegmentSwap]) -> SegmentSwap | None:
         self._slice_began = time.monotonic()
-        return next(exchanges, None)
+        return next(swaps, None)
 
-    def _pace(self, _bytes_read: int) -> None:
+    def _throttle(self, _bytes_read: int) -> None:
         if self._stopping.is_set():
             raise _Stopped
         worked = time.monotonic() - self._slice_began

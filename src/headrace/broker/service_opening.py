@@ -78,7 +78,7 @@ def open_services(
             flusher=flusher,
             delayed_fetches=delayed_fetches,
             clock_ms=clock.wall_clock_ms,
-            cleaner=LogCleaner(directory, key_memory_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
+            cleaner=LogCleaner(directory, dedupe_buffer_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
         )
         topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
         coordinator = CoordinatorRuntime(

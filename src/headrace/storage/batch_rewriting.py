@@ -1,9 +1,10 @@
-"""One batch through the cleaner: which of its records stay, and the batch written anew without the others.
+"""Rewriting of one batch by compaction: drop records, keep everything else.
 
-Offsets, sequences, epochs and codec stay as they were; a batch keeps its first and last offset although records between
-are gone. A tombstone (or the marker of a transaction whose records are gone) first gets a *delete horizon*, the time
-until which readers may still need it: Kafka's bit 6 of the attributes, with the time where the base timestamp was, so
-that timestamp deltas count from it (KIP-534). After it the tombstone may go.
+Offsets, sequence numbers, epochs and codec do not change; a batch keeps its first and last offset although records in
+between are gone. A tombstone (or the marker of a transaction without records) first gets a *delete horizon*, the time
+until which a reader may still need it. As in Kafka (KIP-534) it is stored in the batch itself: bit 6 of the attributes
+is set, and the base timestamp field holds the horizon, so that timestamp deltas count from it. After that time the
+tombstone may go.
 """
 
 from __future__ import annotations
@@ -18,58 +19,66 @@ from headrace.protocol import compression
 from headrace.protocol.batch_headers import HEADER_BYTES, BatchHeader
 from headrace.protocol.raw_records import RawRecord, read_varint, write_varint
 
-__all__ = ["Judge", "delete_horizon_ms", "emptied", "rewritten"]
+__all__ = ["RecordFilter", "delete_horizon_ms", "empty_batch", "filter_batch"]
 
-_UNCHECKED = struct.Struct(">qiibI")
-_CHECKED = struct.Struct(">hiqqqhii")
+_BEFORE_CRC_RANGE = struct.Struct(">qiibI")
+_CRC_RANGE = struct.Struct(">hiqqqhii")
 _CODEC_BITS = 0x07
 _DELETE_HORIZON_BIT = 0x40
 _NO_TIMESTAMP = -1
 _LENGTH_OVERHEAD = 12
 
-Judge = Callable[[bytes | None, bool, int], bool]
-"""(key, whether it has a value, offset) → whether the record stays, were it no tombstone past its horizon."""
+RecordFilter = Callable[[bytes | None, bool, int], bool]
+"""(key, has a value, offset) → whether the record is kept."""
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """Until when the batch's tombstones are kept; None when that was not decided yet."""
+    """Return the time until which the batch's tombstones are kept; None if it has not been set yet."""
     return header.base_timestamp if header.attributes & _DELETE_HORIZON_BIT else None
 
 
-def rewritten(
+def filter_batch(
     batch: bytes,
     header: BatchHeader,
     section: bytes,
     records: list[RawRecord],
-    stays: Judge,
+    is_kept: RecordFilter,
     *,
     new_horizon_ms: int,
     keep_empty: bool,
-    wants_horizon: bool = False,
+    force_horizon: bool = False,
 ) -> bytes | None:
-    """The batch with the records that stay: the very bytes when all do, None when there is nothing left to keep.
+    """Return the batch with the records that are kept: the same bytes if all are, None if nothing remains.
 
-    `new_horizon_ms` is given to tombstones that have no horizon yet, and with `wants_horizon` in any case.
-    `keep_empty` leaves a header where nothing stays: its last offset and sequence are still needed.
+    Args:
+        batch: The whole batch.
+        header: Its header.
+        section: Its records, uncompressed.
+        records: Their positions and fields within `section`.
+        is_kept: Decides for each record.
+        new_horizon_ms: Delete horizon for tombstones that have none yet.
+        keep_empty: Return a bare header where no record is kept; its last offset and sequence are still needed.
+        force_horizon: Set the horizon even if no kept record is a tombstone (for transaction markers).
     """
-    kept = [each for each in records if stays(each[4], each[5] is not None, header.base_offset + each[3])]
+    kept = [each for each in records if is_kept(each[4], each[5] is not None, header.base_offset + each[3])]
     if not kept:
-        return emptied(header) if keep_empty else None
+        return empty_batch(header) if keep_empty else None
     horizon_ms = delete_horizon_ms(header)
-    if horizon_ms is None and (wants_horizon or any(each[5] is None for each in kept)):
-        return _built(header, kept, (_shifted(section, each, header, new_horizon_ms) for each in kept), new_horizon_ms)
+    if horizon_ms is None and (force_horizon or any(each[5] is None for each in kept)):
+        rebased = (_rebase_timestamp(section, each, header, new_horizon_ms) for each in kept)
+        return _build_batch(header, kept, rebased, new_horizon_ms)
     if len(kept) == len(records):
         return batch
-    return _built(header, kept, (section[each[0] : each[1]] for each in kept), horizon_ms)
+    return _build_batch(header, kept, (section[each[0] : each[1]] for each in kept), horizon_ms)
 
 
-def emptied(header: BatchHeader) -> bytes:
-    """The header alone, as Kafka leaves it for the last batch of a producer or of a segment."""
+def empty_batch(header: BatchHeader) -> bytes:
+    """Return the bare header, as Kafka leaves it for the last batch of a producer or of a segment."""
     attributes = header.attributes & ~(_CODEC_BITS | _DELETE_HORIZON_BIT)
-    return _packed(header, attributes, _NO_TIMESTAMP, header.max_timestamp, 0, b"")
+    return _pack_batch(header, attributes, _NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
-def _built(header: BatchHeader, kept: list[RawRecord], parts: Iterable[bytes], horizon_ms: int | None) -> bytes:
+def _build_batch(header: BatchHeader, kept: list[RawRecord], parts: Iterable[bytes], horizon_ms: int | None) -> bytes:
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon_ms is not None:
         attributes, base_timestamp = attributes | _DELETE_HORIZON_BIT, horizon_ms
@@ -79,11 +88,11 @@ def _built(header: BatchHeader, kept: list[RawRecord], parts: Iterable[bytes], h
     payload = b"".join(parts)
     if attributes & _CODEC_BITS:
         payload = bytes(compression.compress(header.compression, payload))
-    return _packed(header, attributes, base_timestamp, max_timestamp, len(kept), payload)
+    return _pack_batch(header, attributes, base_timestamp, max_timestamp, len(kept), payload)
 
 
-def _shifted(section: bytes, record: RawRecord, header: BatchHeader, base_timestamp: int) -> bytes:
-    """The record's bytes with its timestamp counted from another base."""
+def _rebase_timestamp(section: bytes, record: RawRecord, header: BatchHeader, base_timestamp: int) -> bytes:
+    """Return the record's bytes with its timestamp delta counted from another base."""
     start, end, timestamp_delta = record[:3]
     _, position = read_varint(section, start)
     _, behind = read_varint(section, position + 1)
@@ -95,10 +104,10 @@ def _shifted(section: bytes, record: RawRecord, header: BatchHeader, base_timest
     return bytes(whole + body)
 
 
-def _packed(
+def _pack_batch(
     header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
 ) -> bytes:
-    checked = _CHECKED.pack(
+    in_crc_range = _CRC_RANGE.pack(
         attributes,
         header.last_offset_delta,
         base_timestamp,
@@ -108,6 +117,7 @@ def _packed(
         header.base_sequence,
         count,
     )
-    crc = crc32c_extend(crc32c(checked), payload)
+    crc = crc32c_extend(crc32c(in_crc_range), payload)
     length = HEADER_BYTES - _LENGTH_OVERHEAD + len(payload)
-    return _UNCHECKED.pack(header.base_offset, length, header.leader_epoch, header.magic, crc) + checked + payload
+    before = _BEFORE_CRC_RANGE.pack(header.base_offset, length, header.leader_epoch, header.magic, crc)
+    return before + in_crc_range + payload

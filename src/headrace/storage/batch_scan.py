@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader
 from headrace.storage.file_system import Buffer, File
 
-__all__ = ["Span", "TornLog", "crc_fits", "crc_of", "parse_header", "scan", "walk"]
+__all__ = ["Span", "TornLog", "compute_crc", "crc_matches", "parse_header", "scan", "walk"]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SPAN = struct.Struct(">qi")
@@ -52,14 +52,14 @@ def parse_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
     return BatchHeader._make((*_HEADER.unpack_from(buffer, at), position))
 
 
-def crc_of(batch: Buffer) -> int:
+def compute_crc(batch: Buffer) -> int:
     """CRC32C over everything behind the CRC field. `batch` is one whole batch."""
     return int(crc32c(bytes(memoryview(batch)[_CRC_FROM:])))
 
 
-def crc_fits(batch: Buffer, crc: int) -> bool:
+def crc_matches(batch: Buffer, crc: int) -> bool:
     """Whether the CRC of one whole batch is what its header says."""
-    return crc_of(batch) == crc
+    return compute_crc(batch) == crc
 
 
 def walk(file: File, position: int, end: int) -> Iterator[Span]:
@@ -101,7 +101,7 @@ def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[B
         if at + header.size_bytes > len(block):
             size = min(max(_SCAN_BLOCK, header.size_bytes), end - position)
             block, block_at, at = memoryview(file.read_at(size, position)), position, 0
-        if not crc_fits(block[at : at + header.size_bytes], header.crc):
+        if not crc_matches(block[at : at + header.size_bytes], header.crc):
             raise TornLog(position, f"a wrong CRC in the batch of offset {header.base_offset}")
         yield header
         position += header.size_bytes

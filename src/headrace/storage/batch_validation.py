@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader, assign_offsets
-from headrace.storage.batch_scan import crc_fits, parse_header
+from headrace.storage.batch_scan import crc_matches, parse_header
 from headrace.storage.errors import (
     CorruptRecordBatch,
     InvalidRecord,
@@ -109,7 +109,7 @@ def _sound_header(batches: Buffer, position: int, where: str, facts: dict[str, A
             why = f"magic byte {header.magic} instead of 2"
         elif header.size_bytes < HEADER_BYTES or header.size_bytes > left:
             why = f"a length of {header.batch_length} in {left} bytes"
-        elif not crc_fits(memoryview(batches)[position : position + header.size_bytes], header.crc):
+        elif not crc_matches(memoryview(batches)[position : position + header.size_bytes], header.crc):
             why = f"the CRC {header.crc} is not that of its bytes"
     if why is not None or header is None:
         raise CorruptRecordBatch("record-batch-corrupt", f"A record batch sent to {where} is corrupt: {why}.", **facts)

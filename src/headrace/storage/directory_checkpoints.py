@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headrace.storage.checkpoints import CheckpointCorrupt, read_checkpoint, write_checkpoint
+from headrace.storage.checkpoint_files import CheckpointCorrupt, read_checkpoint, write_checkpoint
 from headrace.storage.file_system import FileSystem
 from headrace.storage.log_recovery import CleanShutdown
 from headrace.storage.partition_log import PartitionLog

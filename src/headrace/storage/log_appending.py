@@ -19,7 +19,7 @@ __all__ = ["append_usual", "written"]
 def written(log: LogState, data: Buffer, headers: list[BatchHeader], leader_epoch: int, now_ms: int) -> int:
     """Writes whole, sound, numbered batches; the offset of the first. Raises StorageFull, LogFailed."""
     base_offset = log.log_end_offset
-    if log.epochs.note(leader_epoch, base_offset):
+    if log.epochs.assign(leader_epoch, base_offset):
         _save_epoch(log)
     try:
         segment = _segment_for(log, len(data), headers)
@@ -47,7 +47,7 @@ def append_usual(log: LogState, frame: bytes, start: int, end: int, leader_epoch
         return None
     base_offset = log.log_end_offset
     last_offset = base_offset + delta
-    if log.epochs.note(leader_epoch, base_offset):
+    if log.epochs.assign(leader_epoch, base_offset):
         _save_epoch(log)
     try:
         segment = log.row.segments[-1]
@@ -68,7 +68,7 @@ def _save_epoch(log: LogState) -> None:
     try:
         log.epochs.save()
     except OSError as error:
-        log.epochs.forget_latest()
+        log.epochs.undo_assign()
         log.health.refuse(error, "did not take a new leader epoch")
 
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn, Self
 
-from headrace.storage.checkpoints import topic_id_text
+from headrace.storage.checkpoint_files import format_topic_id
 from headrace.storage.directory_catalogs import DirectoryCatalogs
 from headrace.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from headrace.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
@@ -101,7 +101,7 @@ class LogDirectory(DirectoryCatalogs):
         if stored is None:
             self._file_system.make_private(self.path)  # only a new one: what operators set later stays
             self._sync_the_way_here()
-            stored = DirectoryIdentity(cluster_id=cluster_id or topic_id_text(uuid.uuid4()))
+            stored = DirectoryIdentity(cluster_id=cluster_id or format_topic_id(uuid.uuid4()))
         self._identity = stored.started()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_catalog(self._file_system, self.path)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 
-from headrace.storage.log_cleaning import CleaningPlan, SegmentExchange
-from headrace.storage.log_compaction import Compactable, compactable
+from headrace.storage.cleanup_policy import CleaningPlan, Compactable, SegmentFacts, SegmentSwap, find_compactable
 from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_segment import LogSegment
 from headrace.storage.log_state import LogState
-from headrace.storage.segment_facts import SegmentFacts
-from headrace.storage.segment_files import SWAP, announce_exchange, commit_exchange, remove_suffixed
+from headrace.storage.segment_swap import SWAP, commit_swap, discard_new_segment, prepare_swap
 
-__all__ = ["cleaning_plan", "compactable_part", "exchange_segments"]
+__all__ = ["compactable_part", "plan_cleaning", "swap_segments"]
 
 _log = logging.getLogger("headrace.storage")
 
@@ -28,7 +26,7 @@ def compactable_part(log: LogState, first_dirty_offset: int, now_ms: int) -> Com
 def _compactable(log: LogState, closed: tuple[SegmentFacts, ...], first_dirty_offset: int, now_ms: int) -> Compactable:
     # A mark outside the log is of another life of it: everything counts as dirty then, as in Kafka.
     is_inside = log.log_start_offset <= first_dirty_offset <= log.row.active.base_offset
-    return compactable(
+    return find_compactable(
         closed,
         first_dirty_offset=first_dirty_offset if is_inside else log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
@@ -37,8 +35,8 @@ def _compactable(log: LogState, closed: tuple[SegmentFacts, ...], first_dirty_of
     )
 
 
-def cleaning_plan(log: LogState, first_dirty_offset: int, now_ms: int, flushed_offset: int | None) -> CleaningPlan:
-    """As `PartitionLog.cleaning_plan`."""
+def plan_cleaning(log: LogState, first_dirty_offset: int, now_ms: int, flushed_offset: int | None) -> CleaningPlan:
+    """As `PartitionLog.plan_cleaning`."""
     log.health.check_usable()
     # A segment that was closed since then may not get gaps yet: a recovery would take them for holes.
     closed = _closed_segments(log)
@@ -68,7 +66,7 @@ def _closed_segments(log: LogState) -> tuple[SegmentFacts, ...]:
     )
 
 
-def exchange_segments(log: LogState, exchange: SegmentExchange) -> bool:
+def swap_segments(log: LogState, exchange: SegmentSwap) -> bool:
     """As `PartitionLog.exchange`."""
     log.health.check_usable()
     old = [segment for segment in log.row.segments if segment.base_offset in exchange.old]
@@ -76,15 +74,15 @@ def exchange_segments(log: LogState, exchange: SegmentExchange) -> bool:
     if not is_as_it_was:
         return False
     try:
-        announce_exchange(log.directory, exchange.new, log.file_system)
+        prepare_swap(log.directory, exchange.new, log.file_system)
     except OSError as error:
         _log.warning("%s: a cleaned segment is thrown away: %s", log.directory, error)
-        remove_suffixed(log.directory, exchange.new, SWAP, log.file_system)
+        discard_new_segment(log.directory, exchange.new, SWAP, log.file_system)
         return False
     try:
         for segment in old:
             segment.step_aside()
-        commit_exchange(log.directory, exchange.old, exchange.new, log.file_system)
+        commit_swap(log.directory, exchange.old, exchange.new, log.file_system)
         new = LogSegment.existing(log.directory, exchange.new, log.config, log.file_system)
     except OSError as error:
         log.health.fail(error, "could not take a cleaned segment")

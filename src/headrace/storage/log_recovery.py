@@ -18,14 +18,15 @@ from pathlib import Path
 
 from headrace.protocol.record_batches import BatchHeader
 from headrace.storage.batch_scan import TornLog
-from headrace.storage.checkpoints import CheckpointCorrupt, LeaderEpochs
+from headrace.storage.checkpoint_files import CheckpointCorrupt
 from headrace.storage.file_system import FileSystem
+from headrace.storage.leader_epoch_cache import LeaderEpochCache
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_segment import LogSegment
 from headrace.storage.log_transactions import load_producers
 from headrace.storage.producer_snapshots import headers_since
 from headrace.storage.producer_state import ProducerState
-from headrace.storage.segment_files import CLEANED, DELETED, SWAP, finish_exchanges
+from headrace.storage.segment_swap import CLEANED, DELETED, SWAP, complete_interrupted_swaps
 
 __all__ = ["CleanShutdown", "OpenedLog", "log_bytes", "open_log", "unchecked_bytes"]
 
@@ -59,7 +60,7 @@ def open_log(
     *,
     config: LogConfig,
     file_system: FileSystem,
-    epochs: LeaderEpochs,
+    epochs: LeaderEpochCache,
     producers: ProducerState,
     log_start_offset: int,
     recovery_point: int,
@@ -69,7 +70,7 @@ def open_log(
 ) -> OpenedLog:
     """The segments of a directory, sound and in order, at least one. Fills `epochs` and `producers`. Raises OSError."""
     names = file_system.names(directory)
-    if finish_exchanges(directory, names, file_system):
+    if complete_interrupted_swaps(directory, names, file_system):
         names = file_system.names(directory)
     names = _without_debris(directory, names, file_system)
     bases = _base_offsets(names)
@@ -91,13 +92,13 @@ def open_log(
         end = max(log_start_offset, 0)
         segments = [LogSegment.create(directory, end, config, file_system)]
     start = max(log_start_offset, segments[0].base_offset)
-    changed = epochs.keep_before(end)
+    changed = epochs.truncate_from_end(end)
     if start < end and epochs.epoch_for(start) < 0:
         # The file is lost, or tells of a log start that a crash has undone.
         epochs.clear()
         for header in headers_since(segments, start):
             changed |= note_epochs(header)
-    if epochs.keep_from(start) or changed or (recovered and epochs.latest >= 0):
+    if epochs.truncate_from_start(start) or changed or (recovered and epochs.latest >= 0):
         epochs.save()
     load_producers(directory, file_system, producers, segments, end, now_ms, index_from=index_from)
     return OpenedLog(
@@ -142,7 +143,7 @@ def _is_clean(segments: list[LogSegment], clean: CleanShutdown | None) -> bool:
     return clean is not None and (last.base_offset, last.size_bytes) == (clean.base_offset, clean.size_bytes)
 
 
-def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], bool]:
+def _load_epochs(epochs: LeaderEpochCache) -> Callable[[BatchHeader], bool]:
     try:
         epochs.load()
     except CheckpointCorrupt as corrupt:
@@ -150,7 +151,7 @@ def _load_epochs(epochs: LeaderEpochs) -> Callable[[BatchHeader], bool]:
         epochs.clear()
 
     def note(header: BatchHeader) -> bool:
-        return epochs.note(header.leader_epoch, header.base_offset)
+        return epochs.assign(header.leader_epoch, header.base_offset)
 
     return note
 

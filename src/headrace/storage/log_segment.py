@@ -16,11 +16,11 @@ from pathlib import Path
 from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader
 from headrace.storage.batch_scan import Span, TornLog, parse_header, walk
 from headrace.storage.batch_scan import scan as scan_batches
+from headrace.storage.cleanup_policy import SegmentFacts
 from headrace.storage.file_span import FileSpan
 from headrace.storage.file_system import Buffer, File, FileSystem
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
-from headrace.storage.segment_facts import SegmentFacts
 from headrace.storage.transaction_index import TransactionIndex
 
 __all__ = ["FULL_ERRNOS", "LogSegment", "segment_name"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from headrace.storage.log_retention import deletable_segments
+from headrace.storage.cleanup_policy import count_deletable_segments
 from headrace.storage.log_state import LogState
 from headrace.storage.log_transactions import load_producers
 
@@ -29,7 +29,7 @@ def apply_retention(log: LogState, now_ms: int) -> int:
     """As `PartitionLog.apply_retention`."""
     log.health.check_usable()
     ends = log.row.end_offsets(log.log_end_offset)
-    count = deletable_segments(
+    count = count_deletable_segments(
         [segment.facts(end) for segment, end in zip(log.row.segments, ends, strict=True)],
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,
@@ -48,7 +48,7 @@ def _drop_oldest(log: LogState, count: int) -> None:
     try:
         for segment in log.row.drop_oldest(count):  # oldest first: a crash in between leaves a log without a hole
             segment.remove()
-        if log.epochs.keep_from(log.log_start_offset):
+        if log.epochs.truncate_from_start(log.log_start_offset):
             log.epochs.save()
     except OSError as error:
         _log.warning("%s: debris is left for the next opening: %s", log.directory, error)
@@ -76,7 +76,7 @@ def truncate_to(log: LogState, offset: int) -> None:
         log.log_end_offset = end
         log.log_start_offset = min(log.log_start_offset, end)
         log.flush.cut_to(end)
-        if log.epochs.keep_before(end):
+        if log.epochs.truncate_from_end(end):
             log.epochs.save()
         load_producers(log.directory, log.file_system, log.producers, log.row.segments, end, log.clock_ms())
     except OSError as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headrace.protocol.record_batches import BatchHeader
 from headrace.storage.batch_validation import Origin
-from headrace.storage.checkpoints import LeaderEpochs
 from headrace.storage.file_system import Buffer, FileSystem
+from headrace.storage.leader_epoch_cache import LeaderEpochCache
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_flush import LogFlush
 from headrace.storage.log_health import LogHealth
@@ -32,7 +32,7 @@ class LogState:
     clock_ms: Callable[[], int]
     file_system: FileSystem
     health: LogHealth
-    epochs: LeaderEpochs
+    epochs: LeaderEpochCache
     producers: ProducerState
     row: SegmentRow
     flush: LogFlush
@@ -58,7 +58,7 @@ class LogState:
             clock_ms=clock_ms,
             file_system=file_system,
             health=health,
-            epochs=LeaderEpochs(directory, file_system),
+            epochs=LeaderEpochCache(directory, file_system),
             producers=ProducerState(topic, partition, config.max_producers),
             row=SegmentRow(),
             flush=LogFlush(directory, file_system, health),

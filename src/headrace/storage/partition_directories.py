@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from headrace.storage.checkpoints import read_partition_metadata, write_partition_metadata
+from headrace.storage.checkpoint_files import read_partition_metadata, write_partition_metadata
 from headrace.storage.directory_checkpoints import TopicPartition
 from headrace.storage.file_system import FileSystem
 from headrace.storage.topic_catalog import TopicEntry

@@ -29,8 +29,7 @@ from headrace.storage.producer_state import ProducerState
 from headrace.storage.record_validation import Unpacking
 
 if TYPE_CHECKING:
-    from headrace.storage.log_cleaning import CleaningPlan, SegmentExchange
-    from headrace.storage.log_compaction import Compactable
+    from headrace.storage.cleanup_policy import CleaningPlan, Compactable, SegmentSwap
 
 __all__ = ["AppendResult", "PartitionLog", "TimestampOffset", "Validated"]
 
@@ -349,24 +348,24 @@ class PartitionLog:
 
         return compactable_part(self._state, first_dirty_offset, now_ms)
 
-    def cleaning_plan(self, first_dirty_offset: int, now_ms: int, *, flushed_offset: int | None = None) -> CleaningPlan:
+    def plan_cleaning(self, first_dirty_offset: int, now_ms: int, *, flushed_offset: int | None = None) -> CleaningPlan:
         """For `LogCleaning`, whatever the dirty ratio: of the segments that lie wholly before `flushed_offset`.
 
         That is what a flush has answered and a checkpoint has noted since: compaction leaves gaps, and a recovery
         takes gaps behind the noted offset for holes. None: all that is closed, if nobody will have to recover it.
         """
-        from headrace.storage.log_exchange import cleaning_plan
+        from headrace.storage.log_exchange import plan_cleaning
 
-        return cleaning_plan(self._state, first_dirty_offset, now_ms, flushed_offset)
+        return plan_cleaning(self._state, first_dirty_offset, now_ms, flushed_offset)
 
-    def exchange(self, exchange: SegmentExchange) -> bool:
+    def swap_segments(self, exchange: SegmentSwap) -> bool:
         """Put a cleaned segment in place; False when the log is not as it was or the disk refused: nothing was done.
 
         Raises LogFailed when it was begun and the next opening has to finish it.
         """
-        from headrace.storage.log_exchange import exchange_segments
+        from headrace.storage.log_exchange import swap_segments
 
-        return exchange_segments(self._state, exchange)
+        return swap_segments(self._state, exchange)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -383,7 +382,7 @@ class PartitionLog:
         self._state.health.check_usable()
         end = self._state.log_end_offset  # before the segments: what it promises must be in one of them
         try:
-            self._state.epochs.make_durable()
+            self._state.epochs.flush()
             self._write_transaction_indexes()
         except OSError as error:  # small files: for want of room nothing is lost, it is tried again
             self._state.health.refuse(error, "could not be flushed")

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from headrace.protocol.compression import CODECS
 from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatch, build_batch, records_section
-from headrace.storage.batch_scan import crc_of
+from headrace.storage.batch_scan import compute_crc
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from headrace.storage.file_system import Buffer
 from headrace.storage.log_config import NO_LIMIT, LogConfig
@@ -300,7 +300,7 @@ class _Look:
         batch = bytearray(memoryview(self._batches)[header.position : header.end])
         struct.pack_into(">h", batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME_BIT)
         struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, largest)
-        struct.pack_into(">I", batch, _CRC_AT, crc_of(batch))
+        struct.pack_into(">I", batch, _CRC_AT, compute_crc(batch))
         return bytes(batch)
 
 

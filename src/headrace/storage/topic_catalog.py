@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.storage.checkpoints import topic_id_from_text, topic_id_text
+from headrace.storage.checkpoint_files import format_topic_id, parse_topic_id
 from headrace.storage.errors import DirectoryUnusable, InvalidTopic
 from headrace.storage.file_system import FileSystem
 
@@ -55,7 +55,7 @@ def load_catalog(file_system: FileSystem, directory: Path) -> dict[str, TopicEnt
         entries = [
             TopicEntry(
                 name=topic["name"],
-                topic_id=topic_id_from_text(topic["topic_id"]),
+                topic_id=parse_topic_id(topic["topic_id"]),
                 partitions=int(topic["partitions"]),
                 configs=dict(topic["configs"]),
             )
@@ -78,7 +78,7 @@ def save_catalog(file_system: FileSystem, directory: Path, topics: Iterable[Topi
     stored = (
         {
             "name": entry.name,
-            "topic_id": topic_id_text(entry.topic_id),
+            "topic_id": format_topic_id(entry.topic_id),
             "partitions": entry.partitions,
             "configs": dict(entry.configs),
         }

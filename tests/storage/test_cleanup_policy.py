@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.storage.cleanup_policy import SegmentFacts, count_deletable_segments
 from headrace.storage.log_config import LogConfig
-from headrace.storage.log_retention import deletable_segments
-from headrace.storage.segment_facts import SegmentFacts
 
 
 @given(
@@ -37,7 +36,7 @@ def test_decision(
         retention_bytes=retention_bytes,
         cleanup_policy=frozenset({"delete" if delete else "compact"}),
     )
-    count = deletable_segments(
+    count = count_deletable_segments(
         segments, log_start_offset=log_start, high_watermark=high_watermark, config=config, now_ms=100
     )
 
