@@ -25,7 +25,7 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.units import from_ms
-from headrace.storage.file_span import Descriptor, FileSpan
+from headrace.storage.file_system import Descriptor, FileSpan
 
 Connect = Callable[[EmbeddedBroker], Any]
 f, p = m.fetch_request, m.produce_request

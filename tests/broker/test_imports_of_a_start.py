@@ -24,7 +24,7 @@ NOT_YET = (
         for each in ("access_checks", "access_parts", "added_user", "authentication", "certificate_name")
     ),
     *("headrace.broker.security." + each for each in ("jaas", "sasl_gate", "secured_listener", "tls_acceptor")),
-    *("headrace.storage." + each for each in ("log_cleaning", "log_compaction", "log_exchange")),
+    *("headrace.storage." + each for each in ("log_cleaning", "batch_rewriting")),
     *("headrace.cli", "headrace.client", "headrace.simulator", "headrace.spark", "headrace.assignors"),
     *("pyarrow", "numpy", "numba", "pandas", "pyspark", "lmdb", "click", "rich", "hypothesis", "pytest"),
 )

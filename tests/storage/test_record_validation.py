@@ -19,15 +19,20 @@ from headrace.protocol.record_batches import (
 from headrace.storage.batch_scan import parse_header
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from headrace.storage.log_config import LogConfig
-from headrace.storage.record_at import record_at
-from headrace.storage.record_validation import FEW_RECORDS, MOST_ERRORS_TOLD, UNPACKED_MAX_BYTES, set_right
+from headrace.storage.record_reader import read_record
+from headrace.storage.record_validation import (
+    FULLY_CHECKED_RECORDS,
+    MAX_REPORTED_ERRORS,
+    MAX_UNCOMPRESSED_BYTES,
+    validate_records,
+)
 
 NOW = 1_700_000_000_000
-MANY = 20 * FEW_RECORDS
+MANY = 20 * FULLY_CHECKED_RECORDS
 
 
 def right(batch: bytes, **config: Any) -> bytes | None:
-    return set_right(batch, parse_header(batch, 0, 0), LogConfig(**config), NOW, "t", 3)
+    return validate_records(batch, parse_header(batch, 0, 0), LogConfig(**config), NOW, "t", 3)
 
 
 def records(count: int, *, key: bytes | None = b"k", step_ms: int = 0, first_ms: int = NOW) -> list[PlainRecord]:
@@ -45,7 +50,7 @@ def damaged(batch: bytes, at: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("count", [1, FEW_RECORDS, MANY])
+@pytest.mark.parametrize("count", [1, FULLY_CHECKED_RECORDS, MANY])
 def test_what_is_sound_is_written_as_it_is(codec: str, count: int) -> None:
     assert right(encode_batch(records(count, step_ms=1), compression=codec)) is None
 
@@ -96,8 +101,8 @@ def test_inside_of_many_that_are_not_alike_the_first_are_looked_at_unless_there_
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_bombs_are_not_unpacked(codec: str) -> None:
-    bomb = encode_batch([PlainRecord(value=bytes(UNPACKED_MAX_BYTES + 1), timestamp_ms=NOW)], compression=codec)
-    assert len(bomb) < UNPACKED_MAX_BYTES // 100
+    bomb = encode_batch([PlainRecord(value=bytes(MAX_UNCOMPRESSED_BYTES + 1), timestamp_ms=NOW)], compression=codec)
+    assert len(bomb) < MAX_UNCOMPRESSED_BYTES // 100
     with pytest.raises(MessageTooLarge, match="unpacks to more than"):
         right(bomb)
 
@@ -106,7 +111,7 @@ def test_errors_of_records_are_told_by_index_and_not_without_end() -> None:
     with pytest.raises(InvalidRecord) as missing:
         right(encode_batch(records(3000, key=None)), cleanup_policy=frozenset({"compact"}))
     told = missing.value.facts["record_errors"]
-    assert [index for index, _ in told] == list(range(MOST_ERRORS_TOLD))
+    assert [index for index, _ in told] == list(range(MAX_REPORTED_ERRORS))
     day = 86_400_000
     with pytest.raises(InvalidTimestamp) as early:
         right(encode_batch(records(MANY, step_ms=day // MANY * 2)))
@@ -163,7 +168,7 @@ def test_the_largest_timestamp_of_a_compacted_topic_is_that_of_a_record() -> Non
     start = 0
     for _ in range(MANY):
         section[start + 2] = 1  # a delta of -1
-        start = record_at(bytes(section), start)[-1]
+        start = read_record(bytes(section), start)[-1]
     batch = build_batch(bytes(section), records_count=MANY, base_timestamp=NOW, max_timestamp=NOW)
     mended = right(batch, cleanup_policy=frozenset({"compact"}))
     assert mended is not None

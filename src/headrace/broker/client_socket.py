@@ -20,7 +20,7 @@ from headrace.protocol.framing import FrameBuffer
 if TYPE_CHECKING:
     from headrace.broker.listener import Listener
     from headrace.broker.server import Server
-    from headrace.storage.file_span import FileSpan
+    from headrace.storage.file_system import FileSpan
 
 __all__ = ["ClientSocket"]
 

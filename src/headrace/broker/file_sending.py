@@ -16,7 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.storage.file_span import FileSpan
+from headrace.storage.file_system import FileSpan
 
 __all__ = ["FileSending"]
 

@@ -2,8 +2,8 @@
 
 Half of the time of a start were imports, and half of those were for what many brokers are never asked. So the one
 place that enters such a part imports it there, in the function that does: `CoordinatorRuntime` the rules of groups with
-the first group, `TransactionShards` those of transactions with the first transactional id, `PartitionLog` and
-`LogCleaner` compaction, `listener_security` what a listener's protocol needs. Handlers have always been imported with
+the first group, `TransactionShards` those of transactions with the first transactional id, `LogCleaner`
+compaction, `listener_security` what a listener's protocol needs. Handlers have always been imported with
 their API's first request (`api_table`).
 
 A broker in the process of a test pays for what the test uses. The process behind `headrace broker` loads the rules in a
@@ -22,7 +22,6 @@ RULES = (
     "headrace.coordinator.transactions.shard",
     "headrace.broker.transaction_shard_log",
     "headrace.broker.transaction_ending",
-    "headrace.storage.log_exchange",
     "headrace.storage.log_cleaning",
 )
 

@@ -23,11 +23,11 @@ from headrace.protocol.record_batches import iter_batch_headers
 from headrace.settings import render_value
 from headrace.storage.batch_validation import Origin
 from headrace.storage.errors import OffsetOutOfRange, StorageError, StorageFull
-from headrace.storage.file_span import FileSpan
+from headrace.storage.file_system import FileSpan
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.partition_log import AppendResult, PartitionLog, Validated
-from headrace.storage.record_validation import Unpacking
+from headrace.storage.partition_log import AppendResult, PartitionLog, ValidatedBatches
+from headrace.storage.record_validation import DecompressionBudget
 
 __all__ = ["AppendRefused", "LogView", "PartitionLogs", "ReadRefused", "default_log_config", "end_of"]
 
@@ -148,10 +148,10 @@ class PartitionLogs:
         *,
         origin: Origin = "client",
         transaction_version: int = 0,
-        unpacking: Unpacking | None = None,
-        validated: Validated | None = None,
+        budget: DecompressionBudget | None = None,
+        validated: ValidatedBatches | None = None,
     ) -> AppendResult:
-        """Whole batches, as one write; the arguments as in PartitionLog. Raises AppendRefused, UnpacksLarge."""
+        """Append whole batches; arguments as of PartitionLog. Raises AppendRefused, DecompressionTooLarge."""
         try:
             log = self._directory.log(topic.name, partition)
             result = log.append(
@@ -160,7 +160,7 @@ class PartitionLogs:
                 origin=origin,
                 transaction_version=transaction_version,
                 flush_now=False,
-                unpacking=unpacking,
+                budget=budget,
                 validated=validated,
             )
         except StorageError as error:
@@ -169,17 +169,17 @@ class PartitionLogs:
         return result
 
     def validation(
-        self, topic: TopicDescription, partition: int, batches: bytes, unpacking: Unpacking
-    ) -> Callable[[], Validated]:
+        self, topic: TopicDescription, partition: int, batches: bytes, budget: DecompressionBudget
+    ) -> Callable[[], ValidatedBatches]:
         """The look at batches before their `append`, to be called in any thread. Both raise AppendRefused."""
         try:
             log = self._directory.log(topic.name, partition)
         except StorageError as error:
             raise self._refused(error) from error
 
-        def validate() -> Validated:
+        def validate() -> ValidatedBatches:
             try:
-                return log.validate(batches, unpacking=unpacking)
+                return log.validate(batches, budget=budget)
             except StorageError as error:
                 raise self._refused(error) from error
 
@@ -188,7 +188,7 @@ class PartitionLogs:
     def append_usual(
         self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int
     ) -> AppendResult | None:
-        """As `append` for one batch that `looks_usual`; None, and nothing was done, where `append` has the word.
+        """As `append` for one batch that `is_candidate`; None, and nothing was done, where `append` has the word.
 
         Raises AppendRefused.
         """
@@ -196,7 +196,7 @@ class PartitionLogs:
         if log is None:
             return None
         try:
-            result = log.append_usual(frame, start, end, leader_epoch=self._leader_epoch)
+            result = log.append_fast_path(frame, start, end, leader_epoch=self._leader_epoch)
         except StorageError as error:
             raise self._refused(error) from error
         if result is not None:
@@ -344,7 +344,7 @@ class _OpenLog:
         self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
     ) -> FileSpan | bytes:
         try:
-            return self._log.span(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
+            return self._log.read_span(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
         except OffsetOutOfRange as error:
             raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
         except StorageError as error:

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.storage.file_span import FileSpan
+from headrace.storage.file_system import FileSpan
 
 __all__ = ["PIECE_BYTES", "PieceSending"]
 

@@ -1,8 +1,8 @@
 """The short way of nearly every Produce request: read by hand, judged by its headers, appended, answered by hand.
 
-Nothing is appended before all of the request is known to be usual (`hot_requests`, `usual_batch.looks_usual`), to go to
-topics that are there, and to be permitted; else the handler of Produce has it, with all rules and all errors. What is
-found wrong later, in a batch itself, is judged by the log as ever, and answered for its partition alone.
+Nothing is appended before all of the request is known to be usual (`hot_requests`, `batch_fast_path.is_candidate`), to
+go to topics that are there, and to be permitted; else the handler of Produce has it, with all rules and all errors.
+What is found wrong later, in a batch itself, is judged by the log as ever, and answered for its partition alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.protocol import hot_responses
 from headrace.protocol import messages as m
 from headrace.protocol.hot_requests import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
+from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.partition_log import AppendResult
-from headrace.storage.usual_batch import looks_usual
 
 __all__ = ["NO_ANSWER", "append_usual"]
 
@@ -82,7 +82,7 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
         if topic is None or topic.is_internal:
             return None
         for partition, start, end in asked.batches:
-            if not 0 <= partition < topic.partitions or not looks_usual(frame, start, end):
+            if not 0 <= partition < topic.partitions or not is_candidate(frame, start, end):
                 return None
         topics.append(topic)
     return topics

@@ -1,7 +1,7 @@
-"""Record batches as the disk sees them: headers found by walking over files, never a record.
+"""Record batches in a log file: their headers, found without reading a record.
 
-A batch v2 header is 61 bytes (KIP-98). `walk` trusts lengths and is for parts of a log that were checked before;
-`scan` trusts nothing and is for what a crash left behind: it checks every CRC and stops at the first byte that
+A header of format v2 is 61 bytes (KIP-98). `walk` trusts the length fields and is for parts of a log that were checked
+before. `scan` trusts nothing and is for what a crash left behind: it checks every CRC and stops at the first byte that
 cannot be right.
 """
 
@@ -30,7 +30,7 @@ _SCAN_BLOCK = 4 * 1024**2
 
 
 class Span(NamedTuple):
-    """Where a batch lies: offsets and file positions, both ends. `end` is the position behind it."""
+    """The place of a batch in a log: first and last offset, first file position and the position after it."""
 
     base_offset: int
     last_offset: int
@@ -39,7 +39,12 @@ class Span(NamedTuple):
 
 
 class TornLog(Exception):
-    """`scan` met bytes that are no batch: everything from `position` on is lost."""
+    """`scan` found bytes that are not a batch: everything from `position` on is lost.
+
+    Attributes:
+        position: Where the sound batches end.
+        why: What is wrong there.
+    """
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"{why} at position {position}")
@@ -48,22 +53,25 @@ class TornLog(Exception):
 
 
 def parse_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
-    """The header at index `at` of the buffer, which holds at least 61 bytes from there."""
+    """Return the header at index `at` of the buffer, which must hold at least 61 bytes from there.
+
+    `position` becomes the header's position, which is usually one in a file.
+    """
     return BatchHeader._make((*_HEADER.unpack_from(buffer, at), position))
 
 
 def compute_crc(batch: Buffer) -> int:
-    """CRC32C over everything behind the CRC field. `batch` is one whole batch."""
+    """Return the CRC32C of one whole batch: over everything after the CRC field."""
     return int(crc32c(bytes(memoryview(batch)[_CRC_FROM:])))
 
 
 def crc_matches(batch: Buffer, crc: int) -> bool:
-    """Whether the CRC of one whole batch is what its header says."""
+    """Whether one whole batch has this CRC."""
     return compute_crc(batch) == crc
 
 
 def walk(file: File, position: int, end: int) -> Iterator[Span]:
-    """The batches from `position`, a batch's start, to `end`; a part of a batch at the end is left out."""
+    """Yield the batches from `position`, where one must begin, to `end`; a part of a batch at the end is left out."""
     block, block_at = b"", position
     while position + HEADER_BYTES <= end:
         at = position - block_at
@@ -81,9 +89,17 @@ def walk(file: File, position: int, end: int) -> Iterator[Span]:
 
 
 def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[BatchHeader]:
-    """Checked headers of the batches from `position` to `end` of the segment that begins at `base_offset`.
+    """Yield checked headers of the batches from `position` to `end`.
 
-    Raises TornLog at the first byte that does not belong to a whole, sound batch.
+    Args:
+        file: The `.log` file of a segment.
+        position: Where a batch begins.
+        end: Size of the file.
+        base_offset: Of the segment: offsets must not be smaller, and must fit an index entry relative to it.
+
+    Raises:
+        TornLog: At the first byte that does not belong to a whole, sound batch.
+        OSError: The file cannot be read.
     """
     block, block_at = memoryview(b""), position
     next_offset = base_offset
@@ -96,7 +112,7 @@ def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[B
         if at + HEADER_BYTES > len(block):
             raise TornLog(position, "the file is shorter than it was")
         header = parse_header(block, at, position)
-        if (why := _unsound(header, end, next_offset, base_offset)) is not None:
+        if (why := _find_defect(header, end, next_offset, base_offset)) is not None:
             raise TornLog(position, why)
         if at + header.size_bytes > len(block):
             size = min(max(_SCAN_BLOCK, header.size_bytes), end - position)
@@ -108,15 +124,15 @@ def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[B
         next_offset = header.next_offset
 
 
-def _unsound(header: BatchHeader, end: int, next_offset: int, base_offset: int) -> str | None:
+def _find_defect(header: BatchHeader, end: int, next_offset: int, base_offset: int) -> str | None:
     if header.size_bytes < HEADER_BYTES or header.magic != 2:
-        return "no record batch"
+        return "not a record batch"
     if header.position + header.size_bytes > end:
         return "a torn batch"
     if header.last_offset_delta < 0 or header.records_count < 0:
         return "a batch with a negative count"
     if header.base_offset < next_offset:
-        return f"offset {header.base_offset} where {next_offset} or more was due"
+        return f"offset {header.base_offset} where at least {next_offset} was expected"
     if header.last_offset - base_offset > _MAX_RELATIVE_OFFSET:
         return f"offset {header.last_offset}, too far from its segment's"
     return None

@@ -1,7 +1,6 @@
-"""What may be appended: the checks Kafka's broker makes on a produced batch before it gives out offsets.
+"""Validation of produced batches before offsets are assigned: headers and CRCs (Kafka's LogValidator).
 
-Headers and CRCs here, the records of clients in `record_validation`. A refusal names topic and partition and changes
-nothing.
+The records inside are checked by `record_validation`. A refusal names topic and partition and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +17,16 @@ from headrace.storage.errors import (
 )
 from headrace.storage.file_system import Buffer
 from headrace.storage.log_config import LogConfig
-from headrace.storage.record_validation import Unpacking, set_right
+from headrace.storage.record_validation import DecompressionBudget, validate_records
 
-__all__ = ["Origin", "numbered", "validated_batches"]
+__all__ = ["Origin", "assign_batch_offsets", "validate_batches"]
 
 Origin = Literal["client", "coordinator"]
+"""Whose batches are appended (Kafka's AppendOrigin). Those of coordinators may be control batches and are not checked
+record by record."""
 
 
-def validated_batches(
+def validate_batches(
     batches: Buffer,
     *,
     topic: str,
@@ -33,12 +34,26 @@ def validated_batches(
     config: LogConfig,
     origin: Origin,
     now_ms: int,
-    unpacking: Unpacking | None = None,
+    budget: DecompressionBudget | None = None,
 ) -> tuple[Buffer, list[BatchHeader]]:
-    """`batches`, a row of whole, sound batches and nothing else, as they shall be written, and their headers.
+    """Check the batches of one append.
 
-    Raises CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge, and
-    UnpacksLarge beyond what `unpacking` allows at once.
+    Args:
+        batches: Whole record batches of format v2, one after another.
+        topic: For messages.
+        partition: For messages.
+        config: Settings of the topic.
+        origin: Who appends.
+        now_ms: Wall-clock time.
+        budget: What the request may decompress to.
+
+    Returns:
+        The bytes to write, which are `batches` unless a batch was corrected, and the headers of the batches in them.
+
+    Raises:
+        CorruptRecordBatch, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge: An append is refused
+            as a whole.
+        DecompressionTooLarge: A batch must be decompressed in a thread.
     """
     where = f"partition {topic}-{partition}"
     facts: dict[str, Any] = {"topic": topic, "partition": partition}
@@ -46,7 +61,7 @@ def validated_batches(
     replaced: dict[int, bytes] = {}
     position = 0
     while position < len(batches):
-        header = _sound_header(batches, position, where, facts)
+        header = _check_header(batches, position, where, facts)
         if headers and header.base_offset != headers[-1].last_offset + 1:
             raise InvalidRecord(
                 "record-invalid",
@@ -57,15 +72,15 @@ def validated_batches(
         _check_size(header.size_bytes, config, where, facts)
         if origin == "client":
             _check_client_batch(header, where, facts)
-            right = set_right(batches, header, config, now_ms, topic, partition, unpacking)
-            if right is not None:
-                _check_size(len(right), config, where, facts)
-                replaced[len(headers)] = right
+            corrected = validate_records(batches, header, config, now_ms, topic, partition, budget)
+            if corrected is not None:
+                _check_size(len(corrected), config, where, facts)
+                replaced[len(headers)] = corrected
         headers.append(header)
         position += header.size_bytes
     if not headers:
         raise InvalidRecord("record-invalid", f"An append to {where} holds no record batch.", **facts)
-    data, headers = (batches, headers) if not replaced else _with_replaced(batches, headers, replaced)
+    data, headers = (batches, headers) if not replaced else _replace_batches(batches, headers, replaced)
     if len(data) > config.segment_bytes:
         raise RecordListTooLarge(
             "too-large",
@@ -76,7 +91,7 @@ def validated_batches(
     return data, headers
 
 
-def _with_replaced(
+def _replace_batches(
     batches: Buffer, headers: list[BatchHeader], replaced: dict[int, bytes]
 ) -> tuple[bytearray, list[BatchHeader]]:
     data = bytearray()
@@ -97,7 +112,7 @@ def _check_size(size: int, config: LogConfig, where: str, facts: dict[str, Any])
         )
 
 
-def _sound_header(batches: Buffer, position: int, where: str, facts: dict[str, Any]) -> BatchHeader:
+def _check_header(batches: Buffer, position: int, where: str, facts: dict[str, Any]) -> BatchHeader:
     left = len(batches) - position
     why = None
     header = None
@@ -110,7 +125,7 @@ def _sound_header(batches: Buffer, position: int, where: str, facts: dict[str, A
         elif header.size_bytes < HEADER_BYTES or header.size_bytes > left:
             why = f"a length of {header.batch_length} in {left} bytes"
         elif not crc_matches(memoryview(batches)[position : position + header.size_bytes], header.crc):
-            why = f"the CRC {header.crc} is not that of its bytes"
+            why = f"the CRC {header.crc} does not match its bytes"
     if why is not None or header is None:
         raise CorruptRecordBatch("record-batch-corrupt", f"A record batch sent to {where} is corrupt: {why}.", **facts)
     if header.records_count <= 0 or header.last_offset_delta != header.records_count - 1:
@@ -137,18 +152,29 @@ def _check_client_batch(header: BatchHeader, where: str, facts: dict[str, Any]) 
         )
 
 
-def numbered(
+def assign_batch_offsets(
     data: bytearray, headers: list[BatchHeader], base_offset: int, leader_epoch: int, append_time_ms: int | None
 ) -> list[BatchHeader]:
-    """Give the batches in `data` their offsets, in place; their headers as they are now (CRC left aside)."""
-    numbered = []
+    """Assign offsets, leader epoch and append time to the batches in `data`, in place.
+
+    Args:
+        data: The batches to write.
+        headers: Their headers.
+        base_offset: Offset of the first record.
+        leader_epoch: Epoch of this leader.
+        append_time_ms: Timestamp of all records under LogAppendTime; None under CreateTime.
+
+    Returns:
+        The new headers, except that their CRC field is the old one.
+    """
+    assigned: list[BatchHeader] = []
     view = memoryview(data)
     for header in headers:
         assign_offsets(view[header.position : header.end], base_offset, leader_epoch, append_time_ms)
         max_timestamp = header.max_timestamp if append_time_ms is None else append_time_ms
-        numbered.append(
+        assigned.append(
             header._replace(base_offset=base_offset, leader_epoch=leader_epoch, max_timestamp=max_timestamp)
         )
-        base_offset = numbered[-1].next_offset
+        base_offset = assigned[-1].next_offset
     view.release()
-    return numbered
+    return assigned

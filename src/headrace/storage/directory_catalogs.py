@@ -12,8 +12,8 @@ from typing import TypeVar
 from headrace.storage.acl_catalog import load_acls, save_acls
 from headrace.storage.configuration_catalog import ConfigurationCatalog, load_configurations, save_configurations
 from headrace.storage.errors import StorageFull
-from headrace.storage.file_system import FileSystem, room_in_words
-from headrace.storage.log_segment import FULL_ERRNOS
+from headrace.storage.file_system import FileSystem, format_free_space
+from headrace.storage.log_health import is_disk_full
 from headrace.storage.quota_catalog import QuotaTable, load_quotas, save_quotas
 from headrace.storage.scram_credentials import ScramCatalog, load_scram_catalog, save_scram_catalog
 
@@ -78,11 +78,11 @@ class DirectoryCatalogs:
         try:
             return write()
         except OSError as error:
-            if error.errno not in FULL_ERRNOS:
+            if not is_disk_full(error):
                 raise
             raise StorageFull(
                 "disk-full",
-                f"There is no room in {self.path} ({error.strerror}{room_in_words(self._file_system, self.path)}).",
+                f"There is no room in {self.path} ({error.strerror}{format_free_space(self._file_system, self.path)}).",
                 "Free disk space and try again.",
                 path=str(self.path),
             ) from error

@@ -1,8 +1,10 @@
-"""The seam to the operating system: everything the disk room does to files goes through `FileSystem` and `File`.
+"""Files and the operating system: every file operation of the storage package goes through `FileSystem` and `File`.
 
-`REAL` is the machine's own. Tests and the simulator put a faulty one in its place (full, torn, forgetful).
-Rules: positional reads and writes only, so threads may read while one appends; `write_at` writes all or raises
-`OSError`, and may then have written a part; nothing here retries or hides an error.
+`REAL` is the machine's own file system. Tests and the simulator replace it by one that is full, tears writes or forgets
+what was not synced.
+
+Reads and writes are positional only, so other threads may read while one appends. `write_at` writes everything or
+raises `OSError`, and may have written a part then. Nothing here retries or hides an error.
 """
 
 from __future__ import annotations
@@ -18,25 +20,72 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from headrace.storage.file_span import Descriptor, FileSpan, read_whole
-
 __all__ = [
     "REAL",
     "Buffer",
+    "Descriptor",
     "File",
+    "FileSpan",
     "FileSystem",
     "Lock",
     "RealFile",
     "RealFileSystem",
+    "format_free_space",
     "raise_open_files_limit",
-    "room_in_words",
 ]
 
 Buffer = bytes | bytearray | memoryview
 
 
+class Descriptor:
+    """A file descriptor shared by a file and its spans; closed when the last of them is collected."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class FileSpan:
+    """A range of a file that has not been read, for `sendfile`. `len()` is its size in bytes.
+
+    A span keeps its descriptor open, so it stays valid when the file is closed, removed or replaced. Logs are only
+    appended to, so its bytes never change.
+    """
+
+    __slots__ = ("descriptor", "position", "size")
+
+    def __init__(self, descriptor: Descriptor, position: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> bytes:
+        """Return the bytes; fewer if the file ends within the span. Raises OSError."""
+        return _read_fully(self.descriptor.number, self.size, self.position)
+
+
+def _read_fully(number: int, size: int, position: int) -> bytes:
+    """Return `size` bytes of an open file, fewer only at its end. Raises OSError."""
+    data = os.pread(number, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]  # Linux stops a single read at 2 GiB - 4 KiB, and earlier on a signal
+    got = len(data)
+    while got < size and (data := os.pread(number, size - got, position + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
 class File(Protocol):
-    """An open file. Offsets and sizes in bytes."""
+    """An open file. Positions and sizes are in bytes; all methods raise OSError."""
 
     def write_at(self, data: Buffer, position: int) -> None: ...
     def read_at(self, size: int, position: int) -> bytes: ...
@@ -73,7 +122,7 @@ class FileSystem(Protocol):
 
 
 class RealFile:
-    """An open file; who still sends a span of it when it is closed keeps the descriptor."""
+    """A file of the operating system. Spans of it keep its descriptor open after `close`."""
 
     __slots__ = ("_descriptor", "_lock")
 
@@ -93,14 +142,14 @@ class RealFile:
         if written == len(data):
             return
         view = memoryview(data)
-        while written < len(view):  # a disk that fills up takes a part first, and says ENOSPC the next time
+        while written < len(view):  # a full disk takes a part first and raises ENOSPC on the next call
             written += os.pwrite(self._fd, view[written:], position + written)
 
     def read_at(self, size: int, position: int) -> bytes:
-        return read_whole(self._fd, size, position)
+        return _read_fully(self._fd, size, position)
 
     def span(self, size: int, position: int) -> FileSpan | bytes:
-        """What `read_at` would give, not read yet. A file system that has no descriptors gives the bytes."""
+        """Return what `read_at` would, unread. File systems without descriptors return the bytes."""
         descriptor = self._descriptor
         if descriptor is None:
             raise OSError(errno.EBADF, "the file is closed")
@@ -124,7 +173,7 @@ class RealFile:
 
 
 class RealLock:
-    """A `flock`. Unlocked by name, since a forked child shares it and would keep it alive."""
+    """A `flock`. It is released explicitly: closing the descriptor is not enough while a forked child shares it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -137,7 +186,7 @@ class RealLock:
 
 
 class RealFileSystem:
-    """The machine's own files."""
+    """The file system of the machine."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -156,7 +205,7 @@ class RealFileSystem:
         path.mkdir(parents=True, exist_ok=True)
 
     def make_private(self, path: Path) -> None:
-        """Nobody else may look into the directory. One that belongs to another user stays as it is."""
+        """Deny other users access to the directory. A directory of another user stays as it is."""
         with suppress(PermissionError):
             path.chmod(0o700)
 
@@ -173,13 +222,20 @@ class RealFileSystem:
         return path.read_bytes()
 
     def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
-        """`path` holds the old bytes or the new ones, never a part; with `sync` the new ones survive a power loss."""
+        """Replace a file: after a crash it holds the old bytes or the new ones, never a part of them.
+
+        Args:
+            path: File to replace. A file `<path>.tmp` is written beside it and renamed.
+            data: The new contents.
+            sync: Whether the new contents must survive a power loss.
+            mode: Permission bits of the file.
+        """
         beside = path.with_name(path.name + ".tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         file = RealFile(fd)
         try:
             if mode != 0o644:
-                os.fchmod(fd, mode)  # what a crash left may have another
+                os.fchmod(fd, mode)  # a `.tmp` left by a crash may have another mode
             file.write_at(data, 0)
             if sync:
                 file.sync()
@@ -190,7 +246,7 @@ class RealFileSystem:
             self.sync_directory(path.parent)
 
     def lock(self, path: Path) -> Lock:
-        """Raises BlockingIOError when somebody else, in this process or another, holds it."""
+        """Take the lock. Raises BlockingIOError if this or another process holds it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,7 +258,7 @@ class RealFileSystem:
         return RealLock(fd)
 
     def free_bytes(self, path: Path) -> int | None:
-        """Room for this process on the disk that holds `path`; None when it does not say. For words only."""
+        """Return the free space on the disk that holds `path`, None if unknown. For messages only."""
         try:
             room = os.statvfs(path)
         except OSError:
@@ -217,16 +273,16 @@ class RealFileSystem:
             os.close(fd)
 
 
-def room_in_words(file_system: FileSystem, path: Path) -> str:
-    """For the message of a full disk."""
+def format_free_space(file_system: FileSystem, path: Path) -> str:
+    """Return the free space for the message of a full disk; empty if unknown."""
     free = file_system.free_bytes(path)
     return "" if free is None else f", {free:,} bytes free"
 
 
 def raise_open_files_limit() -> int:
-    """Let this process open as many files as the system permits, as a JVM does at its start; the limit now in force.
+    """Raise the soft limit of open files to the hard limit, as a JVM does, and return the limit now in force.
 
-    For a broker's own process: an active partition holds up to three descriptors.
+    Meant for the broker's own process: an active partition holds up to three descriptors.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else hard

@@ -1,12 +1,15 @@
-"""Opening a log: what lies in its directory, what of it can be trusted, and what a crash has torn.
+"""Opening of a log: list its segments, check what a crash may have torn, and load its state.
 
-Rules: an exchange of segments that was interrupted is finished first. After a clean shutdown (the log is as long as was
-noted) nothing is read. Otherwise every segment from the recovery point on, and in any case the last one, is scanned
-with CRCs; the log is cut before the first byte that is no sound batch, and segments behind a cut go. So do those behind
-a hole: without an fsync per append a power loss may take the end of a segment and leave the next one; what is left is
-what the log was at some moment. Indexes of scanned segments are built anew, those of transactions too. Leader epochs
-and producer state are taken from their files and completed from the batches behind them. What is cut is logged with
-its size.
+1. A segment swap that a crash interrupted is completed; leftover files are removed.
+2. After a clean shutdown (the last segment is as long as was noted) no batch is read.
+3. Otherwise every segment from the recovery point on, and always the last one, is scanned with CRCs. The log is cut
+   before the first byte that is not a sound batch, and later segments are removed. Indexes of scanned segments are
+   rebuilt, transaction indexes included.
+4. The log is also cut at a hole: without an fsync per append a power loss may take the end of a segment and leave the
+   next one. What remains is what the log was at some moment. Kafka does not look for holes; it replicates.
+5. Leader epochs and producer state are loaded from their files and completed from the batches after them.
+
+What is cut is logged with its size.
 """
 
 from __future__ import annotations
@@ -23,21 +26,27 @@ from headrace.storage.file_system import FileSystem
 from headrace.storage.leader_epoch_cache import LeaderEpochCache
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_segment import LogSegment
-from headrace.storage.log_transactions import load_producers
-from headrace.storage.producer_snapshots import headers_since
+from headrace.storage.producer_snapshots import load_producer_state
 from headrace.storage.producer_state import ProducerState
+from headrace.storage.segment_list import headers_since
 from headrace.storage.segment_swap import CLEANED, DELETED, SWAP, complete_interrupted_swaps
 
 __all__ = ["CleanShutdown", "OpenedLog", "log_bytes", "open_log", "unchecked_bytes"]
 
 _log = logging.getLogger("headrace.storage")
-_DEBRIS = (DELETED, CLEANED, SWAP, ".tmp")
+_LEFTOVERS = (DELETED, CLEANED, SWAP, ".tmp")
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanShutdown:
-    """What a closed log looked like; a log that still does needs no recovery. `size_bytes` is its last segment's."""
+    """State of a log when it was closed; a log that still looks like this needs no recovery.
+
+    Attributes:
+        base_offset: Of the last segment.
+        size_bytes: Of the last segment.
+        log_end_offset: End of the log.
+    """
 
     base_offset: int
     size_bytes: int
@@ -46,7 +55,15 @@ class CleanShutdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLog:
-    """`recovered` when segments were scanned, `bytes_cut` what of them was torn."""
+    """Result of `open_log`.
+
+    Attributes:
+        segments: Sound segments in order, at least one.
+        log_start_offset: First offset of the log.
+        log_end_offset: Next offset of the log.
+        recovered: Whether segments were scanned.
+        bytes_cut: Size of what was torn and has been cut.
+    """
 
     segments: list[LogSegment]
     log_start_offset: int
@@ -68,46 +85,68 @@ def open_log(
     clean: CleanShutdown | None,
     now_ms: int,
 ) -> OpenedLog:
-    """The segments of a directory, sound and in order, at least one. Fills `epochs` and `producers`. Raises OSError."""
+    """Open the segments of a partition directory.
+
+    Args:
+        directory: Directory of the partition.
+        config: Settings of the topic.
+        file_system: File system of the directory.
+        epochs: Filled with the leader epochs of the log.
+        producers: Filled with the producer state at the end of the log.
+        log_start_offset: As checkpointed; DeleteRecords may have moved it into a segment.
+        recovery_point: Everything before it was flushed.
+        gaps_until: Compaction may have left gaps before this offset; a gap after it is a hole. None if a gap may be
+            anywhere.
+        clean: How the log was closed; None after a crash.
+        now_ms: Wall-clock time.
+
+    Raises:
+        OSError: A file could not be read, written or removed.
+    """
+    # 1. Complete swaps, remove leftovers, list the segments.
     names = file_system.names(directory)
     if complete_interrupted_swaps(directory, names, file_system):
         names = file_system.names(directory)
-    names = _without_debris(directory, names, file_system)
+    names = _remove_leftovers(directory, names, file_system)
     bases = _base_offsets(names)
     segments = [LogSegment.existing(directory, base, config, file_system) for base in bases]
-    note_epochs = _load_epochs(epochs)
+    assign_epoch = _load_epochs(epochs)
+    # 2. Scan what may be torn.
     recovered = bool(segments) and not _is_clean(segments, clean)
     bytes_cut = 0
     index_from: int | None = None
     if recovered:
         found = len(segments)
         index_from = max((base for base in bases if base <= recovery_point), default=bases[0])
-        segments, bytes_cut = _recover(segments, recovery_point, gaps_until, note_epochs)
+        segments, bytes_cut = _recover(segments, recovery_point, gaps_until, assign_epoch)
         if len(segments) < found:
-            file_system.sync_directory(directory)  # what was removed must not come back beside what is written next
+            file_system.sync_directory(directory)  # removed segments must not come back beside new batches
+    # 3. A log without segments, or one that ends before its start, begins anew at the log start offset.
     end = segments[-1].next_offset() if recovered else (clean.log_end_offset if segments and clean else 0)
     if not segments or end < log_start_offset:
         for segment in reversed(segments):
             segment.remove()
         end = max(log_start_offset, 0)
         segments = [LogSegment.create(directory, end, config, file_system)]
+    # 4. Bring the leader epochs in line with what is left.
     start = max(log_start_offset, segments[0].base_offset)
     changed = epochs.truncate_from_end(end)
     if start < end and epochs.epoch_for(start) < 0:
-        # The file is lost, or tells of a log start that a crash has undone.
+        # The file is lost, or it has a later log start that the crash has undone.
         epochs.clear()
         for header in headers_since(segments, start):
-            changed |= note_epochs(header)
+            changed |= assign_epoch(header)
     if epochs.truncate_from_start(start) or changed or (recovered and epochs.latest >= 0):
         epochs.save()
-    load_producers(directory, file_system, producers, segments, end, now_ms, index_from=index_from)
+    # 5. Producer state, and the transaction indexes of the scanned segments.
+    load_producer_state(directory, file_system, producers, segments, end, now_ms, index_from=index_from)
     return OpenedLog(
         segments=segments, log_start_offset=start, log_end_offset=end, recovered=recovered, bytes_cut=bytes_cut
     )
 
 
 def unchecked_bytes(directory: Path, recovery_point: int, file_system: FileSystem) -> int:
-    """What a recovery of the log in this directory would read; 0 when it cannot be looked at."""
+    """Return how many bytes a recovery of this log would read; 0 if the directory cannot be read."""
     try:
         bases = _base_offsets(file_system.names(directory))
         first = max((base for base in bases if base <= recovery_point), default=0)
@@ -117,7 +156,7 @@ def unchecked_bytes(directory: Path, recovery_point: int, file_system: FileSyste
 
 
 def log_bytes(directory: Path, file_system: FileSystem, from_base_offset: int = 0) -> int:
-    """The bytes of the segments in a directory that begin there or behind. Raises OSError."""
+    """Return the size of all segments in a directory with at least this base offset. Raises OSError."""
     bases = _base_offsets(file_system.names(directory))
     return sum(file_system.size(directory / f"{base:020d}.log") for base in bases if base >= from_base_offset)
 
@@ -126,12 +165,12 @@ def _base_offsets(names: list[str]) -> list[int]:
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
 
 
-def _without_debris(directory: Path, names: list[str], file_system: FileSystem) -> list[str]:
+def _remove_leftovers(directory: Path, names: list[str], file_system: FileSystem) -> list[str]:
     logs = {name[:-4] for name in names if name.endswith(".log")}
     kept = []
     for name in names:
         stem, dot, extension = name.rpartition(".")
-        if name.endswith(_DEBRIS) or (dot + extension in _INDEXES and stem not in logs):
+        if name.endswith(_LEFTOVERS) or (dot + extension in _INDEXES and stem not in logs):
             file_system.remove(directory / name)
         else:
             kept.append(name)
@@ -147,49 +186,57 @@ def _load_epochs(epochs: LeaderEpochCache) -> Callable[[BatchHeader], bool]:
     try:
         epochs.load()
     except CheckpointCorrupt as corrupt:
-        _log.warning("taking the leader epochs from the batches: %s", corrupt)
+        _log.warning("Rebuilding leader epochs from the batches: %s", corrupt)
         epochs.clear()
 
-    def note(header: BatchHeader) -> bool:
+    def assign(header: BatchHeader) -> bool:
         return epochs.assign(header.leader_epoch, header.base_offset)
 
-    return note
+    return assign
 
 
 def _recover(
-    segments: list[LogSegment], recovery_point: int, gaps_until: int | None, note: Callable[[BatchHeader], bool]
+    segments: list[LogSegment],
+    recovery_point: int,
+    gaps_until: int | None,
+    assign_epoch: Callable[[BatchHeader], bool],
 ) -> tuple[list[LogSegment], int]:
-    """Scan from the recovery point on; what is left, and how many bytes were cut."""
-    # The one that ends at the recovery point, too: its indexes may not have been synced (`LogFlush`).
+    """Scan the segments from the recovery point on; return those that are left, and how many bytes were cut."""
+    # 1. Begin with the segment that holds the offset before the recovery point: if a segment ends exactly there, its
+    #    indexes may not have been synced (`LocalLog.flush`).
     first = max((i for i, segment in enumerate(segments) if segment.base_offset < recovery_point), default=0)
     next_offset = segments[first].base_offset
     for i in range(first, len(segments)):
         segment = segments[i]
+        # 2. A segment that overlaps the one before it, or leaves a hole after it, cannot follow it.
         is_hole = gaps_until is not None and segment.base_offset > max(next_offset, gaps_until)
         if segment.base_offset < next_offset or is_hole:
             why = f"the next segment begins at {segment.base_offset}"
-            return segments[:i], _cut_behind(segments[i - 1], segments[i:], why, next_offset)
+            return segments[:i], _remove_after(segments[i - 1], segments[i:], why, next_offset)
+        # 3. Scan it and rebuild its indexes.
         torn: TornLog | None = None
         try:
             for header in segment.rebuild():
-                note(header)
+                assign_epoch(header)
                 next_offset = header.next_offset
         except TornLog as error:
             torn = error
+        # 4. Cut what is torn, durably: a second power loss must not bring it back, since the next recovery would
+        #    begin after it.
         if torn is not None:
             cut = segment.size_bytes - torn.position
             segment.cut(torn.position, next_offset)
             segment.close_time_index()
-            segment.sync()  # else a second power loss could bring back what nobody would look at again
-            cut += _cut_behind(segment, segments[i + 1 :], str(torn), next_offset, cut)
+            segment.sync()
+            cut += _remove_after(segment, segments[i + 1 :], str(torn), next_offset, cut)
             return segments[: i + 1], cut
     return segments, 0
 
 
-def _cut_behind(last: LogSegment, behind: list[LogSegment], why: str, end_offset: int, cut_before: int = 0) -> int:
-    """Remove the segments behind the last one that counts; how many bytes they had."""
-    size = sum(segment.size_bytes for segment in behind)
+def _remove_after(last: LogSegment, later: list[LogSegment], why: str, end_offset: int, cut_before: int = 0) -> int:
+    """Remove the segments after the last sound one; return their size in bytes."""
+    size = sum(segment.size_bytes for segment in later)
     _log.warning("%s: %s; cut %d bytes, the log ends at offset %d", last.path, why, cut_before + size, end_offset)
-    for segment in reversed(behind):
+    for segment in reversed(later):
         segment.remove()
     return size

@@ -1,9 +1,9 @@
-"""One segment of a log: `<base offset>.log` with its indexes. Knows nothing of producers and epochs.
+"""One segment of a log: `<base offset>.log` with its indexes (Kafka's `LogSegment`).
 
-Rules: batches are appended whole, with one write, and only what was written is indexed; an append that fails leaves
-size and indexes as they were. The offset index gets an entry for the first batch behind every `index.interval.bytes`
-of log, the time index with it, as Kafka does it. Files are opened when first needed. One thread appends; others may
-read and sync.
+Batches are appended whole, with one write, and only what was written is indexed; a failed append leaves size and
+indexes as they were. As in Kafka, the offset index and the time index get an entry for the first batch after every
+`index.interval.bytes` of log. Files are opened when first needed. One thread appends; others may read and sync.
+Producers and leader epochs are not known here.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from headrace.protocol.record_batches import HEADER_BYTES, BatchHeader
 from headrace.storage.batch_scan import Span, TornLog, parse_header, walk
 from headrace.storage.batch_scan import scan as scan_batches
 from headrace.storage.cleanup_policy import SegmentFacts
-from headrace.storage.file_span import FileSpan
-from headrace.storage.file_system import Buffer, File, FileSystem
+from headrace.storage.file_system import Buffer, File, FileSpan, FileSystem
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
 from headrace.storage.transaction_index import TransactionIndex
 
-__all__ = ["FULL_ERRNOS", "LogSegment", "segment_name"]
+__all__ = ["LogSegment", "segment_name"]
 
 _log = logging.getLogger("headrace.storage")
-FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 def segment_name(base_offset: int) -> str:
+    """Return the stem of a segment's files: its base offset in 20 digits."""
     return f"{base_offset:020d}"
 
 
 class LogSegment:
-    """Mutable: the active segment grows; `size_bytes` is what counts, bytes behind it in the file are debris."""
+    """One segment. Mutable: the active segment grows.
+
+    Attributes:
+        base_offset: First offset of the segment.
+        path: Its `.log` file.
+        size_bytes: Size of its batches. Bytes after them in the file are left over from a failed append.
+        max_timestamp_ms: Largest record timestamp, -1 if there is none; known once the indexes are loaded.
+    """
 
     def __init__(
         self, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem, *, suffix: str = ""
@@ -67,9 +73,17 @@ class LogSegment:
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem, *, suffix: str = ""
     ) -> LogSegment:
-        """A new, empty segment with its three files; none stays open, so that idle partitions cost no descriptors.
+        """Create the files of a new, empty segment. None stays open, so that idle partitions cost no descriptors.
 
-        `suffix` is added to their names: one that is not part of the log yet.
+        Args:
+            directory: Directory of the partition.
+            base_offset: First offset of the segment.
+            config: Settings of the topic.
+            file_system: File system of the directory.
+            suffix: Appended to the file names, for a segment that is not part of the log yet.
+
+        Raises:
+            OSError: A file could not be created.
         """
         segment = cls(directory, base_offset, config, file_system, suffix=suffix)
         segment._file = file_system.open(segment.path, create=True)
@@ -83,50 +97,52 @@ class LogSegment:
 
     @classmethod
     def existing(cls, directory: Path, base_offset: int, config: LogConfig, file_system: FileSystem) -> LogSegment:
-        """A segment that lies there; nothing is read until it is needed."""
+        """Return the segment of existing files; nothing is read until it is needed. Raises OSError."""
         segment = cls(directory, base_offset, config, file_system)
         segment.size_bytes = file_system.size(segment.path)
         return segment
 
     @property
     def file(self) -> File:
+        """The `.log` file, opened on first use."""
         if self._file is None:
             self._file = self._file_system.open(self.path)
         return self._file
 
     def load_indexes(self) -> None:
-        """Read the index files; scan the segment instead when they are missing or wrong."""
+        """Read the index files; if they are missing or wrong, scan the segment instead. Raises OSError."""
         if self._indexes_loaded:
             return
         try:
             self.offset_index.load(self.size_bytes)
             self.time_index.load()
         except IndexCorrupt as corrupt:
-            _log.warning("rebuilding the indexes of %s: %s", self.path, corrupt)
+            _log.warning("Rebuilding the indexes of %s: %s", self.path, corrupt)
             try:
                 for _ in self.rebuild():
                     pass
             except TornLog as torn:
-                _log.error("%s is damaged: %s; what lies behind is not indexed", self.path, torn)
+                _log.error("%s is damaged: %s; later batches are not indexed", self.path, torn)
             return
         self._indexes_loaded = True
         if (last := self.time_index.last()) is not None:
             self.max_timestamp_ms, self._offset_of_max_timestamp = last
-        if (
-            self.size_bytes
-        ):  # the last entry may be missing: a disk that was full when the segment ended did not take it
-            self._take_timestamps_behind(self.offset_index.position_for(self._offset_of_max_timestamp))
+        # The last entry may be missing if the disk was full when the segment was closed.
+        if self.size_bytes:
+            self._update_timestamps_from(self.offset_index.position_for(self._offset_of_max_timestamp))
 
-    def _take_timestamps_behind(self, position: int) -> None:
+    def _update_timestamps_from(self, position: int) -> None:
         for span in walk(self.file, position, self.size_bytes):
             header = self.header_at(span)
             if header.max_timestamp > self.max_timestamp_ms:
                 self.max_timestamp_ms, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
 
     def rebuild(self) -> Iterator[BatchHeader]:
-        """Scan the whole segment and build its indexes anew, yielding each sound batch's header.
+        """Scan the whole segment, rebuild its indexes and yield the header of each sound batch.
 
-        Raises TornLog (of batch_scan) where sound batches end, with the indexes holding all before; `cut` comes next.
+        Raises:
+            TornLog: Where sound batches end. The indexes hold everything before; the caller calls `cut` next.
+            OSError: The file could not be read.
         """
         self.offset_index.reset()
         self.time_index.reset()
@@ -142,40 +158,45 @@ class LogSegment:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def append(self, data: Buffer, headers: Sequence[BatchHeader]) -> None:
-        """Write batches behind the last one. `headers` carry final offsets, and positions within `data`.
+        """Write batches after the last one.
 
-        Raises OSError; the file is then cut back to what it was (if even that fails, `errno` is EIO).
+        Args:
+            data: Whole batches.
+            headers: Their headers, with final offsets, and positions within `data`.
+
+        Raises:
+            OSError: The write failed. The file was truncated to its former size; if that failed too, `errno` is EIO.
         """
         position = self._write(data)
         for header in headers:
             self._index(position + header.position, header.size_bytes, header.last_offset, header.max_timestamp)
 
     def append_one(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
-        """`append` for one batch."""
+        """Write one batch after the last one, as `append`."""
         position = self._write(data)
         self._index(position, self.size_bytes - position, last_offset, max_timestamp)
 
     def _write(self, data: Buffer) -> int:
-        """Where it begins."""
+        """Write and return the position of the first byte. Raises OSError."""
         if not self._indexes_loaded:
-            self.load_indexes()  # entries are added behind those that are there
+            self.load_indexes()  # new entries follow the existing ones
         position = self.size_bytes
         try:
             (self._file or self.file).write_at(data, position)
         except OSError as error:
-            self._take_back(position, error)
+            self._undo_write(position, error)
             raise
         self.size_bytes = position + len(data)
         return position
 
-    def _take_back(self, size: int, cause: OSError) -> None:
+    def _undo_write(self, size: int, cause: OSError) -> None:
         try:
             self.file.truncate(size)
         except OSError as error:
-            raise OSError(errno.EIO, f"a part of an append could not be taken back: {error}", str(self.path)) from cause
+            raise OSError(errno.EIO, f"a partial append could not be undone: {error}", str(self.path)) from cause
 
     def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch that was written."""
+        """Update timestamps and indexes with a batch that was written."""
         if position == 0 and self._first_timestamp_ms is None:
             self._first_timestamp_ms = max_timestamp
         if max_timestamp > self.max_timestamp_ms:
@@ -188,9 +209,15 @@ class LogSegment:
         self._bytes_since_index_entry += size
 
     def should_roll(self, config: LogConfig, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
-        """Kafka's five reasons: size, age (by record time), either index full, an offset too far from the base.
+        """Whether the next batches belong into a new segment.
 
-        `config` is the log's of now: it may have been altered since the segment was begun.
+        Kafka's five reasons: size, age by record time, either index full, an offset too far from the base offset.
+
+        Args:
+            config: Current settings of the log; they may have changed since the segment was created.
+            incoming_bytes: Size of the batches.
+            max_timestamp_ms: Their largest timestamp.
+            last_offset: Their last offset.
         """
         if self.size_bytes == 0:
             return False
@@ -206,14 +233,14 @@ class LogSegment:
         )
 
     def first_timestamp_ms(self) -> int:
-        """The largest timestamp of the first batch; -1 while there is none."""
+        """Return the largest timestamp of the first batch; -1 if the segment is empty. May read the file."""
         if self._first_timestamp_ms is None and self.size_bytes >= HEADER_BYTES:
             header = parse_header(self.file.read_at(HEADER_BYTES, 0), 0, 0)
             self._first_timestamp_ms = header.max_timestamp
         return -1 if self._first_timestamp_ms is None else self._first_timestamp_ms
 
     def facts(self, end_offset: int, *, with_first_timestamp: bool = False) -> SegmentFacts:
-        """For decisions about it; `end_offset` is where the next segment begins. The first timestamp costs a read."""
+        """Return the facts for `cleanup_policy`. The first timestamp costs a read of the file. Raises OSError."""
         self.load_indexes()
         return SegmentFacts(
             base_offset=self.base_offset,
@@ -224,14 +251,14 @@ class LogSegment:
         )
 
     def close_time_index(self) -> None:
-        """The last entry, written when nothing more will be appended: the segment's largest timestamp."""
+        """Write the last entry, the largest timestamp, when nothing more will be appended."""
         if self._indexes_loaded and self.max_timestamp_ms >= 0:
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp, closing=True)
         self.offset_index.write()
         self.time_index.write()
 
     def cut(self, position: int, offset: int) -> None:
-        """Drop everything from the file position on, where `offset` would begin."""
+        """Cut the segment at a file position, where the batch of `offset` begins. Raises OSError."""
         self.load_indexes()
         self.file.truncate(position)
         self.size_bytes = position
@@ -243,12 +270,12 @@ class LogSegment:
             self._first_timestamp_ms = None
         last = self.time_index.last()
         self.max_timestamp_ms, self._offset_of_max_timestamp = last or (-1, self.base_offset)
-        self._take_timestamps_behind(self.offset_index.position_for(self._offset_of_max_timestamp))
+        self._update_timestamps_from(self.offset_index.position_for(self._offset_of_max_timestamp))
 
-    # -- finding ---------------------------------------------------------------------------------------------
+    # -- search ---------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Span | None:
-        """The batch that holds `offset`, or the next one where compaction left a gap; None behind the end."""
+        """Return the batch that holds `offset`, or the next one if compaction left a gap; None after the last."""
         self.load_indexes()
         for span in walk(self.file, self.offset_index.position_for(offset), self.size_bytes):
             if span.last_offset >= offset:
@@ -256,27 +283,27 @@ class LogSegment:
         return None
 
     def spans_from(self, offset: int) -> Iterator[Span]:
-        """The batch that holds `offset` and all behind it."""
+        """Yield the batch that holds `offset` and all later ones."""
         span = self.find(offset)
         return iter(()) if span is None else walk(self.file, span.position, self.size_bytes)
 
-    def find_timestamp(self, timestamp_ms: int) -> Iterator[Span]:
-        """Batches, in order, from one before which no record is as young as `timestamp_ms`."""
+    def spans_from_timestamp(self, timestamp_ms: int) -> Iterator[Span]:
+        """Yield batches from one on before which no record has a timestamp of `timestamp_ms` or later."""
         self.load_indexes()
         position = self.offset_index.position_for(self.time_index.offset_for(timestamp_ms))
         return walk(self.file, position, self.size_bytes)
 
-    def whole_batches_until(self, start: int, limit: int) -> int:
-        """The largest batch end in (start, limit], else `start`: what a read of limited size may return."""
+    def last_batch_end(self, start: int, limit: int) -> int:
+        """Return the largest position in (start, limit] where a batch ends; `start` if there is none."""
         if limit >= self.size_bytes:
             return self.size_bytes
-        end = max(start, self.offset_index.position_before(limit))  # an entry is the start of a batch: whole before it
+        end = max(start, self.offset_index.position_before(limit))  # a batch begins there
         for span in walk(self.file, end, limit):
             end = span.end
         return end
 
     def next_offset(self) -> int:
-        """The offset behind the last batch, by index and walk."""
+        """Return the offset after the last batch. Raises OSError."""
         self.load_indexes()
         last = self.offset_index.last()
         offset = self.base_offset if last is None else last[0] + 1
@@ -285,20 +312,27 @@ class LogSegment:
         return offset
 
     def header_at(self, span: Span) -> BatchHeader:
+        """Read the header of a batch. Raises OSError."""
         return parse_header(self.file.read_at(HEADER_BYTES, span.position), 0, span.position)
 
     def read(self, start: int, end: int) -> bytes:
+        """Read the bytes between two positions. Raises OSError."""
         return self.file.read_at(end - start, start)
 
-    def span(self, start: int, end: int) -> FileSpan | bytes:
+    def read_span(self, start: int, end: int) -> FileSpan | bytes:
+        """Return what `read` would as a span that is sent without being read. Raises OSError."""
         return self.file.span(end - start, start)
 
     # -- ending ----------------------------------------------------------------------------------------------
 
     def sync(self, *, with_indexes: bool = True) -> None:
-        """Make log and indexes survive a power loss. Raises OSError. A segment removed meanwhile needs it no more.
+        """fsync log and indexes; a segment that was removed meanwhile is skipped.
 
-        The two that a recovery builds anew may be left out.
+        Args:
+            with_indexes: Whether to sync the offset and time indexes, which every recovery can rebuild.
+
+        Raises:
+            OSError: The sync failed.
         """
         if self._removed:
             return
@@ -313,24 +347,25 @@ class LogSegment:
                 raise
 
     def close_indexes(self) -> None:
-        """Give back the index files' descriptors; lookups go on from memory."""
+        """Close the index files; lookups continue from memory."""
         self.offset_index.close()
         self.time_index.close()
 
     def close(self) -> None:
+        """Close all files; they are opened again when needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
         self.offset_index.close()
         self.time_index.close()
 
-    def step_aside(self) -> None:
-        """Another segment takes its place on the disk: it is no longer read or synced."""
+    def retire(self) -> None:
+        """Close a segment whose files are being replaced; it is no longer read or synced."""
         self._removed = True
         self.close()
 
     def remove(self) -> None:
-        """The log first: indexes without a log are debris that the next opening clears away."""
+        """Remove the files, the log first: an opening removes indexes without a log. Raises OSError."""
         self._removed = True
         self.close()
         self._file_system.remove(self.path)

@@ -1,15 +1,17 @@
-"""The records of a produced batch: what is looked at, and what of it is set right before the batch is written.
+"""Validation of the records in a produced batch, and the corrections made before it is written.
 
-Kafka looks at every record of every batch (LogValidator). In plain Python that would cost more than all the rest of an
-append, so here a batch is looked at as closely as there is reason to:
-- always: it can be unpacked (bounded by `UNPACKED_MAX_BYTES`), its records are as many as it says and fill it exactly,
-  and the first of them, all that are alike, and mostly all of a small batch are sound inside (`record_walk`);
-- every record inside: in a batch of at most `FEW_RECORDS`, in a compacted topic (keys), under a finite
-  `message.timestamp.before.max.ms`, when the header's timestamps are out of range, and when it is packed anew; in one
-  pass where all have keys and no headers (`keyed_records`).
+Kafka's LogValidator looks at every record of every batch. In plain Python that would cost more than the rest of an
+append, so a batch is checked as closely as there is reason to:
 
-What is wrong in the middle of a large batch of unlike records is therefore found by its reader. Refusals have Kafka's
-codes and words.
+- always: it can be decompressed (to at most `MAX_UNCOMPRESSED_BYTES`), it holds as many records as its header announces
+  and nothing else, and its first records, all uniform ones and most records of a small batch are sound inside
+  (`record_checks.check_records`);
+- every record inside: in a batch of at most `FULLY_CHECKED_RECORDS` records, in a compacted topic (which needs keys),
+  under a finite `message.timestamp.before.max.ms`, if the header's timestamps are out of range, and if the batch is
+  compressed anew.
+
+So a malformed record in the middle of a large, non-uniform batch is found by its reader: the one thing that Kafka
+refuses and this broker accepts. Refusals carry Kafka's error codes and messages.
 """
 
 from __future__ import annotations
@@ -23,90 +25,112 @@ from headrace.storage.batch_scan import compute_crc
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from headrace.storage.file_system import Buffer
 from headrace.storage.log_config import NO_LIMIT, LogConfig
-from headrace.storage.record_at import record_at
-from headrace.storage.record_walk import check_records, keyed_records
+from headrace.storage.record_checks import check_keyed_records, check_records
+from headrace.storage.record_reader import read_record
 
 __all__ = [
-    "FEW_RECORDS",
-    "UNPACKED_MAX_BYTES",
+    "FULLY_CHECKED_RECORDS",
+    "MAX_REPORTED_ERRORS",
+    "MAX_UNCOMPRESSED_BYTES",
+    "DecompressionBudget",
+    "DecompressionTooLarge",
     "RecordError",
-    "Unpacking",
-    "UnpacksLarge",
-    "set_right",
+    "validate_records",
 ]
 
 RecordError = tuple[int, str]
-"""The index of a record in its batch, and what is wrong with it."""
+"""(index of a record in its batch, Kafka's message), as a ProduceResponse reports it."""
 
-UNPACKED_MAX_BYTES = 64 * 1024 * 1024
-FEW_RECORDS = 8
-MOST_ERRORS_TOLD = 1000
+MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
+FULLY_CHECKED_RECORDS = 8
+MAX_REPORTED_ERRORS = 1000
 
 _CODEC_BITS, _APPEND_TIME_BIT = 0x07, 0x08
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _CRC_AT = 21, 35, 17
 _NO_TIMESTAMP = -1
 
 
-class UnpacksLarge(Exception):
-    """A batch unpacks to more than may be unpacked at once; nothing was appended. A thread may go on with it."""
+class DecompressionTooLarge(Exception):
+    """A batch needs more than may be decompressed on the event loop. Nothing was appended; a thread may go on."""
 
 
-class Unpacking:
-    """What the batches of one request may unpack to. Mutable, and charged for what was tried in vain too.
+class DecompressionBudget:
+    """Bytes that the batches of one produce request may decompress to. Mutable; failed attempts are charged too.
 
-    169 KB of compressed zeros unpack to gigabytes. `left_bytes` are for the request, `at_once_bytes` of them may be
-    unpacked on the event loop.
+    The budget exists because 169 KB of compressed zeros decompress to gigabytes.
+
+    Args:
+        max_bytes: Budget of the request (`headrace.request.max.unpacked.bytes`).
+        inline_bytes: The part of it that may be decompressed on the event loop.
     """
 
-    __slots__ = ("at_once_bytes", "left_bytes", "most_bytes")
+    __slots__ = ("inline_bytes", "max_bytes", "remaining_bytes")
 
-    def __init__(self, most_bytes: int, at_once_bytes: int) -> None:
-        self.most_bytes = self.left_bytes = most_bytes
-        self.at_once_bytes = at_once_bytes
+    def __init__(self, max_bytes: int, inline_bytes: int) -> None:
+        self.max_bytes = self.remaining_bytes = max_bytes
+        self.inline_bytes = inline_bytes
 
     @property
     def limit_bytes(self) -> int:
-        return min(self.left_bytes, self.at_once_bytes)
+        """What the next batch may decompress to here."""
+        return min(self.remaining_bytes, self.inline_bytes)
 
-    def take(self, size: int) -> None:
-        self.left_bytes -= size
-        self.at_once_bytes -= size
+    def charge(self, size: int) -> None:
+        """Subtract the size of a batch that was decompressed."""
+        self.remaining_bytes -= size
+        self.inline_bytes -= size
 
-    def fail(self) -> None:
-        """More than the limit was needed. Raises UnpacksLarge where that is only the limit of what is done at once."""
-        if self.at_once_bytes < self.left_bytes:
-            self.at_once_bytes = 0
-            raise UnpacksLarge
-        self.left_bytes = 0
+    def exhaust(self) -> None:
+        """Record that a batch exceeded `limit_bytes`. Raises DecompressionTooLarge if a thread may still try."""
+        if self.inline_bytes < self.remaining_bytes:
+            self.inline_bytes = 0
+            raise DecompressionTooLarge
+        self.remaining_bytes = 0
 
-    def anywhere(self) -> Unpacking:
-        """The rest of the budget for a thread; `settle` brings back what it took."""
-        return Unpacking(self.left_bytes, self.left_bytes)
+    def for_thread(self) -> DecompressionBudget:
+        """Return the remaining budget for work in a thread; `settle` takes back what is left of it."""
+        return DecompressionBudget(self.remaining_bytes, self.remaining_bytes)
 
-    def settle(self, used: Unpacking) -> None:
-        self.left_bytes = used.left_bytes
+    def settle(self, used: DecompressionBudget) -> None:
+        """Take over what a budget of `for_thread` has left."""
+        self.remaining_bytes = used.remaining_bytes
 
 
-def set_right(
+def validate_records(
     batches: Buffer,
     header: BatchHeader,
     config: LogConfig,
     now_ms: int,
     topic: str,
     partition: int,
-    unpacking: Unpacking | None = None,
+    budget: DecompressionBudget | None = None,
 ) -> bytes | None:
-    """None when the batch may be written as it is, else the batch to write in its place.
+    """Check the records of one batch and correct what Kafka corrects.
 
-    Under CreateTime the header's timestamp type and largest timestamp become those of its records; `compression.type`
-    other than "producer" is the codec of all batches. Raises InvalidRecord, InvalidTimestamp, MessageTooLarge, and
-    UnpacksLarge beyond what `unpacking` allows at once.
+    Under CreateTime the header's timestamp type and largest timestamp are set to those of the records. With a
+    `compression.type` other than "producer" the batch is compressed with that codec.
+
+    Args:
+        batches: The produced bytes.
+        header: Header of the batch; its position counts in `batches`.
+        config: Settings of the topic.
+        now_ms: Wall-clock time.
+        topic: For messages.
+        partition: For messages.
+        budget: What the request may decompress to; None for no bound except `MAX_UNCOMPRESSED_BYTES`.
+
+    Returns:
+        None if the batch may be written as it is, otherwise the batch to write in its place.
+
+    Raises:
+        InvalidRecord, InvalidTimestamp, MessageTooLarge: The batch is refused.
+        DecompressionTooLarge: The budget for the event loop is exceeded.
     """
-    return _Look(batches, header, config, now_ms, topic, partition, unpacking).set_right()
+    return _BatchCheck(batches, header, config, now_ms, topic, partition, budget).run()
 
 
-class _Look:
-    """One batch under examination."""
+class _BatchCheck:
+    """The validation of one batch."""
 
     def __init__(
         self,
@@ -116,9 +140,9 @@ class _Look:
         now_ms: int,
         topic: str,
         partition: int,
-        unpacking: Unpacking | None,
+        budget: DecompressionBudget | None,
     ) -> None:
-        self._unpacking = unpacking if header.attributes & _CODEC_BITS else None
+        self._budget = budget if header.attributes & _CODEC_BITS else None
         self._batches = batches
         self._header = header
         self._config = config
@@ -127,62 +151,66 @@ class _Look:
         self._facts: dict[str, Any] = {"topic": topic, "partition": partition}
         self._create_time = config.message_timestamp_type == "CreateTime"
 
-    def set_right(self) -> bytes | None:
+    def run(self) -> bytes | None:
         header = self._header
-        section = self._unpacked()
+        # 1. Decompress, within the budget.
+        section = self._decompress()
         codec = self._target_codec()
-        anew = codec is not None and codec != CODECS[header.attributes & _CODEC_BITS]
+        recompress = codec is not None and codec != CODECS[header.attributes & _CODEC_BITS]
         try:
-            if anew or header.records_count <= FEW_RECORDS or self._has_reason_to_look():
-                found = self._largest_if_keyed(section)
-                largest = self._look_at_all(section) if found is None else found
+            # 2. Check every record where something depends on it, else as many as is cheap.
+            if recompress or header.records_count <= FULLY_CHECKED_RECORDS or self._needs_full_check():
+                found = self._largest_keyed_timestamp(section)
+                largest = self._check_every_record(section) if found is None else found
             else:
                 check_records(section, header.records_count)
                 largest = header.max_timestamp
         except (IndexError, ValueError) as error:
             raise self._malformed(str(error)) from None
-        if anew and codec is not None:
-            return self._packed(section, codec, largest)
+        # 3. Correct what the checks found to differ from the header or from the topic's settings.
+        if recompress and codec is not None:
+            return self._recompress(section, codec, largest)
         if self._create_time and (header.has_append_time or largest != header.max_timestamp):
-            return self._with_timestamp(largest)
+            return self._with_max_timestamp(largest)
         return None
 
-    def _unpacked(self) -> bytes:
-        unpacking = self._unpacking
-        most = UNPACKED_MAX_BYTES if unpacking is None else min(UNPACKED_MAX_BYTES, unpacking.limit_bytes)
+    def _decompress(self) -> bytes:
+        budget = self._budget
+        limit = MAX_UNCOMPRESSED_BYTES if budget is None else min(MAX_UNCOMPRESSED_BYTES, budget.limit_bytes)
         try:
-            section = bytes(records_section(self._batches, self._header, most))
+            section = bytes(records_section(self._batches, self._header, limit))
         except CorruptBatch as error:
             if "unpacks to more than" in error.why:
-                if unpacking is not None and most < UNPACKED_MAX_BYTES:
-                    unpacking.fail()
-                    self._refuse_request(unpacking)
+                if budget is not None and limit < MAX_UNCOMPRESSED_BYTES:
+                    budget.exhaust()
+                    self._refuse_request(budget)
                 raise MessageTooLarge(
                     "too-large",
-                    f"A record batch sent to partition {self._where} unpacks to more than {UNPACKED_MAX_BYTES} bytes.",
+                    f"A record batch sent to partition {self._where} unpacks to more than "
+                    f"{MAX_UNCOMPRESSED_BYTES} bytes.",
                     "Lower the producer's batch size.",
                     **self._facts,
                 ) from None
             raise self._malformed(error.why) from None
-        if unpacking is not None:
-            unpacking.take(len(section))
+        if budget is not None:
+            budget.charge(len(section))
         return section
 
-    def _refuse_request(self, unpacking: Unpacking) -> NoReturn:
+    def _refuse_request(self, budget: DecompressionBudget) -> NoReturn:
         raise MessageTooLarge(
             "too-large",
             f"The record batches of the request to partition {self._where} unpack to more than "
-            f"{unpacking.most_bytes} bytes together (headrace.request.max.unpacked.bytes).",
+            f"{budget.max_bytes} bytes together (headrace.request.max.unpacked.bytes).",
             "Lower the producer's batch size or max.request.size.",
             **self._facts,
         )
 
     def _target_codec(self) -> str | None:
-        """The topic's codec, None to keep the producer's."""
+        """Return the topic's codec; None to keep the producer's."""
         given = self._config.compression_type
         return None if given == "producer" else "none" if given == "uncompressed" else given
 
-    def _has_reason_to_look(self) -> bool:
+    def _needs_full_check(self) -> bool:
         config = self._config
         if config.is_compacted or self._header.has_append_time:
             return True
@@ -196,28 +224,29 @@ class _Look:
     def _out_of_range(self, timestamp_ms: int) -> bool:
         return self._too_new(timestamp_ms) or self._now_ms - timestamp_ms > self._config.message_timestamp_before_max_ms
 
-    def _largest_if_keyed(self, section: bytes) -> int | None:
-        """The largest timestamp, where that is all there is to ask: nothing is wrong with any record."""
+    def _largest_keyed_timestamp(self, section: bytes) -> int | None:
+        """Return the largest timestamp if all records have keys and none can be refused; None if unknown."""
         header, config = self._header, self._config
         if not self._create_time or header.has_append_time or config.message_timestamp_before_max_ms < NO_LIMIT:
             return None
-        if record_at(section, 0)[0] != 0:  # the batch's base is the time of none of them, perhaps
+        if read_record(section, 0)[0] != 0:
+            # The base timestamp belongs to no record then, but `check_keyed_records` counts delta 0 as one.
             return None
-        deltas = keyed_records(section, header.records_count)
+        deltas = check_keyed_records(section, header.records_count)
         if deltas is None:
             return None
-        least, largest = (header.base_timestamp + delta for delta in deltas)
-        return None if least < 0 or self._too_new(largest) else largest
+        smallest, largest = (header.base_timestamp + delta for delta in deltas)
+        return None if smallest < 0 or self._too_new(largest) else largest
 
-    def _look_at_all(self, section: bytes) -> int:
-        """The largest timestamp. Raises ValueError, IndexError for a malformed record."""
+    def _check_every_record(self, section: bytes) -> int:
+        """Check every record and return the largest timestamp. Raises ValueError, IndexError for a malformed one."""
         header, needs_keys = self._header, self._config.is_compacted
         errors: list[RecordError] = []
-        untimely = False
+        bad_timestamps = False
         largest = _NO_TIMESTAMP
         position, index = 0, 0
         for index in range(header.records_count):
-            delta, offset_delta, key, value, position = record_at(section, position)
+            delta, offset_delta, key, value, position = read_record(section, position)
             if offset_delta != index:
                 raise ValueError(f"record {index} has offset delta {offset_delta}")
             timestamp = header.max_timestamp if header.has_append_time else _long(header.base_timestamp + delta)
@@ -226,13 +255,13 @@ class _Look:
                 errors.append(
                     (index, f"Compacted topic cannot accept message without key in topic partition {self._where}")
                 )
-            elif (wrong := self._timestamp_error(index, timestamp, key, value)) is not None:
-                errors.append((index, wrong))
-                untimely = True
+            elif (message := self._timestamp_error(index, timestamp, key, value)) is not None:
+                errors.append((index, message))
+                bad_timestamps = True
         if position != len(section):
             raise ValueError("it holds more bytes than records")
         if errors:
-            raise self._refused(errors, untimely=untimely)
+            raise self._refusal(errors, bad_timestamps=bad_timestamps)
         return largest
 
     def _timestamp_error(self, offset: int, timestamp: int, key: int, value: int) -> str | None:
@@ -253,21 +282,21 @@ class _Look:
             )
         return None
 
-    def _refused(self, errors: list[RecordError], *, untimely: bool) -> InvalidRecord | InvalidTimestamp:
-        told = tuple(errors[:MOST_ERRORS_TOLD])
-        if untimely:
+    def _refusal(self, errors: list[RecordError], *, bad_timestamps: bool) -> InvalidRecord | InvalidTimestamp:
+        reported = tuple(errors[:MAX_REPORTED_ERRORS])
+        if bad_timestamps:
             return InvalidTimestamp(
                 "timestamp-out-of-range",
-                f"Records sent to partition {self._where} were rejected due to invalid timestamps: {told[0][1]}.",
+                f"Records sent to partition {self._where} were rejected due to invalid timestamps: {reported[0][1]}.",
                 "Set the producer's clock, or let the topic take it: message.timestamp.after.max.ms.",
-                record_errors=told,
+                record_errors=reported,
                 **self._facts,
             )
         return InvalidRecord(
             "record-invalid",
-            f"{told[0][1]}.",
+            f"{reported[0][1]}.",
             "Give each record a key, or use a topic with cleanup.policy=delete.",
-            record_errors=told,
+            record_errors=reported,
             **self._facts,
         )
 
@@ -278,7 +307,7 @@ class _Look:
             **self._facts,
         )
 
-    def _packed(self, section: bytes, codec: str, largest: int) -> bytes:
+    def _recompress(self, section: bytes, codec: str, largest: int) -> bytes:
         header = self._header
         return build_batch(
             section,
@@ -294,8 +323,8 @@ class _Look:
             base_sequence=header.base_sequence,
         )
 
-    def _with_timestamp(self, largest: int) -> bytes:
-        """The batch as it is but for the timestamp type and the largest timestamp."""
+    def _with_max_timestamp(self, largest: int) -> bytes:
+        """Return the batch with CreateTime and this largest timestamp in its header."""
         header = self._header
         batch = bytearray(memoryview(self._batches)[header.position : header.end])
         struct.pack_into(">h", batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME_BIT)
@@ -305,7 +334,7 @@ class _Look:
 
 
 def _long(value: int) -> int:
-    """As Java adds."""
+    """Wrap around like a Java long."""
     return (value + 2**63) % 2**64 - 2**63
 
 

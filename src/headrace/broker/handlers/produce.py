@@ -26,8 +26,8 @@ from headrace.broker.transactional_produce import check_transaction
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.units import timestamp_from_ms
-from headrace.storage.partition_log import AppendResult, Validated
-from headrace.storage.record_validation import Unpacking, UnpacksLarge
+from headrace.storage.partition_log import AppendResult, ValidatedBatches
+from headrace.storage.record_validation import DecompressionBudget, DecompressionTooLarge
 
 NO_ACKS = 0
 # Compressed batches of one request are unpacked on the event loop up to so many bytes: a millisecond or two.
@@ -46,7 +46,7 @@ def handle(
     appending = _Appending(request, call, broker)
     try:
         appending.run()
-    except UnpacksLarge:
+    except DecompressionTooLarge:
         return _later(appending, apart=True)
     return appending.answer() if appending.complete else _later(appending)
 
@@ -62,7 +62,7 @@ async def _later(appending: _Appending, *, apart: bool = False) -> Response | No
                 await asyncio.sleep(0)
             apart = False
             appending.run()
-        except UnpacksLarge:
+        except DecompressionTooLarge:
             apart = True
     answer = appending.answer()
     return await answer if isinstance(answer, Awaitable) else answer
@@ -85,7 +85,7 @@ class _Appending:
         self._call = call
         self._broker = broker
         most = broker.configuration.integer("headrace.request.max.unpacked.bytes")
-        self._unpacking = Unpacking(most, min(most, AT_ONCE_BYTES))
+        self._budget = DecompressionBudget(most, min(most, AT_ONCE_BYTES))
         self._parts = [(data, part) for data in request.topic_data for part in data.partition_data]
         self._answers: list[m.produce_response.PartitionProduceResponse] = []
         self._appended: list[tuple[TopicDescription, int]] = []
@@ -95,7 +95,7 @@ class _Appending:
         return len(self._answers) == len(self._parts)
 
     def run(self) -> None:
-        """Append a turn's worth of what is left. Raises UnpacksLarge before a batch too large for the event loop."""
+        """Append the next partitions. Raises DecompressionTooLarge before a batch too large for the event loop."""
         done = len(self._answers)
         for data, part in self._parts[done : done + PARTITIONS_A_TURN]:
             self._answers.append(self._append(data, part, None))
@@ -103,7 +103,7 @@ class _Appending:
     async def append_apart(self) -> None:
         """Append the batch of the next partition, looked at in a thread. Others may append to it in the meantime."""
         data, part = self._parts[len(self._answers)]
-        rest = self._unpacking.anywhere()
+        rest = self._budget.for_thread()
         topic = self._topic(data)
         assert topic is not None  # run() has come to its batch
         try:
@@ -114,13 +114,13 @@ class _Appending:
             self._answers.append(refused_part(part.index, refused))
         else:
             self._answers.append(self._append(data, part, validated))
-        self._unpacking.settle(rest)
+        self._budget.settle(rest)
 
     def _append(
         self,
         data: m.produce_request.TopicProduceData,
         part: m.produce_request.PartitionProduceData,
-        validated: Validated | None,
+        validated: ValidatedBatches | None,
     ) -> m.produce_response.PartitionProduceResponse:
         request, broker, version = self._request, self._broker, self._call.api_version
         topic = self._topic(data)
@@ -141,7 +141,7 @@ class _Appending:
                 part.index,
                 batch,
                 transaction_version=transaction_version,
-                unpacking=self._unpacking,
+                budget=self._budget,
                 validated=validated,
             )
         except AppendRefused as refused:

@@ -16,11 +16,11 @@ from tests.fuzz.record_samples import hostile_batches
 from tests.storage.log_samples import NOW_MS, ManualClock, batch, opened, produced
 
 from headrace.protocol.record_batches import PlainRecord, encode_batch
+from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.errors import StorageError
 from headrace.storage.partition_log import PartitionLog
-from headrace.storage.record_at import record_at
-from headrace.storage.record_walk import check_lengths
-from headrace.storage.usual_batch import looks_usual
+from headrace.storage.record_checks import check_record_lengths
+from headrace.storage.record_reader import read_record
 
 MANY = [f"value {number}" for number in range(40)]
 
@@ -36,9 +36,9 @@ def long_way(log: PartitionLog, data: bytes) -> object:
 def short_way(log: PartitionLog, data: bytes) -> tuple[object, bool]:
     """What came of it, and whether the short way was taken."""
     frame = b"before" + data + b"behind"
-    if looks_usual(frame, 6, 6 + len(data)):
+    if is_candidate(frame, 6, 6 + len(data)):
         try:
-            result = log.append_usual(frame, 6, 6 + len(data), leader_epoch=3)
+            result = log.append_fast_path(frame, 6, 6 + len(data), leader_epoch=3)
         except StorageError as refused:
             return (type(refused), str(refused), refused.facts), True
         if result is not None:
@@ -96,7 +96,7 @@ def test_a_byte_of_records_that_are_alike_is_seen_on_both_ways(
     section = good[61:]
     starts = [0]
     while len(starts) < count:
-        starts.append(record_at(section, starts[-1])[4])
+        starts.append(read_record(section, starts[-1])[4])
     chance = random.Random(count)
     taken = []
     for turn in range(60):
@@ -212,7 +212,7 @@ def test_settings_of_an_open_log_count_at_once(tmp_path: Path) -> None:
 def test_a_log_that_has_failed_says_so(tmp_path: Path) -> None:
     log = opened(tmp_path / "a")
     log.close()
-    assert log.append_usual(batch("x"), 0, len(batch("x")), leader_epoch=0) is None
+    assert log.append_fast_path(batch("x"), 0, len(batch("x")), leader_epoch=0) is None
     with pytest.raises(StorageError):
         log.append(batch("x"), leader_epoch=0)
 
@@ -232,7 +232,7 @@ def varint(value: int, more: int = 0) -> bytes:
 
 
 def fills(section: bytes, count: int) -> bool:
-    """As `check_lengths` says it, one step a record."""
+    """As `check_record_lengths` says it, one step a record."""
     position = 0
     for _ in range(count):
         value, shift = 0, 0
@@ -274,7 +274,7 @@ def test_runs_of_one_length_are_passed_over_as_their_records_would_be(
     if count < 0:
         return
     try:
-        check_lengths(bytes(section), count)
+        check_record_lengths(bytes(section), count)
     except (ValueError, IndexError):
         assert not fills(bytes(section), count)
     else:

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.storage.record_at import record_at
-from headrace.storage.record_walk import MOST_ONE_BY_ONE, check_records, keyed_records
+from headrace.storage.record_checks import MAX_SINGLE_CHECKS, check_keyed_records, check_records
+from headrace.storage.record_reader import read_record
 
 HEADER_BYTES = 61
 
@@ -18,7 +18,7 @@ def is_sound(section: bytes, count: int) -> bool:
     position = 0
     try:
         for index in range(count):
-            _, offset_delta, _, _, position = record_at(section, position)
+            _, offset_delta, _, _, position = read_record(section, position)
             if offset_delta != index:
                 return False
     except (IndexError, ValueError):
@@ -71,7 +71,7 @@ def test_any_byte_of_records_that_are_alike(
 def _near_a_record(section: bytes, count: int, chance: Random) -> int:
     position = 0
     for _ in range(chance.randrange(count)):
-        position = record_at(section, position)[4]
+        position = read_record(section, position)[4]
     return min(position + chance.randrange(12), len(section) - 1)
 
 
@@ -99,20 +99,20 @@ def test_what_is_sound_is_never_refused_and_what_is_refused_is_not_sound() -> No
 
 
 def test_of_many_unlike_records_the_first_are_looked_into() -> None:
-    count = 4 * MOST_ONE_BY_ONE
+    count = 4 * MAX_SINGLE_CHECKS
     records = [PlainRecord(value=b"v" * (20 + 7 * index % 31), timestamp_ms=1_000) for index in range(count)]
     section = encode_batch(records)[HEADER_BYTES:]
     starts = [0]
     while len(starts) < count:
-        starts.append(record_at(section, starts[-1])[4])
+        starts.append(read_record(section, starts[-1])[4])
 
     def with_another_offset(index: int) -> bytes:
         bent = bytearray(section)
         bent[starts[index] + 3] ^= 2
         return bytes(bent)
 
-    assert not passes(with_another_offset(MOST_ONE_BY_ONE - 1), count)
-    assert passes(with_another_offset(MOST_ONE_BY_ONE), count), "found by its reader"
+    assert not passes(with_another_offset(MAX_SINGLE_CHECKS - 1), count)
+    assert passes(with_another_offset(MAX_SINGLE_CHECKS), count), "found by its reader"
 
 
 def unlike(count: int) -> tuple[bytes, list[int]]:
@@ -123,11 +123,11 @@ def unlike(count: int) -> tuple[bytes, list[int]]:
     ]
     section, starts = encode_batch(records)[HEADER_BYTES:], [0]
     while len(starts) < count:
-        starts.append(record_at(section, starts[-1])[4])
+        starts.append(read_record(section, starts[-1])[4])
     return section, starts
 
 
-@pytest.mark.parametrize("count", [4, 7, MOST_ONE_BY_ONE])
+@pytest.mark.parametrize("count", [4, 7, MAX_SINGLE_CHECKS])
 def test_any_byte_of_a_few_unlike_records(count: int) -> None:
     section, starts = unlike(count)
     assert passes(section, count)
@@ -156,7 +156,7 @@ def timestamps_if_keyed(section: bytes, count: int) -> tuple[int, int] | None:
     if not is_sound(section, count):
         return None
     for _ in range(count):
-        delta, _, key, _, position = record_at(section, position)
+        delta, _, key, _, position = read_record(section, position)
         if key < 0:
             return None
         deltas.append(delta)
@@ -183,14 +183,14 @@ def test_records_with_keys_in_one_pass(count: int, longest_run: int) -> None:
     for _ in range(max(2, 1_000 // count)):
         records = drawn_with_keys(count, longest_run, chance)
         section = encode_batch(records)[HEADER_BYTES:]
-        assert keyed_records(section, count) == timestamps_if_keyed(section, count) is not None
-        assert keyed_records(section, count + 1) is None
-        assert count == 1 or keyed_records(section, count - 1) is None
+        assert check_keyed_records(section, count) == timestamps_if_keyed(section, count) is not None
+        assert check_keyed_records(section, count + 1) is None
+        assert count == 1 or check_keyed_records(section, count - 1) is None
         for _ in range(max(3, 100 // count)):
             bent = bytearray(section)
             at = chance.randrange(len(bent)) if chance.random() < 0.3 else _near_a_record(section, count, chance)
             bent[at] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, bent[at] ^ 2, bent[at] ^ 0x80))
-            found = keyed_records(bytes(bent), count)
+            found = check_keyed_records(bytes(bent), count)
             assert found is None or found == timestamps_if_keyed(bytes(bent), count), (at, bent[at])
 
 
@@ -204,4 +204,4 @@ def test_records_without_a_key_or_with_headers_want_a_closer_look() -> None:
     ):
         section = encode_batch([*sound, odd])[HEADER_BYTES:]
         assert is_sound(section, 21)
-        assert keyed_records(section, 21) is None
+        assert check_keyed_records(section, 21) is None
