@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -66,13 +67,16 @@ def check_marker(state: ProducerState, data: bytes, version: int) -> None:
 
 
 def refused(kind: type[HeadraceError], code: str, message: str, action: Any, *given: Any, **named: Any) -> None:
-    """The call is refused with this code, a message of these words, and a fix, and names where."""
+    """The call is refused with this code, a message of these words, and a fix, both in sentences, and names where."""
     with pytest.raises(kind) as caught:
         action(*given, **named)
     error = caught.value
     assert error.code == code
     assert message in error.message
-    assert error.fix
+    for text in (error.message, error.fix):
+        assert text[0].isupper()
+        assert text[-1] == "."
+        assert not re.search("[A-Z]{4}", text), "shouts"
     assert {name: error.facts.get(name) for name in FACTS} == FACTS
 
 
@@ -343,6 +347,23 @@ def test_a_producer_that_expired_meanwhile_is_noted_anew() -> None:
     assert state.surely_next(PRODUCER, 4, 3)
 
 
+def test_a_transaction_begins_at_its_first_batch_even_at_offset_zero() -> None:
+    state = state_of()
+    for sequence in range(3):
+        note(state, produced(sequence, "v", transactional=True, base_offset=sequence))
+    assert state.first_unstable_offset == 0
+    assert list(state.open_transactions()) == [(PRODUCER, 0, 0)]
+    assert note(state, marker(0, base_offset=3)) == [0]
+
+
+def test_a_producer_that_was_seen_at_time_zero_has_that_age() -> None:
+    state = state_of(produced(0, "v"), seen_ms=0)
+    state.note_next(8, 0, WrittenBatch(0, 0, 1, 1, NOW_MS), seen_ms=0)
+    assert [each.last_timestamp_ms for each in state.described()] == [0, 0]
+    state.expire(1)
+    assert len(state) == 0
+
+
 def test_age_counts_from_the_last_batch() -> None:
     state = state_of(produced(0, "v", producer_id=1), produced(0, "v", producer_id=2, transactional=True))
     note(state, produced(1, "v", producer_id=1), seen_ms=NOW_MS + 10)
@@ -403,11 +424,11 @@ def test_why_a_snapshot_is_not_believed() -> None:
     whole = state_of(produced(0, "v")).snapshot()
     for data, words in (
         (whole[:9], "too short"),
-        (whole[:-1], "version 1 with 1 entries in"),
-        (b"\x00\x02" + whole[2:], "version 2 with 1 entries in"),
+        (whole[:-1], f"version 1 with 1 entries in {len(whole) - 1} bytes"),
+        (b"\x00\x02" + whole[2:], f"version 2 with 1 entries in {len(whole)} bytes"),
         (whole[:-1] + bytes([whole[-1] ^ 1]), "the CRC differs"),
     ):
-        with pytest.raises(SnapshotCorrupt, match=words):
+        with pytest.raises(SnapshotCorrupt, match=f"^{words}$"):
             state_of().load(data)
 
 

@@ -6,8 +6,9 @@ its offsets stand; whatever a driver is told, its decision must agree with that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -98,12 +99,16 @@ class Coordinator:
     def abort(self, slots: tuple[SlotPlan, ...]) -> None:
         self.aborted += [slot.slot for slot in slots]
 
-    def fetch(self, _client: object, group_id: str, wanted: Any, *, require_stable: bool) -> dict[tuple[str, int], int]:
-        assert (group_id, require_stable) == ("group", True)
+    def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+        return tuple(replace(slot, producer_id=50, producer_epoch=slot.slot) for slot in slots)
+
+    def fetch(self, client: object, group_id: str, wanted: Any, *, require_stable: bool) -> dict[tuple[str, int], int]:
+        assert (client, group_id, require_stable) == (CLIENT, "group", True)
         assert self.renewed, "offsets are only final behind a new identity"
         return {where: self.offsets.get(where, -1) for where in wanted}
 
 
+CLIENT = object()
 PATIENT = Patience(goes_on=lambda: True, bear=lambda _: None)
 Decide = Callable[..., Committed]
 
@@ -112,7 +117,7 @@ Decide = Callable[..., Committed]
 def exactly_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Coordinator], ExactlyOnce]:
     def made(coordinator: Coordinator) -> ExactlyOnce:
         monkeypatch.setattr(batch_commit, "fetch_offsets", coordinator.fetch)
-        return ExactlyOnce(None, "group", coordinator)  # type: ignore[arg-type]
+        return ExactlyOnce(CLIENT, "group", coordinator)  # type: ignore[arg-type]
 
     return made
 
@@ -129,7 +134,7 @@ def test_the_decision_agrees_with_the_offsets(answers: list[str], had_offsets: b
     coordinator = Coordinator(dict(enumerate(answers)), offsets=dict(starts) if had_offsets else {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_commit, "fetch_offsets", coordinator.fetch)
-        decided = ExactlyOnce(None, "group", coordinator).commit(plan, reports_of(plan), PATIENT)  # type: ignore[arg-type]
+        decided = ExactlyOnce(CLIENT, "group", coordinator).commit(plan, reports_of(plan), PATIENT)  # type: ignore[arg-type]
     effects = {2 * n + each: ANSWERS[name][0] for n, name in enumerate(answers) for each in (0, 1)}
     assert decided.tasks == {partition for partition, took_effect in effects.items() if took_effect}
     fenced = {2 * n + each for n, name in enumerate(answers) if name == "fenced" for each in (0, 1)}
@@ -154,6 +159,60 @@ def test_offsets_elsewhere_open_the_task_anew(exactly_once: Callable[[Coordinato
     decided = exactly_once(coordinator).commit(plan, reports_of(plan), PATIENT)
     assert (decided.tasks, decided.reopen) == ({2}, {0})
     assert decided.trouble is not None
+
+
+def test_a_group_that_was_set_back_to_the_beginning_opens_the_task_anew(
+    exactly_once: Callable[[Coordinator], ExactlyOnce],
+) -> None:
+    plan = plan_of((task(0, (10, 20)), task(1, (10, 20))))
+    coordinator = Coordinator({0: "lost-before-commit"}, offsets={("t0", 0): 0})
+    decided = exactly_once(coordinator).commit(plan, reports_of(plan), PATIENT)
+    assert (decided.tasks, decided.reopen) == (frozenset(), {0}), "no offset is where the batch began, offset 0 is not"
+
+
+# The line is all that an operator has to tell a batch that is repeated from one that is not.
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        (["lost-after-commit", "committed"], "committed after all"),
+        (["lost-after-commit", "lost-after-commit"], "committed after all"),
+        (["lost-before-commit", "committed"], "not committed"),
+        (["lost-before-commit", "lost-after-commit"], "not committed"),
+    ],
+)
+def test_the_outcome_of_a_doubtful_batch_is_logged(
+    exactly_once: Callable[[Coordinator], ExactlyOnce],
+    caplog: pytest.LogCaptureFixture,
+    answers: list[str],
+    outcome: str,
+) -> None:
+    plan = batch(answers)
+    exactly_once(Coordinator(dict(enumerate(answers)))).commit(plan, reports_of(plan), PATIENT)
+    (line,) = [record.getMessage() for record in caplog.records if "no answer" in record.getMessage()]
+    assert re.search(rf"\bcounts\b.*\b7\b.* {outcome}\b", line)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "committed", "reopened"),
+    [({("t0", 0): 20}, [0], []), ({("t0", 0): 15}, [], [0]), ({("t0", 0): 20, ("t0", 1): 2}, [0], [1])],
+)
+def test_tasks_that_the_offsets_decided_are_logged(
+    exactly_once: Callable[[Coordinator], ExactlyOnce],
+    caplog: pytest.LogCaptureFixture,
+    offsets: dict[tuple[str, int], int],
+    committed: list[int],
+    reopened: list[int],
+) -> None:
+    plan = plan_of((task(0, (10, 20)), task(1, (0, 3))))
+    exactly_once(Coordinator({0: "lost-before-commit"}, offsets=offsets)).commit(plan, reports_of(plan), PATIENT)
+    (line,) = [record.getMessage() for record in caplog.records if "no answer" not in record.getMessage()]
+    assert re.findall(r"\[.*?\]", line) == [str(committed), str(reopened)]
+
+
+def test_a_batch_begins_with_the_identities_of_its_slots(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
+    plan = batch(["committed", "committed"])
+    begun = exactly_once(Coordinator({})).begin(plan.slots)
+    assert [(slot.slot, slot.producer_id, slot.producer_epoch) for slot in begun] == [(0, 50, 0), (1, 50, 1)]
 
 
 def test_a_part_of_the_inputs_is_no_commit(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
@@ -225,7 +284,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What OffsetCommit was asked for; an error put in as `fails` is raised once."""
     asked: list[dict[str, Any]] = []
 
-    def commit(_client: object, group_id: str, offsets: Any, **given: Any) -> None:
+    def commit(client: object, group_id: str, offsets: Any, **given: Any) -> None:
+        assert client is CLIENT
         asked.append({"group": group_id, "offsets": dict(offsets), **given})
         if isinstance(error := FAILS.pop("next", None), HeadraceError):
             raise error
@@ -241,7 +301,7 @@ def test_at_least_once_commits_what_was_reached_with_the_epoch_of_the_plan(commi
     plan = plan_of((task(0, (10, 20), (5, 5)),), (task(1, (0, 3)),))
     reports = reports_of(plan)
     reports[0].reached["t0-0"] = 17
-    assert AtLeastOnce(None, "group").commit(plan, reports, PATIENT) == Committed(tasks=frozenset({0, 1}))  # type: ignore[arg-type]
+    assert AtLeastOnce(CLIENT, "group").commit(plan, reports, PATIENT) == Committed(tasks=frozenset({0, 1}))  # type: ignore[arg-type]
     at = metadata_of(plan)
     assert commits == [
         {
@@ -269,13 +329,13 @@ def test_at_least_once_opens_everything_anew_behind_a_commit_that_failed(
 ) -> None:
     plan = batch(["committed"])
     FAILS["next"] = error
-    decided = AtLeastOnce(None, "group").commit(plan, reports_of(plan), PATIENT)  # type: ignore[arg-type]
+    decided = AtLeastOnce(CLIENT, "group").commit(plan, reports_of(plan), PATIENT)  # type: ignore[arg-type]
     assert decided == Committed(reopen=frozenset({0, 1}), trouble=error if is_trouble else None)
     assert len(commits) == 1
 
 
 def test_at_least_once_has_nothing_to_undo() -> None:
-    once = AtLeastOnce(None, "group")  # type: ignore[arg-type]
+    once = AtLeastOnce(CLIENT, "group")  # type: ignore[arg-type]
     plan = batch(["committed"])
     assert once.undo(plan, PATIENT) == Committed()
     assert once.begin(plan.slots) is plan.slots
