@@ -252,3 +252,18 @@ def test_an_id_whose_state_is_not_known_is_not_initialised(client, transactions,
         told = settle(client, ["x"], group_id="readers", topics=["a"], transaction_timeout_ms=10_000)
     assert told == {"x": away}
     assert transactions.describe(["x"])["x"].state == "CompleteCommit"
+
+
+def test_a_reader_that_waits_for_a_transaction_is_told_which_one(client, transactions):
+    identity = transactions.initialise(["flights-x-0"])["flights-x-0"]
+    write(client, transactions, identity, {("a", 1): ["open"]})
+    with pytest.raises(BrokerError, match="gives nothing from 0 on: a transaction of flights-x-0 is open") as caught:
+        list(Fetcher(client).fetch_ranges({("a", 1): (0, 1)}, timeout_ms=200))
+    assert caught.value.code == "range-unreachable"
+    assert caught.value.retriable
+    assert caught.value.facts["producer_id"] == identity.producer_id
+    assert (
+        f"producer id {identity.producer_id}, epoch {identity.producer_epoch}; its coordinator has it as Ongoing"
+        in (caught.value.message)
+    )
+    assert caught.value.fix.startswith("Wait: ")

@@ -7,6 +7,7 @@ marker there. The test without settling shows what is at stake.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
 from headrace.client.transaction_settling import settle
 from headrace.client.transactions import Transactions
+from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -162,3 +164,38 @@ def test_where_nothing_was_left_open_nothing_changes(client: NetworkClient, topi
     write(client, identity, topic, {0: "open"}, added=0)
     settled(client, f"{topic}-x", topic)
     assert read(client, topic) == [["kept"], []]
+
+
+def test_a_reader_behind_a_transaction_that_hangs_is_told_which_and_goes_on_when_it_is_settled(
+    client: NetworkClient, topic: str
+) -> None:
+    """As a restore reads a changelog: to an end that was asked for READ_UNCOMMITTED."""
+    identity, other = begin(client, f"{topic}-x"), begin(client, f"{topic}-y")
+    write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
+    end(client, identity, commit=True)
+    write(client, other, topic, {1: "behind it"}, added=1)
+    end(client, other, commit=True)
+    where = (topic, 1)
+    ranges = {where: (0, Admin(client).list_offsets({where: "latest"})[where].offset)}
+    with pytest.raises(BrokerError) as caught:
+        list(Fetcher(client).fetch_ranges(ranges, timeout_ms=500))
+    error = caught.value
+    assert (error.code, error.retriable) == ("range-unreachable", True)
+    assert f"a transaction of {topic}-x is open there since offset 0" in error.message
+    assert f"producer id {identity.producer_id}, epoch {identity.producer_epoch}" in error.message
+    assert "CompleteCommit" in error.message
+    assert f"abort --topic {topic} --partition 1 --start-offset 0" in error.fix
+
+    def settle_later() -> None:
+        with NetworkClient(client.bootstrap_servers) as own:
+            settled(own, f"{topic}-x", topic)
+
+    later = threading.Timer(0.5, settle_later)
+    later.start()
+    found = [
+        value.decode()
+        for batch in Fetcher(client).fetch_ranges(ranges, timeout_ms=20_000)
+        for value in batch.table.column("value").to_pylist()
+    ]
+    later.join()
+    assert found == ["left open", "behind it"]

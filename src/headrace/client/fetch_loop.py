@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,8 @@ from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.fetch_requests import fetch_request
 from headrace.client.network_client import NetworkClient
-from headrace.errors import BrokerError, CannotConnect
+from headrace.client.open_transactions import find_open_transaction
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.record_batches import iter_batch_headers
 
@@ -229,16 +231,24 @@ class FetchLoop:
         self._backoff.pause(self._deadline)
 
     def _stuck(self, cursor: _Cursor) -> BrokerError:
+        found = None
+        if self._isolation_level:
+            with suppress(HeadraceError):
+                found = find_open_transaction(self._client, cursor.topic, cursor.partition)
+        about = {} if found is None else {"producer_id": found.producer_id, "transactional_id": found.transactional_id}
         return BrokerError(
             "range-unreachable",
             f"{cursor.topic}-{cursor.partition} was to be read up to {cursor.end} and gives nothing from "
-            f"{cursor.position} on",
-            "a transaction may be open for long, or the end lies beyond the log",
+            f"{cursor.position} on{'' if found is None else f': {found.describe()}'}",
+            "a transaction may be open for long, or the end lies beyond the log"
+            if found is None
+            else found.how_to_end(),
             topic=cursor.topic,
             partition=cursor.partition,
             offset=cursor.position,
             retriable=True,
             api="Fetch",
+            **about,
         )
 
     def _request(self, cursors: list[_Cursor], cluster: ClusterMetadata) -> object:

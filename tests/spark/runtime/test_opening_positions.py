@@ -6,9 +6,15 @@ import threading
 import pytest
 
 from headrace.client.admin import Admin
+from headrace.client.fetcher import Fetcher
 from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.network_client import NetworkClient
+from headrace.client.produce_queue import ProduceQueue
+from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.spark.runtime.own_tasks import OpenRequest
+from headrace.spark.runtime.plan import StageReport, TaskReport
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.task_opener import TaskOpener
 
@@ -30,7 +36,7 @@ def topics(broker):
 def opened(topics):
     """`opened(reset)` opens task 0 of the group "counts": its positions by topic, or the error."""
 
-    def open_once(reset, wanted_topics=("flights", INTERNAL)):
+    def open_once(reset, wanted_topics=("flights", INTERNAL), restore=None, bear=_raise):
         with Admin(topics.bootstrap_servers) as admin:
             told = queue.Queue()
             inputs = tuple((topic, 0) for topic in wanted_topics)
@@ -45,13 +51,13 @@ def opened(topics):
                 internal=frozenset({INTERNAL}),
                 newest=lambda request: request.assignment,
                 agree=lambda _client: None,
-                restore=None,
+                restore=restore,
                 restored=lambda _records: None,
                 bring_near=None,
                 settle=None,
                 opened=lambda _request, tasks: told.put(tasks[0].positions),
                 wanted=lambda _request: True,
-                bear=_raise,
+                bear=bear,
                 failed=told.put,
                 make_thread=threading.Thread,
             )
@@ -102,3 +108,30 @@ def test_an_application_that_begins_at_the_end_leaves_nothing_out_from_then_on(b
     flights.count_by_origin(make_app(instance="b", **settings)).run(until="caught-up")
     counted = flights.newest(broker, "by-origin")
     assert {origin: row["flights"] for origin, row in counted.items()} == {"EWR": 10, "JFK": 10, "LGA": 10}
+
+
+def test_a_restore_behind_an_open_transaction_is_repeated_until_it_is_over(topics, opened):
+    """A changelog's end is asked for READ_UNCOMMITTED; its records come once the transaction there is settled."""
+    with NetworkClient(topics.bootstrap_servers) as client:
+        transactions = Transactions(client)
+        identity = transactions.initialise(["counts-a-0"])["counts-a-0"]
+        queue_ = ProduceQueue(client, identity=identity)
+        queue_.add(INTERNAL, 0, encode_batch([PlainRecord(value=b"open")]))
+        queue_.flush()
+        borne, read = [], []
+
+        def restore(batch, _assignment, _slots):
+            with NetworkClient(topics.bootstrap_servers) as own:
+                for found in Fetcher(own).fetch_ranges({(INTERNAL, 0): (0, 4)}, timeout_ms=100):
+                    read.extend(found.table.column("value").to_pylist())
+            return [StageReport(stage="restore", slot=0, batch=batch, tasks=(TaskReport(partition=0),))]
+
+        def bear(error):
+            borne.append(error)
+            if len(borne) == 2:
+                transactions.end([identity], commit=True)
+
+        assert opened("earliest", restore=restore, bear=bear)[INTERNAL] == 0
+    assert [error.code for error in borne] == ["range-unreachable"] * 2
+    assert "a transaction of counts-a-0 is open" in str(borne[0])
+    assert read[-1] == b"open"

@@ -376,7 +376,10 @@ class SubtopologyRunner:
                 plan = self._runtime.planning.plan(self.subtopology, assignment, slots, replace(batch, attempt=attempt))
                 return self._jobs.restore(plan)
             except BatchFailed as failed:
-                if attempt == RETRIES - 1 or self._stopping:
+                # A changelog that ends in an open transaction took the API timeout already: the opener logs it, looks
+                # whether the tasks are still wanted here, and tries again for as long as it takes.
+                is_held_up = failed.cause is not None and failed.cause.code == "range-unreachable"
+                if attempt == RETRIES - 1 or is_held_up or self._stopping:
                     raise failed.cause or user_error(failed.error, f"{self.name}: restoring failed") from failed
                 with self._lock:
                     self._lock.wait_for(lambda: self._stopping, 0.2 * 2**attempt)
