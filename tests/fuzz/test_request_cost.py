@@ -111,5 +111,6 @@ def test_unknown_tagged_fields_are_not_expensive(metered: MeteredBroker) -> None
 
 
 def test_an_honest_client_is_answered_beside_hostile_ones() -> None:
-    """`make hostile` measures how long it waits; here the machine may be busy, and it is never cut off."""
-    assert besieged(seconds=3, clients=20).answers >= 1
+    """`make hostile` measures longer. Without turns for expensive requests the 99th percentile was 1.0 to 1.6 s."""
+    waiting = besieged(seconds=5, clients=20)
+    assert waiting.p99_ms < 1000, waiting

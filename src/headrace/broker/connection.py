@@ -15,12 +15,13 @@ import datetime as dt
 import logging
 import struct
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.call import Call
 from headrace.broker.client_socket import ClientSocket
+from headrace.broker.fair_queue import LARGE_ANSWER_BYTES, is_expensive
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
 from headrace.broker.piece_sending import PIECE_BYTES
 from headrace.broker.request_bounds import most_items
@@ -78,6 +79,7 @@ class ClientConnection(ClientSocket):
         self._most_items = server.configuration.integer("headrace.request.max.items")
         self._began = 0.0
         self._queued_seconds = 0.0
+        self._expensive = False  # the last answer was large
         self._parked_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -254,31 +256,81 @@ class ClientConnection(ClientSocket):
         try:
             if usual and self._take_usual(frame):
                 return
-            header, request = decode_request(frame, most_items(api_of(frame), self._most_items))
-            handler = self._server.handler(header.api_key)
-            if handler is None:
-                self._close_because(f"API key {header.api_key} is not one of this broker's")
+            if self._expensive or is_expensive(frame):
+                self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
                 return
-            self._call = call = self.call(header)
-            self._request_bytes = len(frame)
-            faults = self._server.faults
-            taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
-            if taken:
-                outcome: object = answer_with(taken, header, request, partial(handler, request, call))
-            else:
-                outcome = handler(request, call)
-        except (MalformedRequest, UnsupportedVersion) as error:
-            self._refuse_bytes(error)
-            return
-        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
-            self._close_after_fault(header, error)
+            header, request = decode_request(frame, most_items(api_of(frame), self._most_items))
+            outcome = self._handle(header, request, len(frame))
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            self._refuse_request(header, error)
             return
         if isinstance(outcome, Awaitable):
             self._park(header, outcome)
         else:
-            answer = self._reply(header, outcome)
-            if call.steady is not None and answer is not None:
-                self._steady_answers.keep(frame, answer, call.steady)
+            self._keep(frame, self._reply(header, outcome))
+
+    async def _answer_in_turn(self, arrived: float, frame: bytes) -> None:
+        """As `_answer`, of a request that may be expensive: in this client's turn, decoded and encoded beside the
+        event loop. A parked request has no turn while it waits, and takes another one to be encoded."""
+        queue, client = self._server.fair_queue, self._principal.name
+        if self._principal is ANONYMOUS:
+            client = self._client_host
+        header: RequestHeader | None = None
+        try:
+            async with queue.turn(client):
+                self._began = time.monotonic()
+                self._queued_seconds = self._began - arrived
+                most = most_items(api_of(frame), self._most_items)
+                known, request = await queue.beside(decode_request, frame, most)
+                header = known
+                if self._server.services is None:
+                    raise asyncio.CancelledError  # stopped in the meantime; the connection is being closed
+                outcome = self._handle(known, request, len(frame))
+                if not isinstance(outcome, Awaitable):
+                    encoded = await self._encode_beside(known, outcome)
+            if isinstance(outcome, Awaitable):
+                self._parked_at = time.monotonic()
+                outcome = await outcome
+                async with queue.turn(client):
+                    encoded = await self._encode_beside(known, outcome)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            self._at_work = None
+            self._refuse_request(header, error)
+        else:
+            self._at_work = None
+            if encoded is not None:
+                self._keep(frame, self._send(*encoded))
+        self._go_on()
+
+    async def _encode_beside(
+        self, header: RequestHeader, response: object | None
+    ) -> tuple[RequestHeader, object, list[Sized]] | None:
+        """What `_send` needs; None for a request that asked for no answer (acks=0)."""
+        if response is None:
+            self._metered(header, None, 0)
+            return None
+        beside = self._server.fair_queue.beside
+        encoded = await beside(encode_pieces, header, response)
+        told = self._metered(header, response, sum(map(len, encoded)))
+        return header, told, encoded if told is response else await beside(encode_pieces, header, told)
+
+    def _handle(self, header: RequestHeader, request: object, request_bytes: int) -> object:
+        """The answer, or what it is awaited from."""
+        handler = self._server.handler(header.api_key)
+        if handler is None:
+            raise MalformedRequest(header, f"API key {header.api_key} is not one of this broker's")
+        self._call = call = self.call(header)
+        self._request_bytes = request_bytes
+        faults = self._server.faults
+        taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
+        return answer_with(taken, header, request, partial(handler, request, call)) if taken else handler(request, call)
+
+    def _keep(self, frame: bytes, answer: bytes | None) -> None:
+        """Repeat the answer where it may be repeated."""
+        if self._call is not None and self._call.steady is not None and answer is not None:
+            self._steady_answers.keep(frame, answer, self._call.steady)
 
     def _take_usual(self, frame: bytes) -> bool:
         """Whether it is a Produce request of the usual shape: then it is dealt with."""
@@ -317,18 +369,16 @@ class ClientConnection(ClientSocket):
             response = await outcome
         except asyncio.CancelledError:
             return
-        except ConnectionLost:  # a test's wish
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
             self._at_work = None
-            self._waiting.clear()
-            self.close_reason = "fault-injected"
-            self.close()
-            return
-        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
-            self._at_work = None
-            self._close_after_fault(header, error)
+            self._refuse_request(header, error)
             return
         self._at_work = None
         self._reply(header, response)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What follows a request that was waited for."""
         if self._leaving:
             self.close()
         else:
@@ -349,7 +399,14 @@ class ClientConnection(ClientSocket):
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
             self._close_after_fault(header, error)
             return None
+        return self._send(header, response, encoded)
+
+    def _send(self, header: RequestHeader, response: object, encoded: list[Sized]) -> bytes | None:
+        """The bytes written, None for several pieces."""
+        if self._transport is None:
+            return None
         whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
+        self._expensive = whole is not None and len(whole) > LARGE_ANSWER_BYTES and header.api_key != ApiKey.FETCH
         if whole is not None:
             self.write(whole)
         else:
@@ -419,14 +476,20 @@ class ClientConnection(ClientSocket):
         else:
             self.write(answer)
 
-    def _refuse_bytes(self, error: MalformedRequest | UnsupportedVersion) -> None:
-        """What cannot be decoded, or is not to be."""
+    def _refuse_request(self, header: RequestHeader | None, error: Exception) -> None:
+        """A request that cannot be decoded, is not to be, or has failed."""
         if isinstance(error, UnsupportedVersion):
             self._refuse_version(error)
         elif isinstance(error, OversizedRequest):
             self._refuse_size(error)
-        else:
+        elif isinstance(error, MalformedRequest):
             self._close_because(str(error))
+        elif isinstance(error, ConnectionLost):  # a test's wish
+            self._waiting.clear()
+            self.close_reason = "fault-injected"
+            self.close()
+        else:
+            self._close_after_fault(header, error)
 
     def _refuse_size(self, error: OversizedRequest) -> None:
         """INVALID_REQUEST for all of the request where its answer can say so, in a few bytes. Else the end of the

@@ -21,6 +21,7 @@ from headrace.broker.clock import Clock, SteadyClock
 from headrace.broker.configuration import BrokerConfiguration
 from headrace.broker.connection import ClientConnection
 from headrace.broker.connection_limits import ConnectionLimits
+from headrace.broker.fair_queue import FairQueue
 from headrace.broker.faults import Faults, topics_in
 from headrace.broker.health import Health, LoopLag
 from headrace.broker.listener import Listeners
@@ -80,6 +81,7 @@ class Server:
         self.port = configuration.port
         self.door_rules = DoorRules(configuration.integer("headrace.response.cache.max.bytes"))
         self.limits = ConnectionLimits(configuration)
+        self.fair_queue = FairQueue()
         self.faults: Faults | None = None
         self._apis: ApiTable | None = None
         self.listeners = Listeners(configuration.listeners())
@@ -128,6 +130,7 @@ class Server:
         services.flusher.close()
         self.services = None
         services.logs.close()
+        self.fair_queue.close()
 
     def kill(self) -> None:
         """As kill -9: sockets are reset, nothing is flushed, no marker is written."""
@@ -279,6 +282,7 @@ class Server:
             services.delayed_fetches.wake_all()
             services.flusher.close()
             services.logs.abandon()
+            self.fair_queue.close()
 
     def _start_chores(self, services: Services) -> None:
         configuration = self.configuration

@@ -36,6 +36,7 @@ __all__ = [
     "encode_pieces",
     "encode_request",
     "encode_response",
+    "has_more_items",
 ]
 
 _FIXED_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
@@ -88,6 +89,26 @@ def decode_header(frame: bytes) -> RequestHeader:
     header, _ = _decode_header(frame)
     _check_version(header)
     return header
+
+
+def has_more_items(frame: bytes, number: int) -> bool:
+    """Whether the arrays of a request hold more than so many items together; nothing is built to find out.
+
+    False for a request that cannot be decoded.
+    """
+    try:
+        header, position = _decode_header(frame)
+        codec = _codec(_check_version(header), header.api_version, "request")
+        budget = array_bounds.ItemBudget(number)
+        if codec.tagged_header:
+            position = _skip_tagged_fields(frame, position, budget)
+        if codec.walk is not None:
+            codec.walk(frame, position, budget)
+    except array_bounds.TooManyItems:
+        return True
+    except Exception:  # noqa: BLE001 - any bytes may come; `decode_request` finds the words for them
+        return False
+    return False
 
 
 def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[RequestHeader, object]:
