@@ -156,6 +156,7 @@ class _Building:
                 columns=projection.columns,
                 expressions=projection.expressions,
                 on_error=_common_policy([arm.source.on_error for arm in declared.arms]),
+                origins=tuple(sorted({topic for arm in declared.arms for topic in arm.source.topics})),
             )
             self._behind[name] = CompiledSubtopology(
                 subtopology_id=name,

@@ -40,7 +40,8 @@ def test_a_count_behind_a_repartition(app):
     columns = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
     assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", **columns)
     # What fails behind the repartition topic follows the policy of the stream that writes it.
-    expected = RepartitionSource(topic="demo-by-origin-repartition", **columns, on_error=DeadLetter("bad"))
+    policy = {"on_error": DeadLetter("bad"), "origins": ("flights",)}
+    expected = RepartitionSource(topic="demo-by-origin-repartition", **columns, **policy)
     assert behind.sources == (expected,)
     [branch] = behind.branches
     assert (branch.aggregate.name, branch.aggregate.changelog_topic) == ("by-origin", "demo-by-origin-changelog")

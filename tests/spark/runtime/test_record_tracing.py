@@ -56,6 +56,15 @@ def test_a_sum_that_overflows_leaves_out_the_records_that_do_not_fit(numbers, ma
     if keyed:
         assert [dict(record.headers)["headrace.offset"] for record in dead] == [b"2", b"5", b"8"]
         assert {json.loads(record.value)["n"] for record in dead} == {LARGE, -LARGE}
+        return
+    for record in dead:
+        headers = {name: value.decode() for name, value in record.headers}
+        assert headers["headrace.topic"] == headers["__streams.errors.topic"] == "sums-by-name-repartition"
+        assert headers["headrace.offset"] == headers["__streams.errors.offset"]
+        assert headers["headrace.reason"] == headers["__streams.errors.message"]
+        assert headers["headrace.source.topics"] == "numbers"
+    rows = [json.loads(dict(record.headers)["headrace.row"]) for record in dead]
+    assert sorted((row["name"], row["n"]) for row in rows) == [("a", LARGE), ("a", LARGE), ("c", -LARGE)]
 
 
 def test_a_sum_that_overflows_names_the_record(numbers, make_app, running):
@@ -65,6 +74,17 @@ def test_a_sum_that_overflows_names_the_record(numbers, make_app, running):
     assert raised.value.code == "arithmetic-overflow"
     assert "numbers-0@2" in str(raised.value)
     assert totals(numbers) == {"a": (LARGE + 7, 2)}, "everything before it counts"
+
+
+def test_behind_a_repartition_topic_the_error_names_its_record_and_the_topics_it_is_from(numbers, make_app, running):
+    send(numbers, ("a", LARGE), ("a", LARGE))
+    with pytest.raises(RecordError) as raised:
+        running(sums(make_app("sums"))).awaitTermination(90)
+    error = raised.value
+    assert error.facts["topic"] == "sums-by-name-repartition"
+    assert error.facts["source_topics"] == ["numbers"]
+    record = f"sums-by-name-repartition-0@{error.facts['offset']}"
+    assert f"{record} (of an internal topic, made from records of numbers)" in error.message
 
 
 def test_results_that_sql_cannot_process_name_the_record(numbers, make_app, running):

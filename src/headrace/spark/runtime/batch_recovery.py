@@ -26,7 +26,7 @@ from headrace.spark.runtime.prefix_search import PrefixSearch, only_record
 from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
 from headrace.spark.runtime.spark_errors import is_data_error, kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
-from headrace.spark.topology.nodes import CompiledSubtopology
+from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource, Source
 
 __all__ = ["BatchRecovery"]
 
@@ -266,7 +266,7 @@ class BatchRecovery:
                 self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
                 left_out.append(bad)
             else:
-                self._stop_at(_undigestible(bad))
+                self._stop_at(_undigestible(bad, source))
         for bad in left_out[:MOST_LOGGED]:
             log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
         if len(left_out) > MOST_LOGGED:
@@ -280,16 +280,19 @@ class BatchRecovery:
                 self._stops[where] = error
 
 
-def _undigestible(bad: Undigestible) -> RecordError:
+def _undigestible(bad: Undigestible, source: Source) -> RecordError:
+    origins = source.origins if isinstance(source, RepartitionSource) else ()
+    internal = f" (of an internal topic, made from records of {', '.join(origins)})" if origins else ""
     return RecordError(
         bad.code,
-        f"The record {bad.topic}-{bad.partition}@{bad.offset} cannot be processed: {bad.reason}",
+        f"The record {bad.topic}-{bad.partition}@{bad.offset}{internal} cannot be processed: {bad.reason}",
         _FIXES.get(bad.code, "Correct the query (try_cast, nullif)")
         + ', or pass over it: on_error="skip" or DeadLetter("topic").',
         topic=bad.topic,
         partition=bad.partition,
         offset=bad.offset,
         reason=bad.reason,
+        **({"source_topics": list(origins)} if origins else {}),
     )
 
 

@@ -224,7 +224,7 @@ class _Fetch:
         if not fresh:
             return
         records = records.take(pa.array(fresh))
-        headers = _where_from(where, records.column("offset").to_pylist(), [reasons[index] for index in fresh])
+        headers = _headers(self._step.source, where, records, [reasons[index] for index in fresh])
         producer = producer_for(self._context)
         producer.send(
             policy.topic,
@@ -261,18 +261,54 @@ def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa
     return pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
 
 
-def _where_from(where: tuple[str, int], offsets: list[int], reasons: list[str]) -> pa.Array:
-    """Headers of dead letters."""
-    rows = [
-        [
-            {"key": "headrace.topic", "value": where[0].encode()},
-            {"key": "headrace.partition", "value": str(where[1]).encode()},
-            {"key": "headrace.offset", "value": str(offset).encode()},
-            {"key": "headrace.reason", "value": reason.encode()},
+def _headers(source: Source, where: tuple[str, int], records: pa.Table, reasons: list[str]) -> pa.Array:
+    """Headers of dead letters: Headrace's own, and those of Kafka Streams (KIP-1034) for tools that read them.
+
+    Behind a repartition topic they name, as Kafka Streams does, the record of that topic. Its source record is not
+    known: carrying the coordinates through every repartition record would cost all applications some bytes a record.
+    `headrace.source.topics` names the topics that it can be from, `headrace.row` shows its columns.
+    """
+    topic, partition = where[0].encode(), str(where[1]).encode()
+    more: list[list[tuple[str, bytes]]] = [[] for _ in reasons]
+    if isinstance(source, RepartitionSource):
+        origins = ("headrace.source.topics", ",".join(source.origins).encode())
+        more = [[origins, *row] for row in _shown_rows(source, where, records)]
+    rows = []
+    for offset, reason, own in zip(records.column("offset").to_pylist(), reasons, more, strict=True):
+        pairs = [
+            ("headrace.topic", topic),
+            ("headrace.partition", partition),
+            ("headrace.offset", str(offset).encode()),
+            ("headrace.reason", reason.encode()),
+            *own,
+            ("__streams.errors.exception", f"{RecordError.__module__}.{RecordError.__qualname__}".encode()),
+            ("__streams.errors.message", reason.encode()),
+            ("__streams.errors.topic", topic),
+            ("__streams.errors.partition", partition),
+            ("__streams.errors.offset", str(offset).encode()),
         ]
-        for offset, reason in zip(offsets, reasons, strict=True)
-    ]
+        rows.append([{"key": name, "value": value} for name, value in pairs])
     return pa.array(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> list[list[tuple[str, bytes]]]:
+    """For each record a header with its columns as JSON, named after their expressions; none where JSON has no such
+    value, which may be what is wrong with the record.
+    """
+    from headrace.spark import formats
+
+    rows = _decoded_rows(source, where, records)
+    names = dict(zip(source.expressions or rows.column_names, rows.columns, strict=True))
+    [batch] = pa.table(names).combine_chunks().to_batches()
+    shown: list[list[tuple[str, bytes]]] = []
+    for index in range(batch.num_rows):
+        try:
+            [text] = formats.encode_value_json(batch.slice(index, 1), list(names)).to_pylist()
+        except (ValueError, ArithmeticError, pa.ArrowException):
+            shown.append([])
+        else:
+            shown.append([("headrace.row", text)])
+    return shown
 
 
 def _record_columns(step: FetchStep) -> tuple[str, ...]:

@@ -84,6 +84,7 @@ class RepartitionSource:
     columns: tuple[tuple[str, str], ...]  # (name, Spark type as JSON): g0.., i0..
     expressions: tuple[str, ...] = ()  # as in `ProjectForGroup`
     on_error: ErrorPolicy = "fail"  # that of the streams which write the topic, where all have the same
+    origins: tuple[str, ...] = ()  # the topics that these streams read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
