@@ -266,12 +266,12 @@ def _headers(source: Source, where: tuple[str, int], records: pa.Table, reasons:
 
     Behind a repartition topic they name, as Kafka Streams does, the record of that topic. Its source record is not
     known: carrying the coordinates through every repartition record would cost all applications some bytes a record.
-    `headrace.source.topics` names the topics that it can be from, `headrace.row` shows its columns.
+    `headrace.sources` names the topics that it can be from, `headrace.row` shows its columns.
     """
     topic, partition = where[0].encode(), str(where[1]).encode()
     more: list[list[tuple[str, bytes]]] = [[] for _ in reasons]
     if isinstance(source, RepartitionSource):
-        origins = ("headrace.source.topics", ",".join(source.origins).encode())
+        origins = ("headrace.sources", ",".join(source.origins).encode())
         more = [[origins, *row] for row in _shown_rows(source, where, records)]
     rows = []
     for offset, reason, own in zip(records.column("offset").to_pylist(), reasons, more, strict=True):
