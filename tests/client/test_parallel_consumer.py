@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
@@ -56,6 +57,11 @@ class Topic:
     def committed(self) -> dict[Any, CommittedOffset | None]:
         with Consumer(group_id=f"g-{self.name}", bootstrap_servers=self.servers) as asking:
             return dict(asking.committed(self.ends))
+
+    @property
+    def topic_id(self) -> UUID | None:
+        with NetworkClient(self.servers) as client:
+            return client.known_topics([self.name]).topics[self.name].topic_id
 
     def commit(self, offset: int, metadata: str) -> None:
         with Consumer(group_id=f"g-{self.name}", bootstrap_servers=self.servers) as consumer:
@@ -162,7 +168,7 @@ def test_a_handler_that_fails_for_good_stops_it_and_loses_nothing(topic: Make, e
     (committed,) = there.committed().values()
     assert committed is not None
     assert committed.offset == 7
-    assert decode_finished(7, committed.metadata) == ((8, 20),)
+    assert decode_finished(7, committed.metadata, there.topic_id) == ((8, 20),)
     again = Journal()
     stats = there.run(again).stats
     assert again.places == [(0, 7)]
@@ -234,7 +240,7 @@ def test_one_that_hangs_holds_nobody_up_but_its_own_key(topic: Make) -> None:
         (committed,) = there.committed().values()
         assert committed is not None
         assert committed.offset == 0
-        runs = decode_finished(0, committed.metadata)
+        runs = decode_finished(0, committed.metadata, there.topic_id)
         assert runs is not None
         assert sum(end - start for start, end in runs) == 20
         journal.gate.set()

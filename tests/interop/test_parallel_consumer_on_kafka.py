@@ -31,11 +31,13 @@ def test_a_pipeline_stops_goes_on_and_is_reset(kafka: KafkaBroker, tools: ToolSe
     first = Journal(holds=lambda record: record.offset == 10)
     with RunningPipeline(topic, group_id, kafka.bootstrap_servers, first, drain_timeout=0.1) as running:
         wait_until(lambda: len(first.ended) == 95, "all but one key are done")
+    with NetworkClient(kafka.bootstrap_servers) as client:
+        topic_id = client.known_topics([topic]).topics[topic].topic_id
     with Consumer(group_id=group_id, bootstrap_servers=kafka.bootstrap_servers) as asking:
         (committed,) = asking.committed([(topic, 0)]).values()
     assert committed is not None
     assert committed.offset == 10
-    runs = decode_finished(10, committed.metadata)
+    runs = decode_finished(10, committed.metadata, topic_id)
     assert runs is not None
     assert sum(end - start for start, end in runs) == 85, "Kafka keeps what is finished beyond it"
     first.gate.set()

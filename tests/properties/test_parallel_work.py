@@ -8,6 +8,7 @@ but what a crash or a late end may repeat.
 from __future__ import annotations
 
 from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -161,7 +162,7 @@ class History:
     def store(self, snapshots: Snapshots) -> None:
         for partition, (_, snapshot) in snapshots.items():
             assert len(snapshot.metadata) <= LONGEST_TEXT
-            runs = decode_finished(snapshot.offset, snapshot.metadata)
+            runs = decode_finished(snapshot.offset, snapshot.metadata, None)
             assert runs is not None
             for record in self.logs[partition]:
                 told = record.offset < snapshot.offset or any(a <= record.offset < b for a, b in runs)
@@ -213,7 +214,7 @@ class History:
         count = 0
         for partition in partitions:
             offset, metadata = self.durable.get(partition, (0, ""))
-            runs = decode_finished(offset, metadata) or ()
+            runs = decode_finished(offset, metadata, None) or ()
             for record in self.logs[partition]:
                 told = record.offset < offset or any(a <= record.offset < b for a, b in runs)
                 times = self.finished.get((partition, record.offset), 0)
@@ -318,27 +319,33 @@ def test_what_the_window_lets_begin_always_fits_into_the_metadata(seed: int, gap
 @given(
     committed=st.integers(0, 1 << 60),
     lengths=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), max_size=30),
+    topic_id=st.none() | st.uuids(),
+    other_id=st.none() | st.uuids(),
 )
-def test_runs_come_back(committed: int, lengths: list[tuple[int, int]]) -> None:
+def test_runs_come_back(
+    committed: int, lengths: list[tuple[int, int]], topic_id: UUID | None, other_id: UUID | None
+) -> None:
     runs, at = [], committed
     for gap, length in lengths:
         runs.append((at + gap, at + gap + length))
         at += gap + length
-    text = encode_finished(committed, runs)
-    assert decode_finished(committed, text) == tuple(runs)
+    text = encode_finished(committed, runs, topic_id)
+    assert decode_finished(committed, text, topic_id) == tuple(runs)
     if runs:
-        assert decode_finished(committed + 1, text) is None  # another offset's
+        assert decode_finished(committed + 1, text, topic_id) is None  # another offset's
+        if other_id != topic_id:
+            assert decode_finished(committed, text, other_id) is None  # another topic's
 
 
 @settings(max_examples=100, deadline=None)
 @given(garbage=st.text(max_size=80), damage=st.integers(0, 200), byte=st.characters(codec="ascii"))
 def test_metadata_of_a_stranger_counts_as_none(garbage: str, damage: int, byte: str) -> None:
-    assert decode_finished(5, garbage) in (None, ())
-    assert decode_finished(5, "headrace-finished:" + garbage) is None
-    text = encode_finished(5, [(7, 9), (40, 90)])
+    assert decode_finished(5, garbage, None) in (None, ())
+    assert decode_finished(5, "headrace-finished:" + garbage, None) is None
+    text = encode_finished(5, [(7, 9), (40, 90)], None)
     at = damage % len(text)
     damaged = text[:at] + byte + text[at + 1 :]
-    assert decode_finished(5, damaged) in (None, ((7, 9), (40, 90)))
+    assert decode_finished(5, damaged, None) in (None, ((7, 9), (40, 90)))
     assert OffsetTracker((5, garbage)).add(5)
 
 

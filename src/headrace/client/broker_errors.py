@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import BrokerError, Fenced
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 
-__all__ = ["COORDINATOR_MOVED", "STALE_METADATA", "missing_topic", "raise_for", "refusal"]
+__all__ = ["COORDINATOR_MOVED", "STALE_METADATA", "missing_topic", "raise_for", "recreated_topic", "refusal"]
 
 COORDINATOR_MOVED = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
 """Ask again who the coordinator is."""
@@ -101,6 +101,26 @@ def raise_for(code: ErrorCode, what: str, *, api: str, message: str | None = Non
     """Raises `refusal(…)` unless the code is `none`."""
     if code != ErrorCode.none:
         raise refusal(code, what, api=api, message=message, **facts)
+
+
+def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str, **facts: Any) -> BrokerError:
+    """The error for an offset of a topic that was deleted and created again: `what` failed.
+
+    Args:
+        what: The operation, as the beginning of a sentence ("The offset commit of app for orders-0").
+        topic: The topic's name.
+        was: The topic id that the offset belongs to.
+        now: The id of the topic that has the name now.
+        fix: What the user does about it.
+        facts: Further facts of the error.
+    """
+    return BrokerError(
+        "topic-recreated",
+        f"{what} failed: the topic {topic} was deleted and created again (topic id {was}, now {now})",
+        fix,
+        topic=topic,
+        **facts,
+    )
 
 
 def missing_topic(code: ErrorCode, topic: str, partition: int | None = None) -> BrokerError:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 from headrace.client.admin import Admin
-from headrace.client.broker_errors import STALE_METADATA, refusal
+from headrace.client.broker_errors import STALE_METADATA, recreated_topic, refusal
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
 from headrace.client.deadline import Backoff, Deadline
@@ -48,15 +49,16 @@ class FetchedBytes:
 
 
 class _Cursor:
-    """Mutable: how far one partition has been read."""
+    """Mutable: how far one partition has been read, and of which topic (None before the first Fetch)."""
 
-    __slots__ = ("end", "partition", "position", "topic")
+    __slots__ = ("end", "partition", "position", "topic", "topic_id")
 
     def __init__(self, topic: str, partition: int, position: int, end: int) -> None:
         self.topic = topic
         self.partition = partition
         self.position = position
         self.end = end
+        self.topic_id: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -68,7 +70,11 @@ class _UnderWay:
 
 
 class FetchLoop:
-    """One pass over ranges. Iterating ends when every partition reached its end."""
+    """One pass over ranges. Iterating ends when every partition reached its end.
+
+    A topic that is deleted and created again meanwhile ends it with `topic-recreated`: positions in the old topic mean
+    nothing in the new one.
+    """
 
     def __init__(
         self,
@@ -120,6 +126,8 @@ class FetchLoop:
         self._waiting = kept
         for node, cursors in by_node.items():
             cluster = self._client.metadata({cursor.topic for cursor in cursors})
+            for cursor in cursors:
+                _keep_topic(cursor, cluster)
             try:
                 reply = self._client.start(self._request(cursors, cluster), node=node)
             except ConnectionLost as error:
@@ -260,4 +268,23 @@ class FetchLoop:
             min_bytes=1,
             max_bytes=self._max_bytes,
             max_partition_bytes=self._max_partition_bytes,
+        )
+
+
+def _keep_topic(cursor: _Cursor, cluster: ClusterMetadata) -> None:
+    """The first Fetch decides which topic is read. Raises BrokerError `topic-recreated` for another of that name."""
+    known = cluster.topics.get(cursor.topic)
+    topic_id = None if known is None else known.topic_id
+    if cursor.topic_id is None:
+        cursor.topic_id = topic_id
+    elif topic_id is not None and topic_id != cursor.topic_id:
+        raise recreated_topic(
+            f"Reading {cursor.topic}-{cursor.partition} from offset {cursor.position}",
+            cursor.topic,
+            cursor.topic_id,
+            topic_id,
+            fix="Start the operation again: it reads the new topic.",
+            partition=cursor.partition,
+            offset=cursor.position,
+            api="Fetch",
         )

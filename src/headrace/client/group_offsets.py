@@ -8,16 +8,19 @@ streams group one foreign partition refuses the whole request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from headrace.client.admin_results import CommittedOffset
-from headrace.client.broker_errors import STALE_METADATA, raise_for, refusal
+from headrace.client.broker_errors import STALE_METADATA, raise_for, recreated_topic, refusal
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 
@@ -25,6 +28,7 @@ __all__ = ["commit_offsets", "fetch_committed", "fetch_offsets", "fetch_offsets_
 
 TopicPartition = tuple[str, int]
 NO_OFFSET = -1
+NO_TOPIC_IDS: Mapping[TopicPartition, UUID] = MappingProxyType({})
 
 
 def commit_offsets(
@@ -32,6 +36,7 @@ def commit_offsets(
     group_id: str,
     offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset],
     *,
+    topic_ids: Mapping[TopicPartition, UUID] = NO_TOPIC_IDS,
     member_id: str = "",
     member_epoch: int = -1,
     instance_id: str | None = None,
@@ -39,6 +44,11 @@ def commit_offsets(
 ) -> None:
     """Commits positions (the next record to read), plain or with leader epoch and metadata. Without a member: allowed
     while the group has none.
+
+    `topic_ids`: the topics that the offsets belong to; without one an offset is committed for the topic that has the
+    name. OffsetCommit v10 carries the ids, so that the coordinator refuses an offset of a topic that was deleted in the
+    meantime; before v10 the id is compared with the cluster's metadata only. Offsets of topics that are still there
+    are committed, then `topic-recreated` is raised.
 
     Raises Fenced for a member epoch that does not hold any more, BrokerError (`facts`: topic, partition) otherwise;
     then nothing or, for a group that is not a streams group, only a part is committed. Retriable errors are retried
@@ -53,15 +63,25 @@ def commit_offsets(
     deadline = Deadline.after_ms(client.api_timeout_ms if timeout_ms is None else timeout_ms)
     backoff = Backoff()
     refresh = False
+    gone: BrokerError | None = None
     while True:
         cluster = client.known_topics(_topics(offsets), refresh=refresh)
+        strange = _of_other_topics(committed, topic_ids, cluster)
+        if strange and not refresh:
+            refresh = True
+            continue
+        if strange:
+            gone = gone or _recreated(group_id, strange[0], topic_ids, cluster)
+            committed = {key: offset for key, offset in committed.items() if key not in strange}
+        if not committed:
+            break
         request = _commit_request(group_id, committed, member_id, member_epoch, instance_id, cluster)
         response = client.call_coordinator(
             group_id, request, lambda r: (code for _, _, code in _commit_errors(r)), timeout_ms=_left_ms(deadline)
         )
         failed = [entry for entry in _commit_errors(response) if entry[2] != ErrorCode.none]
         if not failed:
-            return
+            break
         again = all(is_retriable(code) for _, _, code in failed)
         if not again or deadline.passed:
             topic, partition, code = next((f for f in failed if not is_retriable(f[2])), failed[0])
@@ -77,6 +97,8 @@ def commit_offsets(
             )
         refresh = any(code in STALE_METADATA for _, _, code in failed)
         backoff.pause(deadline)
+    if gone is not None:
+        raise gone
 
 
 def fetch_offsets(
@@ -158,6 +180,29 @@ def fetch_committed(
             raise_for(fatal or codes[0], f"the offset fetch of {group_id}", api="OffsetFetch", group_id=group_id)
         refresh = any(code in STALE_METADATA for code in codes)
         backoff.pause(deadline)
+
+
+def _of_other_topics(
+    committed: Iterable[TopicPartition], topic_ids: Mapping[TopicPartition, UUID], cluster: ClusterMetadata
+) -> list[TopicPartition]:
+    """Partitions whose offsets belong to another topic than the one that has the name now."""
+    return [key for key in committed if key in topic_ids and _topic_id(cluster, key[0]) not in (None, topic_ids[key])]
+
+
+def _recreated(
+    group_id: str, key: TopicPartition, topic_ids: Mapping[TopicPartition, UUID], cluster: ClusterMetadata
+) -> BrokerError:
+    topic, partition = key
+    return recreated_topic(
+        f"The offset commit of {group_id} for {topic}-{partition}",
+        topic,
+        topic_ids[key],
+        _topic_id(cluster, topic),
+        fix="Nothing: offsets of the deleted topic mean nothing in the new one, which is read from its beginning.",
+        partition=partition,
+        group_id=group_id,
+        api="OffsetCommit",
+    )
 
 
 def _worth_waiting(code: ErrorCode) -> bool:

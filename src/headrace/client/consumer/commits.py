@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_metrics import ConsumerMetrics
@@ -30,6 +31,7 @@ log = logging.getLogger("headrace.client")
 Offsets = Mapping[Any, int] | Mapping[Any, CommittedOffset]
 """By `TopicPartition` or plain (topic, partition); a mapping's key type is not covariant, hence no name for it."""
 CommitCallback = Callable[[Offsets, HeadraceError | None], None]
+TopicIds = Mapping[tuple[str, int], UUID]
 
 
 class OffsetCommits:
@@ -41,20 +43,26 @@ class OffsetCommits:
         group_id: str,
         identity: Callable[[], GroupIdentity],
         metrics: ConsumerMetrics | None = None,
+        *,
+        topic_ids: Callable[[Iterable[tuple[str, int]]], TopicIds] = lambda _: {},
     ) -> None:
-        """`identity` raises Fenced when whoever commits should be a member and is none."""
+        """Args: `identity`, raises Fenced when whoever commits should be a member and is none; `topic_ids`, the topics
+        that the offsets of partitions belong to at the time of a commit, as far as known."""
+        self._topic_ids = topic_ids
         self._client = client
         self._metrics = metrics or ConsumerMetrics()
         self._group_id = group_id
         self._identity = identity
-        self._queue: queue.Queue[tuple[Offsets, GroupIdentity | Fenced, CommitCallback | None] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[Offsets, TopicIds, GroupIdentity | Fenced, CommitCallback | None] | None] = (
+            queue.Queue()
+        )
         self._worker: threading.Thread | None = None
 
     def commit(self, offsets: Offsets, *, timeout_ms: float | None = None) -> None:
         """Now; commits that were to come later go first. Raises Fenced, BrokerError, CannotConnect."""
         self.drain()
         if offsets:
-            self._commit(offsets, self._identity(), timeout_ms)
+            self._commit(offsets, self._topic_ids(offsets), self._identity(), timeout_ms)
 
     def drain(self) -> None:
         """Waits for the commits that were to come later: none may come after its partition was given back."""
@@ -65,7 +73,7 @@ class OffsetCommits:
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name=f"headrace-commits-{self._group_id}", daemon=True)
             self._worker.start()
-        self._queue.put((offsets, self._identity_or_error(), callback))
+        self._queue.put((offsets, self._topic_ids(offsets), self._identity_or_error(), callback))
 
     def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool
@@ -80,7 +88,7 @@ class OffsetCommits:
             self._queue.put(None)
             self._worker.join(timeout=self._client.api_timeout_ms / 1000)
 
-    def _commit(self, offsets: Offsets, identity: GroupIdentity, timeout_ms: float | None) -> None:
+    def _commit(self, offsets: Offsets, topic_ids: TopicIds, identity: GroupIdentity, timeout_ms: float | None) -> None:
         deadline = Deadline.after_ms(self._client.api_timeout_ms if timeout_ms is None else timeout_ms)
         began = time.monotonic()
         while True:
@@ -89,6 +97,7 @@ class OffsetCommits:
                     self._client,
                     self._group_id,
                     offsets,
+                    topic_ids=topic_ids,
                     member_id=identity.member_id if identity.is_member else "",
                     member_epoch=identity.generation,
                     instance_id=identity.instance_id if identity.is_member else None,
@@ -111,12 +120,12 @@ class OffsetCommits:
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            offsets, identity, callback = entry
+            offsets, topic_ids, identity, callback = entry
             failure: HeadraceError | None = None
             try:
                 if isinstance(identity, Fenced):
                     raise identity
-                self._commit(offsets, identity, None)
+                self._commit(offsets, topic_ids, identity, None)
             except HeadraceError as error:
                 failure = error
                 if callback is None:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -53,10 +53,12 @@ REJOINING = frozenset({GroupMemberState.JOINING, GroupMemberState.ASSIGNING, Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivenConsumer:
-    """What somebody gets who drives a consumer: its settings, and further clients of the same cluster."""
+    """What somebody gets who drives a consumer: its settings, further clients of the same cluster, and the ids of the
+    topics that positions belong to."""
 
     configuration: ConsumerConfiguration
     new_client: Callable[[], NetworkClient]
+    topic_ids: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, uuid.UUID | None]]
 
 
 class ConsumerCore:
@@ -89,7 +91,9 @@ class ConsumerCore:
         self.control = self._client()
         self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
         self.metrics = ConsumerMetrics(configuration["client.id"])
-        self.commits = OffsetCommits(self.control, self.group_id, self._committing_identity, self.metrics)
+        self.commits = OffsetCommits(
+            self.control, self.group_id, self._committing_identity, self.metrics, topic_ids=self.positions.topic_ids
+        )
         self._starts = StartPositions(
             self.control,
             self.positions,
@@ -216,10 +220,14 @@ class ConsumerCore:
                     self._auto_commit_if_due()
                     self._starts.find()
                     self._fetching.send()
+                    if self._fetching.recreated:
+                        gone, self._fetching.recreated = self._fetching.recreated, set()
+                        self.rebalances.begin_anew(sorted(each for each in gone if each in self.positions))
+                        continue
                     self._fetching.wait(wait_s, self._wake)
                     if self._fetching.out_of_range:
-                        gone, self._fetching.out_of_range = self._fetching.out_of_range, []
-                        self._starts.out_of_range(gone)
+                        lost, self._fetching.out_of_range = self._fetching.out_of_range, []
+                        self._starts.out_of_range(lost)
                         continue
                     self._fetching.send()
                     rows = take(max_rows)
@@ -243,7 +251,15 @@ class ConsumerCore:
         self.need_group("to be driven by another")
         self._auto_commit = False
         self.rebalances.drive(around)
-        return DrivenConsumer(configuration=self._configuration, new_client=self._client)
+        return DrivenConsumer(
+            configuration=self._configuration, new_client=self._client, topic_ids=self._bound_topic_ids
+        )
+
+    def _bound_topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, uuid.UUID | None]:
+        """The topics that the positions of these partitions belong to, looked up where not known. CannotConnect."""
+        wanted = [each for each in partitions if each in self.positions]
+        self._starts.bind(wanted)
+        return {each: self.positions[each].topic_id for each in wanted}
 
     def need_positions(self, partitions: Iterable[TopicPartition]) -> None:
         """Finds the positions of these."""

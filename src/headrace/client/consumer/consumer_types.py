@@ -35,6 +35,9 @@ class ConsumerRecord(NamedTuple):
 class RebalanceListener:
     """Base of listeners: overwrite what is of interest. They run inside `poll`, on its thread.
 
+    When a topic was deleted and created again, the partitions of the old one are lost and those of the new one
+    assigned, without a rebalance: offsets of the old topic mean nothing in the new one.
+
     What they raise comes out of that `poll`, after the rebalance went on. In `on_revoked` the partitions may still be
     committed; in `on_lost` they belong to others already. With cooperative assignors and consumer groups only what
     changes is named; eager ones name everything.

@@ -45,7 +45,8 @@ class _Exchange:
 
 
 class FetchStream:
-    """Mutable. `send`, `wait`, `receive` in turn; `out_of_range` collects partitions whose position is gone."""
+    """Mutable. `send`, `wait`, `receive` in turn; `out_of_range` collects partitions whose position is gone,
+    `recreated` those whose topic was deleted and created again."""
 
     def __init__(
         self, client: NetworkClient, control: NetworkClient, positions: Positions, configuration: ConsumerConfiguration
@@ -63,6 +64,7 @@ class FetchStream:
         self._look_again_s = 0.0
         self._stale = False
         self.out_of_range: list[TopicPartition] = []
+        self.recreated: set[TopicPartition] = set()
 
     def send(self) -> None:
         """A Fetch to every leader that has none under way and partitions with room for more."""
@@ -85,7 +87,10 @@ class FetchStream:
         by_node: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
         for each, state in wanted:
             node = cluster.leader(*each)
-            if node is None:
+            if not self._is_same_topic(each, state, cluster):
+                if not state.pieces:  # what waits is handed out first
+                    self.recreated.add(each)
+            elif node is None:
                 self._without_leader()
             elif node not in self._under_way:
                 by_node.setdefault(node, []).append((each, state))
@@ -116,6 +121,16 @@ class FetchStream:
             log.warning("%s", error)
             self._again()
             return None
+
+    def _is_same_topic(self, each: TopicPartition, state: PartitionState, cluster: ClusterMetadata) -> bool:
+        """Whether the topic of that name is the one that the position belongs to. Stale metadata do no harm: Fetch
+        names the topic by its id, and the broker refuses one that is gone."""
+        known = cluster.topics.get(each.topic)
+        if known is None or known.topic_id is None:
+            return True
+        if state.topic_id is None:
+            self._positions.bind(each, known.topic_id)
+        return state.topic_id == known.topic_id
 
     def _send_to(self, node: int, part: list[tuple[TopicPartition, PartitionState]], cluster: ClusterMetadata) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
+from uuid import UUID
 
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.fetch_loop import FetchedBytes
@@ -34,7 +35,11 @@ class Piece:
 
 
 class PartitionState:
-    """Mutable. `position` None: not known yet, `start` says what it is to be; `version` tells old answers apart."""
+    """Mutable. `position` None: not known yet, `start` says what it is to be; `version` tells old answers apart.
+
+    `topic_id`: the topic that the position belongs to. A topic that is deleted and created again has another id, and
+    an offset of the old one means nothing in it. None until it is looked up, and with brokers that know no topic ids.
+    """
 
     __slots__ = (
         "end_offset",
@@ -44,6 +49,7 @@ class PartitionState:
         "pieces",
         "position",
         "start",
+        "topic_id",
         "version",
         "waiting_bytes",
     )
@@ -51,6 +57,7 @@ class PartitionState:
     def __init__(self) -> None:
         self.position: int | None = None
         self.start: Start = "committed"
+        self.topic_id: UUID | None = None
         self.fetch_position = 0
         self.paused = False
         self.pieces: deque[Piece] = deque()
@@ -59,15 +66,20 @@ class PartitionState:
         self.end_offset: int | None = None
         self.log_start_offset: int | None = None
 
-    def seek(self, offset: int) -> None:
-        """The next record that is handed out is at this offset, or behind it."""
+    def seek(self, offset: int, topic_id: UUID | None = None) -> None:
+        """The next record that is handed out is at this offset, or behind it.
+
+        Without a `topic_id` the position belongs to the topic that has the name at the next poll.
+        """
         self._forget()
         self.position = self.fetch_position = offset
+        self.topic_id = topic_id
 
     def begin_at(self, start: Start) -> None:
         """The position is found with the next poll."""
         self._forget()
-        self.position = None
+        self.position = self.topic_id = None
+        self.end_offset = self.log_start_offset = None
         self.start = start
 
     def add(self, fetched: FetchedBytes) -> None:
@@ -94,6 +106,7 @@ class Positions:
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, PartitionState] = {}
+        self._first_ids: dict[str, UUID] = {}
 
     def __contains__(self, partition: object) -> bool:
         return partition in self._states
@@ -135,6 +148,21 @@ class Positions:
     def consumed(self) -> dict[TopicPartition, int]:
         """What a commit of everything means: the next offset of each partition that has one."""
         return {each: state.position for each, state in self._states.items() if state.position is not None}
+
+    def bind(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """The position of this partition belongs to this topic."""
+        self._states[partition].topic_id = topic_id
+        self._first_ids.setdefault(partition.topic, topic_id)
+
+    def recreated_since(self, partition: TopicPartition) -> UUID | None:
+        """The id of the first topic of this name that was read; None while it is still the same."""
+        topic_id, first = self._states[partition].topic_id, self._first_ids.get(partition.topic)
+        return None if topic_id is None or topic_id == first else first
+
+    def topic_ids(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], UUID]:
+        """The topics that the positions of these partitions belong to, as far as known."""
+        states = {each: self._states.get(TopicPartition(*each)) for each in partitions}
+        return {each: s.topic_id for each, s in states.items() if s is not None and s.topic_id is not None}
 
     def rotate(self, served: Iterable[TopicPartition]) -> None:
         """Who was served goes behind the others."""

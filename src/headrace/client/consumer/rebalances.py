@@ -88,6 +88,29 @@ class Rebalances:
             if failure is not None:
                 raise failure
 
+    def begin_anew(self, partitions: Sequence[TopicPartition]) -> None:
+        """Their topics were deleted and created again: the listener loses the old partitions and gets the new ones.
+
+        Raises what the listener raised, after the positions were reset.
+        """
+        named = tuple(partitions)
+        if not named:
+            return
+        log.warning(
+            "%s deleted and created again: the consumer of %s reads the new topic from its committed offset, or else "
+            "from its beginning",
+            ", ".join(f"{topic}-{partition}" for topic, partition in named) + (" was" if len(named) == 1 else " were"),
+            self._group_id or "no group",
+        )
+        # The positions still name the old topic while on_lost runs: a commit in there is refused, not misplaced.
+        failure = self._told("on_lost", self._listener.on_lost, named)
+        self._commits.drain()
+        for each in named:
+            self._positions[each].begin_at("committed")
+        failure = self._told("on_assigned", self._listener.on_assigned, named) or failure
+        if failure is not None:
+            raise failure
+
     def _rebalance(self, event: Rebalance) -> BaseException | None:
         failure = None
         revoked = tuple(TopicPartition(*each) for each in event.revoked if TopicPartition(*each) in self._positions)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+from uuid import UUID
 
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
@@ -30,7 +31,15 @@ class Commits(Protocol):
 class AssignmentListener(RebalanceListener):
     """Stands before the application's own listener, which hears of everything as well."""
 
-    def __init__(self, own: RebalanceListener, desk: Desk, commits: Commits) -> None:
+    def __init__(
+        self,
+        own: RebalanceListener,
+        desk: Desk,
+        commits: Commits,
+        topic_ids: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, UUID | None]],
+    ) -> None:
+        """`topic_ids`: the topics that the positions of these partitions belong to. May raise HeadraceError."""
+        self._topic_ids = topic_ids
         self._own = own
         self._desk = desk
         self._commits = commits
@@ -44,17 +53,20 @@ class AssignmentListener(RebalanceListener):
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
         """Their records may come; what was finished beyond the committed offsets is not processed again."""
         committed: dict[TopicPartition, CommittedOffset | None] = {}
+        topic_ids: Mapping[TopicPartition, UUID | None] = {}
         try:
+            # Before the commits: those of a topic that is created in between then count as another topic's.
+            topic_ids = self._topic_ids(partitions) if partitions else {}
             committed = self._commits.committed(partitions) if partitions else {}
         except HeadraceError as error:
             log.warning("what was finished beyond the committed offsets is not known and may be repeated: %s", error)
         for partition in partitions:
             found = committed.get(partition)
             begins = None if found is None else (found.offset, found.metadata)
-            if begins is not None and decode_finished(*begins) is None:
+            if begins is not None and decode_finished(*begins, topic_ids.get(partition)) is None:
                 log.info("the metadata committed for %s-%d is not ours and counts as none", *partition)
             with self._desk.lock:
-                self._desk.plan.assigned(partition, begins)
+                self._desk.plan.assigned(partition, begins, topic_ids.get(partition))
         self.has_had_partitions |= bool(partitions)
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -77,9 +89,15 @@ class AssignmentListener(RebalanceListener):
                 self._desk.plan.released(partitions)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Also told when a topic was deleted and created again: what handlers finish of the old one counts for
+        nothing in the new one."""
         with self._desk.lock:
             left = len(self._desk.plan.in_flight(partitions))
             self._desk.plan.released(partitions)
         if left:
-            log.warning("%d handlers are at work on partitions that were lost; others process their records too", left)
+            log.warning(
+                "%d handlers are running on partitions that were lost; unless their topic is gone, other members "
+                "process their records too",
+                left,
+            )
         self._own.on_lost(partitions)

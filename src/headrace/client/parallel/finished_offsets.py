@@ -1,8 +1,9 @@
 """What was finished beyond a committed offset, as text for the commit's metadata: so a crash repeats little.
 
 Pure. Runs of finished offsets, as a bitmap or as run lengths, whichever is shorter; a version, a kind and a checksum
-over them and the committed offset in front, so that anybody else's metadata, or ours beside another offset, counts as
-none. Never longer than Kafka's default `offset.metadata.max.bytes` (4096): `offset_tracker` sees to that by its window.
+over them, the committed offset and the topic id in front, so that anybody else's metadata, or ours beside another
+offset or of a deleted topic of the same name, counts as none. Never longer than Kafka's default
+`offset.metadata.max.bytes` (4096): `offset_tracker` sees to that by its window.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 __all__ = [
     "LONGEST_TEXT",
@@ -28,7 +30,7 @@ Run = tuple[int, int]
 
 LONGEST_TEXT: Final = 4096
 _MARK: Final = "headrace-finished:"
-_VERSION: Final = 1
+_VERSION: Final = 2  # 1: the checksum did not cover the topic id
 _BITMAP, _RUNS = 0, 1
 _HEAD: Final = struct.Struct(">BBI")  # version, kind, checksum
 _MOST_BYTES: Final = (LONGEST_TEXT - len(_MARK)) * 3 // 4 - _HEAD.size
@@ -42,7 +44,7 @@ assert MOST_OFFSETS // 8 <= _MOST_BYTES
 assert (MOST_SPARSE_RECORDS // 2 + 1) * 18 <= _MOST_BYTES
 
 
-def encode_finished(committed: int, runs: Sequence[Run]) -> str:
+def encode_finished(committed: int, runs: Sequence[Run], topic_id: UUID | None) -> str:
     """`runs` in order, apart from one another, all behind `committed`; none: the empty string."""
     if not runs:
         return ""
@@ -52,12 +54,13 @@ def encode_finished(committed: int, runs: Sequence[Run]) -> str:
         kind, body = _BITMAP, _as_bitmap(committed, runs)
     else:
         kind, body = _RUNS, lengths
-    head = _HEAD.pack(_VERSION, kind, _checksum(committed, kind, body))
+    head = _HEAD.pack(_VERSION, kind, _checksum(committed, topic_id, kind, body))
     return _MARK + base64.b64encode(head + body).decode()
 
 
-def decode_finished(committed: int, metadata: str) -> tuple[Run, ...] | None:
-    """The runs beside this committed offset; None when the metadata is not ours, damaged, or of another offset."""
+def decode_finished(committed: int, metadata: str, topic_id: UUID | None) -> tuple[Run, ...] | None:
+    """The runs beside this committed offset; None when the metadata is not ours, damaged, or of another offset or topic
+    id."""
     if not metadata:
         return ()
     if not metadata.startswith(_MARK) or len(metadata) > LONGEST_TEXT:
@@ -70,14 +73,15 @@ def decode_finished(committed: int, metadata: str) -> tuple[Run, ...] | None:
         return None
     version, kind, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    if version != _VERSION or checksum != _checksum(committed, kind, body):
+    if version != _VERSION or checksum != _checksum(committed, topic_id, kind, body):
         return None
     runs = tuple(_from_bitmap(committed, body) if kind == _BITMAP else _from_lengths(committed, body))
     return runs if _in_order(committed, runs) else None
 
 
-def _checksum(committed: int, kind: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(struct.pack(">qB", committed, kind)))
+def _checksum(committed: int, topic_id: UUID | None, kind: int, body: bytes) -> int:
+    incarnation = bytes(16) if topic_id is None else topic_id.bytes  # zeros: a broker without topic ids (before 2.8)
+    return zlib.crc32(body, zlib.crc32(struct.pack(">qB", committed, kind) + incarnation))
 
 
 def _in_order(committed: int, runs: Iterable[Run]) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from uuid import UUID
 
 from headrace.client.parallel.finished_offsets import (
     MOST_OFFSETS,
@@ -37,11 +38,13 @@ class Snapshot:
 class OffsetTracker:
     """Mutable. Records are added in the order of their offsets; each is finished once."""
 
-    __slots__ = ("_before", "_done", "_finished", "_order", "_ordinal", "_position", "_snapshot")
+    __slots__ = ("_before", "_done", "_finished", "_order", "_ordinal", "_position", "_snapshot", "_topic_id")
 
-    def __init__(self, committed: tuple[int, str] | None = None) -> None:
-        """`committed`: offset and metadata of the commit that this assignment begins with."""
-        self._before = deque((decode_finished(*committed) or ()) if committed is not None else ())
+    def __init__(self, committed: tuple[int, str] | None = None, topic_id: UUID | None = None) -> None:
+        """Args: `committed`, offset and metadata of the commit that this assignment begins with; `topic_id`, the topic
+        that the offsets of this assignment belong to."""
+        self._topic_id = topic_id
+        self._before = deque((decode_finished(*committed, topic_id) or ()) if committed is not None else ())
         self._order: deque[tuple[int, int]] = deque()  # (offset, ordinal) from the first unfinished on
         self._done: set[int] = set()
         self._ordinal = 0
@@ -113,7 +116,7 @@ class OffsetTracker:
         offset = self.next_offset
         if offset is None:
             return None
-        found = (offset, encode_finished(offset, self._runs(offset)))
+        found = (offset, encode_finished(offset, self._runs(offset), self._topic_id))
         if found == self._snapshot:
             return None
         self._snapshot = found

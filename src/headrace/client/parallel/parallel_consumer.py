@@ -154,7 +154,9 @@ class ParallelConsumer:
     # The thread that polls.
 
     def _listen(self, own: RebalanceListener) -> RebalanceListener:
-        self._listener = AssignmentListener(own, self._desk, self._commits)
+        self._listener = AssignmentListener(
+            own, self._desk, self._commits, lambda partitions: self._driven.topic_ids(partitions)
+        )
         return self._listener
 
     def _take_over(self) -> None:

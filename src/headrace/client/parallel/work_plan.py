@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Literal
+from uuid import UUID
 
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
 from headrace.client.parallel.lanes import Lane, LaneKey, lane_key
@@ -84,10 +85,12 @@ class WorkPlan:
 
     # The assignment.
 
-    def assigned(self, partition: TopicPartition, committed: tuple[int, str] | None) -> None:
-        """New here; `committed`: offset and metadata of the commit that it begins with."""
+    def assigned(
+        self, partition: TopicPartition, committed: tuple[int, str] | None, topic_id: UUID | None = None
+    ) -> None:
+        """New here; `committed`: offset and metadata of the commit that it begins with; `topic_id`: of which topic."""
         self._number += 1
-        self._partitions[partition] = _Assigned(epoch=self._number, tracker=OffsetTracker(committed))
+        self._partitions[partition] = _Assigned(epoch=self._number, tracker=OffsetTracker(committed, topic_id))
 
     def leaving(self, partitions: Iterable[TopicPartition]) -> None:
         """To be given back: what was not begun is dropped, the next owner reads it; handlers may end."""
