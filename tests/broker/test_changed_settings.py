@@ -20,7 +20,7 @@ from headrace.errors import BrokerError, ConfigError, StateError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.storage.configuration_catalog import CONFIGURATIONS
+from headrace.storage.directory_metadata import DYNAMIC_CONFIGS
 
 Connect = Callable[[EmbeddedBroker], Any]
 STANDBYS = "streams.num.standby.replicas"
@@ -187,18 +187,18 @@ def test_what_no_longer_fits_the_brokers_bounds_counts_as_the_bound(
 def test_a_catalog_that_cannot_be_read_stops_the_start(tmp_path: Path, content: str) -> None:
     with EmbeddedBroker(data_dir=tmp_path, config=FAST):
         pass
-    (tmp_path / CONFIGURATIONS).write_text(content)
-    with pytest.raises(StateError, match="configuration catalog"), EmbeddedBroker(data_dir=tmp_path, config=FAST):
+    (tmp_path / DYNAMIC_CONFIGS).write_text(content)
+    with pytest.raises(StateError, match="dynamic configs"), EmbeddedBroker(data_dir=tmp_path, config=FAST):
         pass
 
 
 def test_the_catalog_is_one_document(tmp_path: Path) -> None:
     with EmbeddedBroker(data_dir=tmp_path, config=FAST) as broker, Admin(broker.bootstrap_servers) as admin:
-        assert not (tmp_path / CONFIGURATIONS).exists()
+        assert not (tmp_path / DYNAMIC_CONFIGS).exists()
         admin.alter_configs("group", "g", {STANDBYS: "1"})
         admin.alter_configs("group", "h", {STANDBYS: "2"})
         admin.alter_configs("group", "h", {STANDBYS: None})
-    stored = json.loads((tmp_path / CONFIGURATIONS).read_text())
+    stored = json.loads((tmp_path / DYNAMIC_CONFIGS).read_text())
     assert (stored["groups"], stored["brokers"]) == ({"g": {STANDBYS: "1"}}, {})
 
 

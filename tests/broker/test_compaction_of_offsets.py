@@ -84,7 +84,7 @@ def compacted(path: Path) -> tuple[int, int]:
         cleaning = LogCleaning(log.plan_cleaning(0, int(time.time() * 1000)))
         for swap in cleaning.clean_segments():
             assert log.swap_segments(swap)
-        directory.cleaned(log, cleaning.end_offset)
+        directory.mark_cleaned(log, cleaning.end_offset)
         return before, log.size_bytes
 
 

@@ -57,8 +57,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def test_all_topics_of_a_heartbeat_are_one_write(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     writes = []
-    save = log_directory.save_catalog
-    monkeypatch.setattr(log_directory, "save_catalog", lambda *args: (writes.append(args), save(*args)))
+    save = log_directory.save_topics
+    monkeypatch.setattr(log_directory, "save_topics", lambda *args: (writes.append(args), save(*args)))
     broker.topics.create_internal(tuple(wanted(f"log{number}", 64, cleanup_policy="compact") for number in range(40)))
     assert (len(writes), broker.announced, len(broker.counts())) == (1, 1, 40)
     assert not broker.directory.partitions_on_disk(), "directories come with the first record"
@@ -111,7 +111,7 @@ def test_a_disk_that_refuses_is_told_for_each_topic(broker: Broker, monkeypatch:
     def refuse(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(log_directory, "save_catalog", refuse)
+    monkeypatch.setattr(log_directory, "save_topics", refuse)
     broker.topics.create_internal((wanted("a"), wanted("b")))
     assert (broker.counts(), broker.announced) == ({}, 0)
     assert broker.topics.creation_failure("b", 1) == "The disk refused: Input/output error."

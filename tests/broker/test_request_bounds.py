@@ -25,7 +25,7 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.units import from_ms
-from headrace.storage import log_directory, topic_catalog
+from headrace.storage import directory_metadata, log_directory
 
 MEGABYTE = 1 << 20
 MOST_ITEMS = 12_000
@@ -123,9 +123,9 @@ def test_topics_are_created_by_one_write_and_so_many_a_request(monkeypatch: pyte
 
     def save(*arguments: Any) -> None:
         written.append(1)
-        topic_catalog.save_catalog(*arguments)
+        directory_metadata.save_topics(*arguments)
 
-    monkeypatch.setattr(log_directory, "save_catalog", save)
+    monkeypatch.setattr(log_directory, "save_topics", save)
     names = [f"new.{number}" for number in range(700)]
     with MeteredBroker({}, {"headrace.request.max.created.topics": 500}) as metered:
         written.clear()

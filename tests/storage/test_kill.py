@@ -19,7 +19,7 @@ from headrace.storage.log_directory import LogDirectory
 from tests.storage.log_samples import append
 
 directory = LogDirectory(sys.argv[1], defaults=LogConfig(segment_bytes=20_000))
-log = directory.create("flights", 0, uuid.UUID(int=7))
+log = directory.create_log("flights", 0, uuid.UUID(int=7))
 n = log.log_end_offset
 while True:
     append(log, f"record {n} " + "x" * (n * 37 % 3000))

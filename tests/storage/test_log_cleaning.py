@@ -406,26 +406,26 @@ def test_a_directory_names_the_dirtiest_log_and_remembers_what_is_clean(disk: Fa
     found = directory()
     found.create_topic("flights", uuid.uuid4(), 2)
     found.create_topic("other", uuid.uuid4(), 1, {"cleanup.policy": "delete"})
-    assert found.dirtiest_log() is None
+    assert found.find_dirtiest_log() is None
     filled(found.log("flights", 1))
     filled(found.log("other", 0))
-    log, clean_to = found.dirtiest_log() or pytest.fail("nothing to clean")
+    log, clean_to = found.find_dirtiest_log() or pytest.fail("nothing to clean")
     assert (log.topic, log.partition, clean_to) == ("flights", 1, 0)
-    assert found.dirtiest_log(leave_out={log}) is None
-    found.cleaned(log, cleaned(log))
-    assert found.dirtiest_log() is None
+    assert found.find_dirtiest_log(leave_out={log}) is None
+    found.mark_cleaned(log, cleaned(log))
+    assert found.find_dirtiest_log() is None
     assert disk.read_bytes(root / "cleaner-offset-checkpoint").decode() == (
         f"0\n1\nflights 1 {log.segment_base_offsets[-1]}\n"
     )
     found.close()
     again = directory()
     again.log("flights", 1)
-    assert again.dirtiest_log() is None
+    assert again.find_dirtiest_log() is None
     filled(again.log("flights", 1), rounds=40)
-    _, clean_to = again.dirtiest_log() or pytest.fail("nothing to clean")
+    _, clean_to = again.find_dirtiest_log() or pytest.fail("nothing to clean")
     assert clean_to > 0
-    again.delete("flights")
-    assert again.dirtiest_log() is None
+    again.delete_topic("flights")
+    assert again.find_dirtiest_log() is None
 
 
 def test_a_compacted_and_deleted_log_loses_what_is_old(disk: FaultyFileSystem) -> None:

@@ -15,6 +15,7 @@ from tests.storage.faulty_file_system import FaultyFileSystem, error
 from tests.storage.log_samples import append, contents
 
 from headrace.errors import ConfigError
+from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.errors import (
     DirectoryLocked,
     DirectoryUnusable,
@@ -24,7 +25,6 @@ from headrace.storage.errors import (
 )
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.topic_catalog import TopicEntry
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
@@ -157,7 +157,7 @@ def test_a_deleted_topic_is_gone_and_may_come_again(tmp_path: Path) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.create_topic("flights", ID, 2)
         append(directory.log("flights", 0), "old")
-        directory.delete("flights", remove=False)
+        directory.delete_topic("flights", remove=False)
         aside = [p.name for p in tmp_path.glob("*-delete")]
         assert sorted(name.partition(".")[0] for name in aside) == ["flights-0", "flights-1"]
         with pytest.raises(UnknownTopic):
@@ -177,7 +177,7 @@ def test_a_crash_between_forgetting_and_renaming_brings_nothing_back(tmp_path: P
         error(errno.EIO, path) if operation == "rename" and path.suffix != ".tmp" else None
     )
     with pytest.raises(OSError, match="Input/output"):
-        directory.delete("flights")
+        directory.delete_topic("flights")
     directory.abandon()
     disk.failures = lambda _operation, _path: None
     directory = LogDirectory(tmp_path, file_system=disk)
@@ -229,8 +229,8 @@ def test_flushing_what_is_due_and_checkpointing(tmp_path: Path) -> None:
     from tests.storage.log_samples import batch
 
     directory.log("flights", 0).append(batch("a"), leader_epoch=1, flush_now=False)
-    assert directory.flush_due() == 1
-    assert directory.flush_due() == 0
+    assert directory.flush_due_logs() == 1
+    assert directory.flush_due_logs() == 0
     directory.checkpoint()
     assert "flights 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
     directory.abandon()

@@ -57,7 +57,7 @@ def test_a_topic_made_again_does_not_inherit_where_its_predecessor_stood() -> No
         append(started.log("flights", 0), f"old {n}")
     started.log("flights", 0).delete_records_before(8)
     started.checkpoint()
-    started.delete("flights")
+    started.delete_topic("flights")
     started.create_topic("flights", uuid.UUID(int=2), 1)
     append(started.log("flights", 0), "new")
     started.abandon()
@@ -75,7 +75,7 @@ def test_a_topic_whose_deletion_was_cut_short_is_not_inherited_from_either() -> 
     started.checkpoint()
     checkpoint = HOME / "log-start-offset-checkpoint"
     kept = disk.read_bytes(checkpoint)
-    started.delete("flights")
+    started.delete_topic("flights")
     started.abandon()
     disk.write_atomically(checkpoint, kept, sync=True)  # as if the kill had come before it was written anew
     disk.killed()

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError
 from headrace.near_names import nearest
 from headrace.protocol.error_codes import ErrorCode
 from headrace.settings import Value, parse_value, render_value
-from headrace.storage.configuration_catalog import ConfigurationCatalog
+from headrace.storage.directory_metadata import DynamicConfigs
 from headrace.storage.errors import StorageError
 from headrace.storage.log_directory import LogDirectory
 
@@ -53,12 +53,12 @@ class ChangedSettings:
         self._directory = directory
         self._configuration = configuration
         self._changed = changed
-        self._take_brokers(self._directory.configurations.brokers)
+        self._take_brokers(self._directory.dynamic_configs.brokers)
 
     @property
     def groups(self) -> Mapping[str, Mapping[str, str]]:
         """Group id → what was set for it; a group without settings of its own is not there."""
-        return self._directory.configurations.groups
+        return self._directory.dynamic_configs.groups
 
     @property
     def coordinator(self) -> GroupCoordinatorConfiguration:
@@ -69,7 +69,7 @@ class ChangedSettings:
 
     def of_broker(self, name: str) -> Mapping[str, str]:
         """What was changed for the broker of this id, or with ALL_BROKERS for all."""
-        return self._directory.configurations.brokers.get(name, {})
+        return self._directory.dynamic_configs.brokers.get(name, {})
 
     def replace_group(self, group_id: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
         """`settings` are all of the group's own from now on. Raises SettingsRefused."""
@@ -82,7 +82,7 @@ class ChangedSettings:
             raise SettingsRefused(ErrorCode.invalid_config, error.message) from None
         if validate_only or kept == self.groups.get(group_id, {}):
             return
-        self._keep(replace(self._directory.configurations, groups=_with(self.groups, group_id, kept)))
+        self._keep(replace(self._directory.dynamic_configs, groups=_with(self.groups, group_id, kept)))
         self._changed()
 
     def replace_broker(self, name: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
@@ -97,9 +97,9 @@ class ChangedSettings:
             raise SettingsRefused(ErrorCode.invalid_request, error.message) from None
         if validate_only or kept == self.of_broker(name):
             return
-        stored = self._directory.configurations
+        stored = self._directory.dynamic_configs
         self._keep(replace(stored, brokers=_with(stored.brokers, name, kept)))
-        self._take_brokers(self._directory.configurations.brokers)
+        self._take_brokers(self._directory.dynamic_configs.brokers)
         self._changed()
 
     def _check_broker(self, name: str) -> None:
@@ -129,9 +129,9 @@ class ChangedSettings:
         together = {**self._configuration.values, **values}
         check_bounds({name: value for name, value in together.items() if name in COORDINATOR_SETTINGS})
 
-    def _keep(self, catalog: ConfigurationCatalog) -> None:
+    def _keep(self, catalog: DynamicConfigs) -> None:
         try:
-            self._directory.replace_configurations(catalog)
+            self._directory.replace_dynamic_configs(catalog)
         except StorageError as error:
             raise SettingsRefused(ErrorCode.kafka_storage_error, str(error)) from error
         except OSError as error:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, TopicRetention
+from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.topic_catalog import TopicEntry
 
 __all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
 
@@ -131,7 +131,7 @@ class ClusterMetadata:
 
     def remove_topic(self, topic: TopicDescription) -> None:
         try:
-            self._directory.delete(topic.name)
+            self._directory.delete_topic(topic.name)
         finally:
             self._refresh()
 

@@ -60,11 +60,11 @@ class Features:
     @property
     def epoch(self) -> int:
         """Counts the changes."""
-        return self._directory.configurations.features_epoch
+        return self._directory.dynamic_configs.features_epoch
 
     def level(self, name: str) -> int:
         """The finalised level; 0 is "off"."""
-        return self._directory.configurations.features.get(name, SUPPORTED_FEATURES[name].highest)
+        return self._directory.dynamic_configs.features.get(name, SUPPORTED_FEATURES[name].highest)
 
     def finalized(self) -> dict[str, int]:
         """What is on. A feature at level 0 is not finalised, as in Kafka."""
@@ -85,9 +85,9 @@ class Features:
             levels[update.name] = update.level
         if validate_only or levels == before:
             return
-        stored = self._directory.configurations
+        stored = self._directory.dynamic_configs
         try:
-            self._directory.replace_configurations(
+            self._directory.replace_dynamic_configs(
                 replace(stored, features=levels, features_epoch=stored.features_epoch + 1)
             )
         except StorageError as error:

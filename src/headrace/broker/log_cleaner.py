@@ -55,7 +55,7 @@ class LogCleaner:
         postponed: set[PartitionLog] = set()
         count = 0
         while not self._stopping.is_set():
-            found = self._directory.dirtiest_log(leave_out=self._given_up | postponed)
+            found = self._directory.find_dirtiest_log(leave_out=self._given_up | postponed)
             if found is None:
                 break
             log, first_dirty_offset = found
@@ -99,7 +99,7 @@ class LogCleaner:
         finally:
             with contextlib.suppress(ValueError):  # the thread is in it: it ends by itself
                 swaps.close()
-        self._directory.cleaned(log, cleaning.end_offset)
+        self._directory.mark_cleaned(log, cleaning.end_offset)
         logger.info(
             "Compacted %s-%d up to offset %d: %d bytes became %d",
             log.topic,

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.broker.configuration import BrokerConfiguration
+from headrace.storage.directory_metadata import QuotaTable
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.quota_catalog import QuotaTable
 
 __all__ = [
     "CLIENT",

@@ -105,7 +105,7 @@ def open_services(
         )
         transactions.load()
         hanging = HangingTransactions(transactions=transactions, markers=markers, metadata=metadata, clock=clock)
-        directory.when_opened = hanging.opened
+        directory.on_log_opened = hanging.opened
         for log in tuple(directory.open_logs().values()):
             hanging.opened(log)
     except BaseException:

@@ -1,7 +1,7 @@
-"""Whose directory it is: `headrace.properties`, and the refusal to work in somebody else's.
+"""Identity of a data directory: `headrace.properties`, as Kafka's `meta.properties` of another name.
 
-There is never a `meta.properties`: with it a real Kafka could be started here, would find no topics in *its* metadata
-and set all our logs aside as stray. Found there, the directory is Kafka's and we keep out.
+A `meta.properties` is never written: with it a real Kafka could be started on the directory, would not find our topics
+in its own metadata, and would rename every partition to `-stray`. A directory that has one is Kafka's and is refused.
 """
 
 from __future__ import annotations
@@ -21,18 +21,25 @@ _FORMAT = "1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryIdentity:
-    """`broker_epoch` counts the starts, `next_producer_id` is the first id not yet promised to a producer."""
+    """Contents of `headrace.properties`.
+
+    Attributes:
+        cluster_id: Id of the cluster.
+        broker_epoch: Number of starts, 1 during the first.
+        next_producer_id: First producer id that was never reserved.
+    """
 
     cluster_id: str
     broker_epoch: int = 0
     next_producer_id: int = 0
 
-    def started(self) -> DirectoryIdentity:
+    def for_next_start(self) -> DirectoryIdentity:
+        """Return the identity with the broker epoch of the next start."""
         return replace(self, broker_epoch=self.broker_epoch + 1)
 
 
 def load_identity(file_system: FileSystem, directory: Path) -> DirectoryIdentity | None:
-    """None for a directory that is new. Raises DirectoryUnusable."""
+    """Return the identity; None for a new directory. Raises DirectoryUnusable, OSError."""
     path = directory / PROPERTIES
     try:
         text = file_system.read_bytes(path).decode()
@@ -45,7 +52,7 @@ def load_identity(file_system: FileSystem, directory: Path) -> DirectoryIdentity
                 path=str(directory),
             ) from None
         return None
-    stored = _properties(text)
+    stored = _parse_properties(text)
     if stored.get("format.version") != _FORMAT:
         _refuse(path, f"its format.version is {stored.get('format.version')}, not {_FORMAT}")
     try:
@@ -55,12 +62,12 @@ def load_identity(file_system: FileSystem, directory: Path) -> DirectoryIdentity
             next_producer_id=int(stored["next.producer.id"]),
         )
     except (KeyError, ValueError) as error:
-        _refuse(path, f"it lacks or garbles {error}")
+        _refuse(path, f"a property is missing or invalid: {error}")
         raise
 
 
 def save_identity(file_system: FileSystem, directory: Path, identity: DirectoryIdentity) -> None:
-    """Raises OSError."""
+    """Replace the file, durably. Raises OSError."""
     lines = [
         "# A data directory of Headrace's embedded broker. Its topics are listed in headrace-topics.json.",
         f"format.version={_FORMAT}",
@@ -71,7 +78,7 @@ def save_identity(file_system: FileSystem, directory: Path, identity: DirectoryI
     file_system.write_atomically(directory / PROPERTIES, ("\n".join(lines) + "\n").encode(), sync=True)
 
 
-def _properties(text: str) -> Mapping[str, str]:
+def _parse_properties(text: str) -> Mapping[str, str]:
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,18 +1,20 @@
-"""LogDirectory: all partition logs below one path, the topics they belong to, and the lock that keeps others out.
+"""LogDirectory: a data directory with its partition logs, its topics and the lock that keeps other brokers out.
 
 ```
 <path>/.lock                               flock; holds the owner's process id
        headrace.properties                 cluster id, format version, start count, next producer id
-       headrace-scram.json …               what `directory_catalogs` keeps: credentials, access rules, quotas, settings
-       headrace-topics.json                topics: ids, partition counts, configurations
-       headrace-clean-shutdown             how each log ended; there only between a close and the next opening
+       headrace-topics.json                topics: ids, partition counts, configs
+       headrace-scram.json …               other metadata, see `directory_metadata`
+       headrace-clean-shutdown             how each log was closed; exists only between a close and the next opening
        recovery-point-offset-checkpoint    as Kafka writes it
        log-start-offset-checkpoint         as Kafka writes it
        cleaner-offset-checkpoint           as Kafka writes it
        <topic>-<partition>/                as Kafka writes it
 ```
-Rules: the catalog changes first, directories follow. Logs are opened (and after a crash recovered) when first asked
-for, so a start costs nothing per partition. Threads: as PartitionLog, `flush_due` and `checkpoint` may run beside.
+
+Metadata changes first, directories follow. Logs are opened (and after a crash recovered) when they are first requested,
+so the time of a start does not depend on the number of partitions. Threads: as PartitionLog; `flush_due_logs` and
+`checkpoint` may run beside the owner.
 """
 
 from __future__ import annotations
@@ -27,9 +29,14 @@ from pathlib import Path
 from typing import Literal, NoReturn, Self
 
 from headrace.storage.checkpoint_files import format_topic_id
-from headrace.storage.directory_catalogs import DirectoryCatalogs
-from headrace.storage.directory_checkpoints import DirectoryCheckpoints, TopicPartition
 from headrace.storage.directory_identity import DirectoryIdentity, load_identity, save_identity
+from headrace.storage.directory_metadata import (
+    DirectoryMetadata,
+    TopicEntry,
+    check_topic_name,
+    load_topics,
+    save_topics,
+)
 from headrace.storage.errors import (
     DirectoryLocked,
     DirectoryUnusable,
@@ -41,23 +48,30 @@ from headrace.storage.errors import (
 from headrace.storage.file_system import REAL, FileSystem
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_recovery import log_bytes, unchecked_bytes
+from headrace.storage.offset_checkpoints import OffsetCheckpoints, TopicPartition
 from headrace.storage.partition_directories import PartitionDirectories
 from headrace.storage.partition_log import PartitionLog
-from headrace.storage.topic_catalog import TopicEntry, check_topic_name, load_catalog, save_catalog
 
 __all__ = ["LogDirectory"]
 
 RECOVERED_AT_START_BYTES = 32 * 1024**2
+"""A log of which more must be scanned is recovered at the start instead of at its first request."""
 
 _log = logging.getLogger("headrace.storage")
 
 
 def wall_clock_ms() -> int:
+    """Return the time since the epoch in ms."""
     return time.time_ns() // 1_000_000
 
 
-class LogDirectory(DirectoryCatalogs):
-    """Mutable; opened by constructing it, ended by `close` (or `abandon`, which is what a kill does)."""
+class LogDirectory(DirectoryMetadata):
+    """A data directory. Mutable; opened by constructing it, ended by `close`.
+
+    Attributes:
+        path: The directory.
+        on_log_opened: Called with each log that is opened.
+    """
 
     def __init__(
         self,
@@ -68,16 +82,26 @@ class LogDirectory(DirectoryCatalogs):
         clock_ms: Callable[[], int] = wall_clock_ms,
         file_system: FileSystem = REAL,
     ) -> None:
-        """Take the directory, making it when it is new. `cluster_id` names a new one, and must fit an old one.
+        """Lock the directory, create it if it is missing, and load its metadata.
 
-        Raises DirectoryLocked, DirectoryUnusable, StorageFull.
+        Args:
+            path: The directory.
+            cluster_id: Id of a new directory; must be that of an existing one. None for a random or any id.
+            defaults: Log settings of topics that do not set them.
+            clock_ms: Wall clock.
+            file_system: File system of the directory.
+
+        Raises:
+            DirectoryLocked: Another broker uses the directory.
+            DirectoryUnusable: It belongs to Kafka, to another cluster or to another version.
+            StorageFull: There is no space for its metadata.
         """
         self.path = Path(path)
         self._defaults = defaults or LogConfig()
         self._clock_ms = clock_ms
         self._file_system = file_system
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        self.when_opened: Callable[[PartitionLog], None] = lambda _log: None
+        self.on_log_opened: Callable[[PartitionLog], None] = lambda _log: None
         file_system.make_directory(self.path)
         try:
             self._lock = file_system.lock(self.path / ".lock")
@@ -99,42 +123,44 @@ class LogDirectory(DirectoryCatalogs):
                 path=str(self.path),
             )
         if stored is None:
-            self._file_system.make_private(self.path)  # only a new one: what operators set later stays
-            self._sync_the_way_here()
+            # Only when it is created: an operator may set other permissions later.
+            self._file_system.make_private(self.path)
+            self._sync_parents()
             stored = DirectoryIdentity(cluster_id=cluster_id or format_topic_id(uuid.uuid4()))
-        self._identity = stored.started()
+        self._identity = stored.for_next_start()
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
-        self._topics = load_catalog(self._file_system, self.path)
-        self._load_catalogs()
-        self._checkpoints = DirectoryCheckpoints(self.path, self._file_system)
+        self._topics = load_topics(self._file_system, self.path)
+        self._load_metadata()
+        self._checkpoints = OffsetCheckpoints(self.path, self._file_system)
         self._on_disk = PartitionDirectories(self.path, self._file_system)
-        for stray in self._on_disk.look_around(self._topics):
+        for stray in self._on_disk.scan(self._topics):
             self._forget(stray)
             self._set_aside(stray, "stray")
-        self._checkpoints.keep(self._on_disk.__contains__)
+        self._checkpoints.retain(self._on_disk.__contains__)
 
     # -- identity --------------------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
+        """The id of the cluster, 22 characters."""
         return self._identity.cluster_id
 
     def now_ms(self) -> int:
-        """The clock its logs go by."""
+        """Return the time of the clock that the logs use."""
         return self._clock_ms()
 
     @property
     def broker_epoch(self) -> int:
-        """1 at the first start, one more at each: what leaders of this start may use as their epoch."""
+        """Number of starts of this directory: 1 at the first."""
         return self._identity.broker_epoch
 
     @property
     def leader_epoch(self) -> int:
-        """What all leaders of this start write under: 0 at the first, one more at each, as at Kafka's elections."""
+        """Epoch of all leaders since this start: 0 at the first. A start counts as an election of all partitions."""
         return self._identity.broker_epoch - 1
 
     def reserve_producer_ids(self, count: int = 1000) -> range:
-        """Producer ids that nobody was ever given here, durably (KIP-730's blocks)."""
+        """Reserve a block of producer ids (KIP-730), durably. Raises StorageFull, OSError."""
         first = self._identity.next_producer_id
         identity = replace(self._identity, next_producer_id=first + count)
         self._durably(lambda: save_identity(self._file_system, self.path, identity))
@@ -145,12 +171,20 @@ class LogDirectory(DirectoryCatalogs):
 
     @property
     def topics(self) -> Mapping[str, TopicEntry]:
+        """Topics by name."""
         return self._topics
 
     def create_topics(self, entries: Iterable[TopicEntry], *, lazy: bool = False) -> None:
-        """Add topics, all or none. `lazy` leaves their directories to the first write.
+        """Add topics, all or none.
 
-        Raises InvalidTopic, ConfigError, StorageFull.
+        Args:
+            entries: The topics.
+            lazy: Whether their partition directories are created by the first write instead of now.
+
+        Raises:
+            InvalidTopic: A name is illegal or exists.
+            ConfigError: A setting is invalid.
+            StorageFull: There is no space; nothing was added.
         """
         topics = dict(self._topics)
         added = list(entries)
@@ -160,7 +194,7 @@ class LogDirectory(DirectoryCatalogs):
             if entry.name in topics:
                 raise InvalidTopic("bad-value", f"Topic {entry.name} exists already.", topic=entry.name)
             topics[entry.name] = entry
-        self._replace_catalog(topics)
+        self._replace_topics(topics)
         if not lazy:
             for entry in added:
                 for partition in range(entry.partitions):
@@ -175,12 +209,12 @@ class LogDirectory(DirectoryCatalogs):
         *,
         lazy: bool = False,
     ) -> None:
-        """`create_topics` for one."""
+        """Add one topic, as `create_topics`."""
         entry = TopicEntry(name=name, topic_id=topic_id, partitions=partitions, configs=configs or {})
         self.create_topics([entry], lazy=lazy)
 
-    def create(self, topic: str, partition: int, topic_id: uuid.UUID) -> PartitionLog:
-        """The log of a partition, adding topic and partitions up to it where they are missing."""
+    def create_log(self, topic: str, partition: int, topic_id: uuid.UUID) -> PartitionLog:
+        """Return the log of a partition; add the topic, and partitions up to this one, where they are missing."""
         if topic not in self._topics:
             self.create_topic(topic, topic_id, partition + 1, lazy=True)
         elif partition >= self._topics[topic].partitions:
@@ -188,48 +222,62 @@ class LogDirectory(DirectoryCatalogs):
         return self.log(topic, partition)
 
     def add_partitions(self, topic: str, partitions: int, *, lazy: bool = False) -> None:
-        """Grow a topic to `partitions`. Raises UnknownTopic, StorageFull."""
+        """Raise the number of partitions of a topic. Raises UnknownTopic, StorageFull."""
         entry = self._entry(topic)
-        self._replace_catalog({**self._topics, topic: replace(entry, partitions=max(partitions, entry.partitions))})
+        self._replace_topics({**self._topics, topic: replace(entry, partitions=max(partitions, entry.partitions))})
         if not lazy:
             for partition in range(entry.partitions, partitions):
                 self.log(topic, partition)
 
     def alter_configs(self, topic: str, configs: Mapping[str, str]) -> None:
-        """Replace what is set for a topic. Raises UnknownTopic, ConfigError, StorageFull."""
+        """Replace the settings of a topic. Raises UnknownTopic, ConfigError, StorageFull."""
         config = LogConfig.from_kafka(configs, self._defaults)
-        self._replace_catalog({**self._topics, topic: replace(self._entry(topic), configs=dict(configs))})
+        self._replace_topics({**self._topics, topic: replace(self._entry(topic), configs=dict(configs))})
         for (name, _), log in self._logs.items():
             if name == topic:
                 log.reconfigure(config)
 
     def change_defaults(self, defaults: LogConfig) -> None:
-        """What topics get from now on that say nothing themselves."""
+        """Change the log settings of topics that do not set them, at once."""
         self._defaults = defaults
         for (name, _), log in self._logs.items():
             log.reconfigure(LogConfig.from_kafka(self._entry(name).configs, defaults))
 
-    def delete(self, topic: str, *, remove: bool = True) -> None:
-        """Forget a topic: its directories are renamed to `….<uuid>-delete`, then removed (or by `remove_deleted`)."""
+    def delete_topic(self, topic: str, *, remove: bool = True) -> None:
+        """Delete a topic: its directories are renamed to `….<uuid>-delete` and then removed.
+
+        Args:
+            topic: Name of the topic.
+            remove: Whether to remove the directories now; if not, `remove_deleted` does it later.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            StorageFull: There is no space for the new metadata; nothing was deleted.
+        """
         self._entry(topic)
-        self._replace_catalog({name: entry for name, entry in self._topics.items() if name != topic})
-        noted = False
+        self._replace_topics({name: entry for name, entry in self._topics.items() if name != topic})
+        was_checkpointed = False
         for key in [key for key in self._on_disk if key[0] == topic]:
-            noted |= self._forget(key)
+            was_checkpointed |= self._forget(key)
             self._set_aside(key, "delete")
-        if noted:
-            self._checkpoints.save_forgotten()
+        if was_checkpointed:
+            self._checkpoints.save_all()
         if remove:
             self.remove_deleted()
 
     def remove_deleted(self) -> int:
-        """Remove what `delete` renamed; how many directories went. Large ones take their time: may run in a thread."""
+        """Remove the directories of deleted topics; return how many. May take seconds, so it may run in a thread."""
         return self._on_disk.remove_deleted()
 
     # -- logs ------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition, opened, and made when it was never written. Raises UnknownTopic, StorageFull."""
+        """Return the log of a partition; open it, or create it, if needed.
+
+        Raises:
+            UnknownTopic: There is no such topic or partition.
+            StorageFull, LogFailed: The log could not be opened.
+        """
         key = (topic, partition)
         log = self._logs.get(key)
         if log is None:
@@ -239,33 +287,35 @@ class LogDirectory(DirectoryCatalogs):
                 raise LogFailed(
                     "disk-failed",
                     f"The log of partition {topic}-{partition} could not be opened: {error}.",
-                    "Look at the disk; it is tried again with the next request.",
+                    "Look at the disk; the next request tries again.",
                     topic=topic,
                     partition=partition,
                     path=str(self._on_disk.path(key)),
                 ) from error
-            self.when_opened(log)
+            self.on_log_opened(log)
         return log
 
     def existing_log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition that was written at some time; None leaves the disk untouched."""
+        """Return the log of a partition as `log`; None if it was never written, without creating it."""
         return self.log(topic, partition) if (topic, partition) in self._on_disk else None
 
     def is_on_disk(self, topic: str, partition: int) -> bool:
-        """Whether the partition was written at some time."""
+        """Whether the partition has a directory, that is, was ever written."""
         return (topic, partition) in self._on_disk
 
     def size_bytes(self, topic: str, partition: int) -> int:
-        """Of a log on the disk; one that is not open is not opened for it. Raises StorageError, OSError."""
+        """Return the size of a log on disk, without opening it. Raises OSError."""
         key = (topic, partition)
         if key in self._logs:
             return self._logs[key].size_bytes
         return log_bytes(self._on_disk.path(key), self._file_system)
 
     def open_logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        """Return a live view of the open logs."""
         return self._logs
 
     def partitions_on_disk(self) -> list[TopicPartition]:
+        """Return the partitions that have a directory, sorted."""
         return list(self._on_disk)
 
     def _open_log(self, key: TopicPartition) -> PartitionLog:
@@ -277,7 +327,7 @@ class LogDirectory(DirectoryCatalogs):
             self._forget(key)
             self._set_aside(key, "stray")
         if key not in self._on_disk:
-            self._durably(lambda: self._on_disk.make(key, entry.topic_id))
+            self._durably(lambda: self._on_disk.create(key, entry.topic_id))
         config = LogConfig.from_kafka(entry.configs, self._defaults)
         return PartitionLog.open(
             self._on_disk.path(key),
@@ -289,19 +339,22 @@ class LogDirectory(DirectoryCatalogs):
             log_start_offset=self._checkpoints.log_starts.get(key, 0),
             recovery_point=self._checkpoints.recovery_points.get(key, 0),
             gaps_until=self._gaps_until(key, config),
-            clean=self._checkpoints.ended.pop(key, None),
+            clean=self._checkpoints.clean_shutdowns.pop(key, None),
         )
 
     def _gaps_until(self, key: TopicPartition, config: LogConfig) -> int | None:
-        """Compaction leaves gaps only where the log was flushed, and that is noted before. Without a note (a log that
-        never was flushed, or the file is lost) they may be anywhere in a compacted log."""
+        """Return the offset up to which compaction may have left gaps in a log; None if they may be anywhere.
+
+        Only flushed parts are compacted, after a checkpoint recorded how far the flush reached. Without an entry (the
+        log was never flushed, or the file is lost) a gap of a compacted log may be anywhere.
+        """
         flushed = self._checkpoints.recovery_points.get(key, 0)
         if not flushed and config.is_compacted:
             return None
         return max(flushed, self._checkpoints.cleaned_to.get(key, 0))
 
     def _forget(self, key: TopicPartition) -> bool:
-        """Whether the checkpoints knew of it."""
+        """Drop a partition from memory; return whether it had a checkpoint."""
         if (log := self._logs.pop(key, None)) is not None:
             log.abandon()
         self._on_disk.forget(key)
@@ -311,12 +364,14 @@ class LogDirectory(DirectoryCatalogs):
         self._durably(lambda: self._on_disk.set_aside(key, suffix))
 
     def recover_large_logs(self, least_bytes: int = RECOVERED_AT_START_BYTES) -> int:
-        """After a crash: open the logs of which so much has to be checked that who asks for one first would wait for
-        it; how many. May take seconds, so it is for a thread, before anybody asks. A log that cannot be opened is left
-        to whoever asks."""
+        """Recover, after a crash, the logs of which many bytes must be scanned; return how many.
+
+        Otherwise their first client would wait for it. May take seconds; call it before the broker serves requests. A
+        log that cannot be opened is logged and left to its first request.
+        """
         count = 0
         for key in self.partitions_on_disk():
-            if key not in self._checkpoints.ended and self._unchecked_bytes(key) >= least_bytes:
+            if key not in self._checkpoints.clean_shutdowns and self._unchecked_bytes(key) >= least_bytes:
                 try:
                     self.log(*key)
                     count += 1
@@ -330,8 +385,8 @@ class LogDirectory(DirectoryCatalogs):
 
     # -- housekeeping ----------------------------------------------------------------------------------------
 
-    def flush_due(self) -> int:
-        """fsync the logs whose `flush.ms` or `flush.messages` ask for it; how many. Raises LogFailed."""
+    def flush_due_logs(self) -> int:
+        """fsync the logs for which `flush.ms` or `flush.messages` require it; return how many. Raises LogFailed."""
         now_ms = self._clock_ms()
         due = [log for log in list(self._logs.values()) if log.flush_is_due(now_ms)]
         for log in due:
@@ -339,18 +394,24 @@ class LogDirectory(DirectoryCatalogs):
         return len(due)
 
     def apply_retention(self) -> int:
-        """Delete old segments of all open logs; how many went."""
+        """Apply retention to all open logs; return how many segments were deleted."""
         return sum(log.apply_retention() for log in list(self._logs.values()))
 
     def checkpoint(self, *, sync: bool = False) -> None:
-        """Write recovery points and log start offsets; to be done every few seconds, after deleting records, and with
-        `sync` before a cleaning: what lies behind a log's recovery point has no gaps, see `log_recovery`."""
+        """Write recovery points and log start offsets.
+
+        To be called every few seconds, after DeleteRecords, and before a cleaning with `sync`: a recovery cuts a log at
+        a gap after its checkpointed recovery point (`log_recovery`, 4).
+
+        Raises:
+            OSError: A checkpoint could not be written.
+        """
         self._checkpoints.save(self._logs, sync=sync)
 
-    def dirtiest_log(self, *, leave_out: Collection[PartitionLog] = ()) -> tuple[PartitionLog, int] | None:
-        """The open log that wants compaction most, and up to which offset it is clean; None when none does.
+    def find_dirtiest_log(self, *, leave_out: Collection[PartitionLog] = ()) -> tuple[PartitionLog, int] | None:
+        """Return the open log with the highest dirty ratio that is due for compaction, and the end of its clean part.
 
-        `cleaned` tells of the end of a cleaning. Raises OSError.
+        Returns None if no log is due. After a cleaning call `mark_cleaned`. Raises OSError.
         """
         now_ms = self._clock_ms()
         best: tuple[float, PartitionLog, int] | None = None
@@ -363,12 +424,16 @@ class LogDirectory(DirectoryCatalogs):
                 best = part.dirty_ratio, log, clean_to
         return None if best is None else best[1:]
 
-    def cleaned(self, log: PartitionLog, offset: int) -> None:
-        """A cleaning of this log has reached `offset`. Raises OSError."""
-        self._checkpoints.cleaned((log.topic, log.partition), offset)
+    def mark_cleaned(self, log: PartitionLog, offset: int) -> None:
+        """Record that everything before `offset` is compacted. Raises OSError."""
+        self._checkpoints.save_cleaned((log.topic, log.partition), offset)
 
     def close(self, *, flush: bool = True) -> None:
-        """Close all logs, note how they ended, let go of the lock. Without `flush` a power loss may undo the end."""
+        """Close all logs, record how they were closed, and release the lock.
+
+        Args:
+            flush: Whether everything must survive a power loss.
+        """
         try:
             closed = [(key, clean) for key, log in self._logs.items() if (clean := log.close(flush=flush)) is not None]
             self.checkpoint()
@@ -377,7 +442,7 @@ class LogDirectory(DirectoryCatalogs):
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of everything as a killed process would."""
+        """Close files and release the lock without writing anything, as a killed process would."""
         for log in self._logs.values():
             log.abandon()
         self._logs.clear()
@@ -389,7 +454,7 @@ class LogDirectory(DirectoryCatalogs):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------
 
     def _entry(self, topic: str) -> TopicEntry:
         entry = self._topics.get(topic)
@@ -397,14 +462,14 @@ class LogDirectory(DirectoryCatalogs):
             raise UnknownTopic("topic-missing", f"There is no topic {topic}.", topic=topic)
         return entry
 
-    def _sync_the_way_here(self) -> None:
-        """A directory survives a power loss by its name in the one above. Only ours may have been made just now."""
+    def _sync_parents(self) -> None:
+        """Make the path survive a power loss: any of these directories may have been created just now."""
         for path in self.path.parents:
             with contextlib.suppress(PermissionError):
                 self._file_system.sync_directory(path)
 
-    def _replace_catalog(self, topics: dict[str, TopicEntry]) -> None:
-        self._durably(lambda: save_catalog(self._file_system, self.path, topics.values()))
+    def _replace_topics(self, topics: dict[str, TopicEntry]) -> None:
+        self._durably(lambda: save_topics(self._file_system, self.path, topics.values()))
         self._topics = topics
 
     def _refuse_locked(self) -> NoReturn:
@@ -415,7 +480,7 @@ class LogDirectory(DirectoryCatalogs):
         raise DirectoryLocked(
             "state-locked",
             f"The data directory {self.path} is in use" + (f" by process {owner}." if owner else "."),
-            "Stop the broker that works there, or choose another directory.",
+            "Stop that broker, or choose another directory.",
             path=str(self.path),
             process_id=owner,
         ) from None

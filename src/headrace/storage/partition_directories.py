@@ -1,7 +1,8 @@
-"""Which partitions have a directory below a data directory: found, made, set aside, removed.
+"""Partition directories of a data directory: found, created, set aside and removed.
 
-`<topic>-<partition>` is a partition's. One that belongs to no topic, or to another topic of the same name, is renamed
-to `….<uuid>-stray` and left to its owner; one of a deleted topic to `….<uuid>-delete`, and removed later.
+`<topic>-<partition>` holds the log of a partition. As in Kafka, a directory that belongs to no topic, or to an earlier
+topic of the same name, is renamed to `….<uuid>-stray` and left to the operator; one of a deleted topic is renamed to
+`….<uuid>-delete` and removed later.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.storage.checkpoint_files import read_partition_metadata, write_partition_metadata
-from headrace.storage.directory_checkpoints import TopicPartition
+from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.file_system import FileSystem
-from headrace.storage.topic_catalog import TopicEntry
+from headrace.storage.offset_checkpoints import TopicPartition
 
 __all__ = ["PartitionDirectories"]
 
 _log = logging.getLogger("headrace.storage")
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 
 
 class PartitionDirectories:
-    """Mutable: the partitions that have one. What the disk refuses is raised as OSError."""
+    """The set of partitions that have a directory. Mutable; all methods raise OSError if the disk refuses."""
 
     def __init__(self, path: Path, file_system: FileSystem) -> None:
         self._path = path
@@ -38,10 +39,11 @@ class PartitionDirectories:
         return iter(sorted(self._found))
 
     def path(self, key: TopicPartition) -> Path:
+        """Return the directory of a partition."""
         return self._path / f"{key[0]}-{key[1]}"
 
-    def look_around(self, topics: Mapping[str, TopicEntry]) -> Iterator[TopicPartition]:
-        """At the opening: what is there of these topics. Gives those that belong to none of them, to be set aside."""
+    def scan(self, topics: Mapping[str, TopicEntry]) -> Iterator[TopicPartition]:
+        """Find the directories of these topics; yield partitions that belong to none, which the caller sets aside."""
         for name in self._file_system.names(self._path):
             topic, dash, number = name.rpartition("-")
             if name.endswith("-delete"):
@@ -51,34 +53,37 @@ class PartitionDirectories:
                 if topic in topics and key[1] < topics[topic].partitions:
                     self._found.add(key)
                 else:
-                    _log.warning("%s belongs to no topic and is set aside", self._path / name)
+                    _log.warning("Renaming %s to -stray: it belongs to no topic", self._path / name)
                     yield key
 
     def belongs_to(self, key: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Whether what is there is this topic's, as far as it says."""
+        """Whether the directory is of this topic; also if it does not record its topic id."""
         found = read_partition_metadata(self._file_system, self.path(key))
         return found is None or found == topic_id
 
-    def make(self, key: TopicPartition, topic_id: uuid.UUID) -> None:
+    def create(self, key: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Create the directory of a partition and record the topic id in it."""
         self._file_system.make_directory(self.path(key))
         write_partition_metadata(self._file_system, self.path(key), topic_id)
         self._found.add(key)
 
     def forget(self, key: TopicPartition) -> None:
+        """Remove a partition from the set."""
         self._found.discard(key)
 
     def set_aside(self, key: TopicPartition, suffix: Literal["delete", "stray"]) -> None:
+        """Rename the directory of a partition."""
         name = f"{key[0]}-{key[1]}"
-        # The id keeps shortened names apart.
-        aside = f"{name[: _LONGEST_NAME - 34 - len(suffix)]}.{uuid.uuid4().hex}-{suffix}"
+        # A file name has at most 255 bytes; the id keeps shortened names distinct.
+        aside = f"{name[: _MAX_NAME_LENGTH - 34 - len(suffix)]}.{uuid.uuid4().hex}-{suffix}"
         self._file_system.rename(self._path / name, self._path / aside)
 
     def remove_deleted(self) -> int:
-        """Removes what was set aside as deleted; how many directories went."""
+        """Remove the directories of deleted topics; return how many there were. Failures are logged."""
         names = [name for name in self._file_system.names(self._path) if name.endswith("-delete")]
         for name in names:
             try:
                 self._file_system.remove_tree(self._path / name)
             except OSError as error:
-                _log.warning("%s is left for later: %s", self._path / name, error)
+                _log.warning("Failed to remove %s; the next opening removes it: %s", self._path / name, error)
         return len(names)

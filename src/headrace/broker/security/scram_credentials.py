@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 
 from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.storage.directory_metadata import ScramCatalog
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.scram_credentials import ScramCatalog
 
 __all__ = ["AddedUser", "ScramCredentials"]
 

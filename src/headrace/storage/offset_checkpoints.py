@@ -1,7 +1,7 @@
-"""Where each log of a data directory stood: Kafka's three offset checkpoints, and our note of a clean shutdown.
+"""Offset checkpoints of a data directory: Kafka's three checkpoint files, and the record of a clean shutdown.
 
-A checkpoint that is lost or torn costs time at the next opening (more is scanned or cleaned), never a record; the log
-start offsets alone carry something that the logs do not say: what DeleteRecords took out of a segment's middle.
+A checkpoint that is lost or torn costs time at the next opening, since more is scanned or cleaned, but never a record.
+Only the log start offsets carry something that the logs do not: how far DeleteRecords reached into a segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.storage.file_system import FileSystem
 from headrace.storage.log_recovery import CleanShutdown
 from headrace.storage.partition_log import PartitionLog
 
-__all__ = ["DirectoryCheckpoints", "TopicPartition"]
+__all__ = ["OffsetCheckpoints", "TopicPartition"]
 
 _log = logging.getLogger("headrace.storage")
 _CLEAN_SHUTDOWN = "headrace-clean-shutdown"
@@ -27,32 +27,49 @@ _CLEANED_TO = "cleaner-offset-checkpoint"
 TopicPartition = tuple[str, int]
 
 
-class DirectoryCheckpoints:
-    """Mutable: read when the directory is opened, written now and then."""
+class OffsetCheckpoints:
+    """Offsets of all partitions of a data directory. Mutable; read at the opening, written now and then.
+
+    Args:
+        path: The data directory.
+        file_system: File system of the directory.
+
+    Attributes:
+        recovery_points: Partition → everything before this offset was flushed.
+        log_starts: Partition → log start offset, where it is not the base offset of a segment.
+        cleaned_to: Partition → everything before this offset is compacted.
+        clean_shutdowns: Partition → how its log was closed; an entry is taken out when the log is opened.
+    """
 
     def __init__(self, path: Path, file_system: FileSystem) -> None:
         self._path = path
         self._file_system = file_system
-        self._lock = threading.Lock()  # two threads must not write beside the same file
-        self.recovery_points = self._offsets(_RECOVERY_POINTS)
-        self.log_starts = self._offsets(_LOG_STARTS)
-        self.cleaned_to = self._offsets(_CLEANED_TO)
-        self.ended = self._take_clean_shutdown()
+        self._lock = threading.Lock()  # two threads must not write the same `.tmp` file
+        self.recovery_points = self._load(_RECOVERY_POINTS)
+        self.log_starts = self._load(_LOG_STARTS)
+        self.cleaned_to = self._load(_CLEANED_TO)
+        self.clean_shutdowns = self._take_clean_shutdowns()
 
     def forget(self, key: TopicPartition) -> bool:
-        """Whether there was anything: then it must leave the files before the partition comes to life again."""
-        known = [offsets.pop(key, None) for offsets in (self.recovery_points, self.log_starts, self.cleaned_to)]
-        return (self.ended.pop(key, None), *known) != (None,) * 4
+        """Remove a partition from memory; return whether there was an entry.
 
-    def keep(self, is_there: Callable[[TopicPartition], bool]) -> None:
-        """Forget partitions that are not there: another life of theirs must not inherit where the last one stood."""
-        for key in {*self.recovery_points, *self.log_starts, *self.cleaned_to, *self.ended}:
-            if not is_there(key):
+        If so, `save_all` must follow before a partition of this name is created again.
+        """
+        known = [offsets.pop(key, None) for offsets in (self.recovery_points, self.log_starts, self.cleaned_to)]
+        return (self.clean_shutdowns.pop(key, None), *known) != (None,) * 4
+
+    def retain(self, exists: Callable[[TopicPartition], bool]) -> None:
+        """Forget partitions that do not exist: a new partition of the same name must not inherit their offsets."""
+        for key in {*self.recovery_points, *self.log_starts, *self.cleaned_to, *self.clean_shutdowns}:
+            if not exists(key):
                 self.forget(key)
 
     def save(self, logs: Mapping[TopicPartition, PartitionLog], *, sync: bool = False) -> None:
-        """Recovery points and log start offsets as they are now; with `sync` they survive a power loss. Raises
-        OSError."""
+        """Write the recovery points and log start offsets of open logs; with `sync` they survive a power loss.
+
+        Raises:
+            OSError: A file could not be written.
+        """
         with self._lock:
             for key, log in list(logs.items()):
                 self.recovery_points[key] = log.recovery_point
@@ -63,8 +80,8 @@ class DirectoryCheckpoints:
             self._write(_RECOVERY_POINTS, self.recovery_points, sync=sync)
             self._write(_LOG_STARTS, self.log_starts, sync=sync)
 
-    def save_forgotten(self) -> None:
-        """After `forget`: the files, too, no longer tell of it, nor would after a power loss. Raises OSError."""
+    def save_all(self) -> None:
+        """Write all three files, durably: after `forget` a power loss must not bring an entry back. Raises OSError."""
         with self._lock:
             for name, offsets in (
                 (_RECOVERY_POINTS, self.recovery_points),
@@ -73,45 +90,45 @@ class DirectoryCheckpoints:
             ):
                 self._write(name, offsets, sync=True)
 
-    def cleaned(self, key: TopicPartition, offset: int) -> None:
-        """What lies before `offset` is compacted. Raises OSError."""
+    def save_cleaned(self, key: TopicPartition, offset: int) -> None:
+        """Record that everything before `offset` is compacted. Raises OSError."""
         with self._lock:
             self.cleaned_to[key] = offset
             self._write(_CLEANED_TO, self.cleaned_to)
 
     def save_clean_shutdown(self, closed: Iterable[tuple[TopicPartition, CleanShutdown]], *, sync: bool) -> None:
-        """How each log ended, those included that were never opened since the last time. Raises OSError."""
-        ended = {**self.ended, **dict(closed)}
-        rows = [(t, p, c.base_offset, c.size_bytes, c.log_end_offset) for (t, p), c in ended.items()]
+        """Write how each log was closed, with those that were not opened since the last time. Raises OSError."""
+        all_closed = {**self.clean_shutdowns, **dict(closed)}
+        rows = [(t, p, c.base_offset, c.size_bytes, c.log_end_offset) for (t, p), c in all_closed.items()]
         write_checkpoint(self._file_system, self._path / _CLEAN_SHUTDOWN, rows, sync=sync)
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool = False) -> None:
         rows = [(topic, partition, offset) for (topic, partition), offset in list(offsets.items())]
         write_checkpoint(self._file_system, self._path / name, rows, sync=sync)
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+    def _load(self, name: str) -> dict[TopicPartition, int]:
         try:
             rows = read_checkpoint(self._file_system, self._path / name, fields=3)
             return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
         except (CheckpointCorrupt, ValueError) as error:
-            _log.warning("%s is left aside: %s", self._path / name, error)
+            _log.warning("Ignoring checkpoint %s: %s", self._path / name, error)
             return {}
 
-    def _take_clean_shutdown(self) -> dict[TopicPartition, CleanShutdown]:
-        """How the logs ended, if they were closed. The file goes at once: what follows may end in a crash."""
+    def _take_clean_shutdowns(self) -> dict[TopicPartition, CleanShutdown]:
+        """Read and remove the record of a clean shutdown: the broker that starts now may end in a crash."""
         path = self._path / _CLEAN_SHUTDOWN
         if not self._file_system.exists(path):
             return {}
         try:
-            ended = {
+            found = {
                 (row[0], int(row[1])): CleanShutdown(
                     base_offset=int(row[2]), size_bytes=int(row[3]), log_end_offset=int(row[4])
                 )
                 for row in read_checkpoint(self._file_system, path, fields=5)
             }
         except (CheckpointCorrupt, ValueError) as error:
-            _log.warning("all logs will be checked: %s", error)
-            ended = {}
+            _log.warning("Ignoring the record of a clean shutdown, so all logs will be checked: %s", error)
+            found = {}
         self._file_system.remove(path)
         self._file_system.sync_directory(self._path)
-        return ended
+        return found
