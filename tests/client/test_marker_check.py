@@ -69,6 +69,13 @@ class Brokers:
     away: set[int] = field(default_factory=set)
     asked: list[tuple[int, str]] = field(default_factory=list)
 
+    def start(self, request: Any, *, node: int, timeout_ms: float) -> Any:
+        """Answered at once; the answer is read later."""
+        answer = self.answer(node, request)
+        if isinstance(answer, ConnectionLost):
+            raise answer
+        return SimpleNamespace(result=lambda: answer)
+
     def attempt_all(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
         return [self.answer(node, request) for node, request in requests]
 
@@ -187,3 +194,37 @@ def test_ids_that_are_given_up_are_not_checked() -> None:
     assert check.unchecked == frozenset()
     check.begin(NODES)
     assert brokers.asked == [(1, "leaders"), (2, "leaders")], "the view from before is not trusted"
+
+
+def test_answers_that_were_asked_for_ahead_are_used_once() -> None:
+    brokers = Brokers()
+    check = begun(brokers, "a")
+    check.ask()
+    check.ask()
+    assert brokers.asked == [(1, "a"), (1, "leaders")]
+    brokers.epochs[1] = 5
+    check.end(["b"])
+    assert check.check(NODES, needed=["a"], timeout_ms=0) is None
+    assert brokers.asked == [(1, "a"), (1, "leaders")]
+    assert check.unchecked == {"b"}, "it ended behind the question"
+    assert check.check(NODES, needed=["b"], timeout_ms=0) is None
+    check.end(["a"])
+    assert check.check(NODES, timeout_ms=0) == "the leader epoch of out-0 changed from 3 to 5"
+
+
+def test_an_answer_that_came_too_early_is_asked_for_again() -> None:
+    brokers = Brokers(states={"a": ["PrepareCommit", "CompleteCommit"]})
+    check = begun(brokers, "a")
+    check.ask()
+    assert check.check(NODES, needed=["a"], timeout_ms=10_000) is None
+    assert brokers.asked.count((1, "a")) == 2
+    check.ask()
+    assert len(brokers.asked) == 4, "nothing ended since"
+
+
+def test_a_connection_that_broke_after_the_question_is_a_doubt() -> None:
+    brokers = Brokers()
+    check = begun(brokers, "a")
+    brokers.away.add(1)
+    check.ask()
+    assert check.check(NODES, timeout_ms=0) == "a coordinator did not answer (reset)"

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.interop.kafka_broker import KafkaBroker
@@ -20,7 +21,7 @@ from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
-from headrace.client.transaction_settling import settle
+from headrace.client.transaction_settling import note_decisions, settle
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -111,6 +112,41 @@ def test_what_was_committed_is_committed_everywhere(client: NetworkClient, topic
     assert read(client, topic) == [["kept"], []]
     settled(client, f"{topic}-x", topic)
     assert read(client, topic) == [["kept"], ["left open"]]
+
+
+def test_a_commit_behind_the_look_at_an_ongoing_transaction_counts(
+    client: NetworkClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed driver's EndTxn may lie in a broken connection while its transactions are looked at."""
+    identity = begin(client, f"{topic}-x")
+    write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
+    real = Transactions.describe
+
+    def describe(self: Transactions, *args: Any, **named: Any) -> Any:
+        found = real(self, *args, **named)
+        monkeypatch.setattr(Transactions, "describe", real)
+        assert found[f"{topic}-x"].state == "Ongoing"
+        end(client, identity, commit=True)
+        return found
+
+    monkeypatch.setattr(Transactions, "describe", describe)
+    settled(client, f"{topic}-x", topic)
+    assert read(client, topic) == [["kept"], ["left open"]]
+
+
+def test_a_commit_behind_the_abort_of_an_ongoing_transaction_is_refused(client: NetworkClient, topic: str) -> None:
+    tid = f"{topic}-x"
+    ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS)
+    identity = ends.initialise([tid])[tid]
+    assert isinstance(identity, TransactionalIdentity)
+    queue = ProduceQueue(client, identity=identity)  # transaction.version 2
+    queue.add(topic, 0, encode_batch([PlainRecord(value=b"not to be")]))
+    queue.flush()
+    known: dict[str, bool] = {}
+    assert note_decisions(ends, [tid], known) == {}
+    assert known == {tid: False}
+    assert isinstance(ends.end([identity], commit=True)[tid], BrokerError)
+    assert read(client, topic) == [[], []]
 
 
 def test_what_was_aborted_is_aborted_everywhere_and_nobody_waits(client: NetworkClient, topic: str) -> None:

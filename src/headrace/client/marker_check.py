@@ -5,8 +5,9 @@ due, and Apache Kafka leaves the marker out (KAFKA-20734). No connection breaks,
 asks the coordinators of ended transactions, in one round trip, for their states and for the leaders of the written
 partitions, and compares the leaders with the view from before the transactions ended (`partition_leaders`).
 
-One request of each kind per coordinator and check. None where all replicas are on the coordinator itself: its
-connection is in use then, and breaks when it goes away.
+The questions are sent before a micro-batch and their answers read before the next one (`ask`), so that nothing waits
+for them: one Metadata request per coordinator, one DescribeTransactions per transaction. None where all replicas are on
+the coordinator itself: its connection is in use then, and breaks when it goes away.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.client.cluster_metadata import read_metadata
-from headrace.client.connection import ConnectionLost
+from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.client.partition_leaders import LeaderView, leader_view, metadata_request, read_leader_views
@@ -29,6 +31,7 @@ __all__ = ["MarkerCheck", "compare_views"]
 
 log = logging.getLogger("headrace.client")
 VIEW_MAX_AGE_S: Final = 300.0  # replicas are moved and added at any time
+ANSWER_MAX_AGE_MS: Final = 3_600_000  # answers are read after a micro-batch, however long it takes
 COMPLETE: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 UNDER_WAY: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
@@ -46,6 +49,14 @@ def compare_views(before: LeaderView, after: LeaderView) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Questions that were sent: the state of each id, then the leaders as each node knows them."""
+
+    states: tuple[tuple[str, PendingReply | ConnectionLost], ...]
+    leaders: tuple[tuple[int, PendingReply | ConnectionLost], ...]
+
+
 class MarkerCheck:
     """Mutable: the views of coordinators, and the ids whose last transaction ended without a check. One thread's."""
 
@@ -54,6 +65,7 @@ class MarkerCheck:
         self._views: dict[int, tuple[LeaderView, float]] = {}  # by coordinator, with the time of reading
         self._coordinators: dict[str, int] = {}  # of ids whose transaction may be open, as it was at its beginning
         self._ended: set[str] = set()
+        self._asked: _Asked | None = None
 
     def begin(self, coordinators: Mapping[str, int]) -> None:
         """Transactions of these ids are about to begin. Raises CannotConnect."""
@@ -81,6 +93,12 @@ class MarkerCheck:
         self._views.clear()
         self._coordinators.clear()
         self._ended.clear()
+        self._asked = None
+
+    def ask(self) -> None:
+        """Send the questions about what ended so far; the next `check` reads the answers."""
+        if self._ended and self._asked is None:
+            self._asked = self._send()
 
     def check(self, coordinators: Mapping[str, int], *, needed: Iterable[str] = (), timeout_ms: float) -> str | None:
         """The reason for doubt about ended transactions, or None.
@@ -93,7 +111,8 @@ class MarkerCheck:
             moved = next((tid for tid in sorted(self._ended) if coordinators.get(tid) != self._coordinators[tid]), None)
             if moved is not None:
                 return f"the coordinator of {moved} moved"
-            reason = self._look()
+            asked, self._asked = self._asked or self._send(), None
+            reason = self._hear(asked)
             left = self._ended & wanted
             if reason is not None or not left:
                 return reason
@@ -109,21 +128,32 @@ class MarkerCheck:
         """The ids whose last transaction ended without a check."""
         return frozenset(self._ended)
 
-    def _look(self) -> str | None:
-        """Ask once; ids whose transaction is complete need no further check."""
+    def _send(self) -> _Asked:
         # The states are asked for first: a broker answers the requests of one connection in order, so the leaders are
         # read after the transactions were complete.
         ids = sorted(self._ended)
         nodes = sorted({self._coordinators[tid] for tid in ids})
         request = metadata_request(self._topics)
-        asked: list[tuple[int, Any]] = [(self._coordinators[tid], describe_request(tid)) for tid in ids]
-        answers = self._client.attempt_all([*asked, *((node, request) for node in nodes)])
-        lost = next((answer for answer in answers if isinstance(answer, ConnectionLost)), None)
-        if lost is not None:
-            return f"a coordinator did not answer ({lost.why})"
+        return _Asked(
+            states=tuple((tid, self._start(describe_request(tid), self._coordinators[tid])) for tid in ids),
+            leaders=tuple((node, self._start(request, node)) for node in nodes),
+        )
+
+    def _start(self, request: Any, node: int) -> PendingReply | ConnectionLost:
+        try:
+            return self._client.start(request, node=node, timeout_ms=ANSWER_MAX_AGE_MS)
+        except ConnectionLost as error:
+            return error
+
+    def _hear(self, asked: _Asked) -> str | None:
+        """The reason for doubt. Ids whose transaction is complete need no further check."""
+        try:
+            states = [(tid, _answer(reply).transaction_states[0]) for tid, reply in asked.states]
+            known = [(node, read_metadata(_answer(reply))) for node, reply in asked.leaders]
+        except ConnectionLost as error:
+            return f"a coordinator did not answer ({error.why})"
         complete = set()
-        for tid, answer in zip(ids, answers, strict=False):
-            (found,) = answer.transaction_states
+        for tid, found in states:
             if found.error_code == ErrorCode.none and found.transaction_state in UNDER_WAY:
                 continue
             expired = found.error_code == ErrorCode.transactional_id_not_found
@@ -131,8 +161,8 @@ class MarkerCheck:
                 why = found.transaction_state or kafka_name(found.error_code)
                 return f"the transaction of {tid} is not over ({why})"
             complete.add(tid)
-        for node, answer in zip(nodes, answers[len(ids) :], strict=True):
-            view = leader_view(read_metadata(answer), self._group_id)
+        for node, metadata in known:
+            view = leader_view(metadata, self._group_id)
             reason = compare_views(self._views[node][0], view)
             if reason is not None:
                 return reason
@@ -146,6 +176,12 @@ class MarkerCheck:
 
     def _ended_on(self, node: int) -> bool:
         return any(self._coordinators[tid] == node for tid in self._ended)
+
+
+def _answer(reply: PendingReply | ConnectionLost) -> Any:
+    if isinstance(reply, ConnectionLost):
+        raise reply
+    return reply.result()
 
 
 def _name(where: tuple[str, int]) -> str:

@@ -34,6 +34,7 @@ class Cluster:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     reconnects_while_initialising: bool = False
     unchecked: set[str] = field(default_factory=set)
+    asked_ahead: list[frozenset[str]] = field(default_factory=list)  # what was unchecked when questions were sent
     suspicious: list[str | None] = field(default_factory=list)  # what the next checks of markers find
 
     # Stands for MarkerCheck.
@@ -45,6 +46,9 @@ class Cluster:
     def begin(self, coordinators: Mapping[str, int]) -> None:
         assert not self.unchecked & coordinators.keys(), "an id is used again without a check"
         assert set(coordinators.values()) <= {7}
+
+    def ask(self) -> None:
+        self.asked_ahead.append(frozenset(self.unchecked))
 
     def check(self, coordinators: Mapping[str, int], *, needed: Iterable[str], timeout_ms: float) -> str | None:
         assert (coordinators.keys(), timeout_ms) == (self.unchecked, 5000)
@@ -389,6 +393,8 @@ def test_an_id_is_checked_before_it_is_used_again(started: Started) -> None:
     driver.cluster.calls.clear()
     driver.begin(0)
     assert driver.cluster.calls == [], "one check for all that ended"
+    a = first[0].transactional_id
+    assert driver.cluster.asked_ahead == [frozenset(), {a}, frozenset(), frozenset()], "asked a batch ahead"
 
 
 def test_a_changed_leader_is_a_doubt_about_all_ids(started: Started) -> None:

@@ -102,6 +102,7 @@ class SlotTransactions:
         by_slot = {slot.slot: self._ids_of(slot.slot)[0] for slot in slots}
         self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
         self._markers.begin(self._begun().coordinators(by_slot.values()))
+        self._markers.ask()
         found = []
         for slot in slots:
             identity = self._identities[by_slot[slot.slot]]
