@@ -170,5 +170,28 @@ def test_a_state_that_we_do_not_know_begins_anew_with_nothing() -> None:
         with pytest.raises(CoordinatorError) as caught:
             step(mine, target("active", TASK), owned=owned)
         assert caught.value.code.name == "fenced_member_epoch"
+        assert caught.value.message.startswith("The coordinator does not know the state of this member.")
+        assert caught.value.message.endswith(" must abandon all its tasks and rejoin.")
     moved = step(mine, target("active", TASK), owned=NOTHING)
     assert (moved.state, moved.member_epoch, moved.assigned.active) == (STABLE, 4, {TASK: 4})
+    had_one = member("m", assigned("active", OTHER), state=MemberState.UNKNOWN)
+    moved = step(had_one, target("active", TASK), owned=NOTHING)
+    assert (moved.state, moved.assigned.active) == (STABLE, {TASK: 4}), "it has nothing left to revoke"
+
+
+def test_a_member_at_the_epoch_of_its_target_stays_as_it_is() -> None:
+    done = member("m", assigned("active", TASK), member_epoch=4)
+    assert step(done, target("active", OTHER)) is done
+
+
+@pytest.mark.parametrize("still_owns", [True, False])
+def test_a_second_revocation_follows_the_first_at_the_next_epoch(still_owns: bool) -> None:
+    revoking = step(member("m", assigned("active", TASK, OTHER)), target("active", OTHER))
+    assert (revoking.state, revoking.member_epoch) == (UNREVOKED, 3)
+    owned = target("active", OTHER) if still_owns else NOTHING
+    moved = reconcile(group_of(revoking), revoking, target=NOTHING, target_epoch=6, owned=owned)
+    if still_owns:
+        assert (moved.state, moved.member_epoch, moved.pending_revocation.active) == (UNREVOKED, 4, {OTHER: 3})
+    else:
+        assert (moved.state, moved.member_epoch) == (STABLE, 6)
+    assert not moved.assigned
