@@ -101,12 +101,17 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
 
 
 def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) -> Plan:
-    """The group gets the file's positions and loses its topology. Raises HeadraceError as `plan_upgrade`."""
+    """The group gets the file's positions and loses its topology.
+
+    Raises HeadraceError as `plan_upgrade`, and `rollback-counts-twice` where only the positions would go back.
+    """
     _check_same(state, found, path)
     state.check_empty()
     restore, notes = _restorable(state, found)
     if found.state is not None:
         restore |= _committed(found.state.rollback_positions())
+    else:
+        _check_counted_once(state, found, restore)
     differs = state.exists and dict(state.positions) != restore
     delete = state.in_the_way or differs
     return Plan(
@@ -184,6 +189,29 @@ def _same_topic(state: GroupState, position: SavedPosition) -> bool:
     return position.topic_id is None or topic.topic_id is None or str(topic.topic_id) == position.topic_id
 
 
+def _check_counted_once(state: GroupState, found: SaveFile, restore: Mapping[TopicPartition, CommittedOffset]) -> None:
+    """Stores hold what the new version made of the records behind the saved positions: reading these records once more
+    counts them twice. The changelogs are named by either topology: the group has none before its first member joined.
+    """
+    changelogs = state.changelog_topics | {name for each in found.topology for name in each.changelog_topics}
+    changelogs &= set(state.topics)
+    ahead = _offsets_ahead(state, restore)
+    if ahead and changelogs:
+        raise HeadraceError(
+            "rollback-counts-twice",
+            f"{ahead:,} offsets were read since {found.saved_at}, and the file holds no state: the old version would read "
+            f"these records again on stores that hold them already ({', '.join(sorted(changelogs))})",
+            f"to go on with the old version where the group is now:  headrace upgrade {found.group}  ; to count the "
+            f"sources from their beginning:  headrace upgrade {found.group} --program OLD --state recompute",
+            group=found.group,
+            offsets=ahead,
+        )
+
+
+def _offsets_ahead(state: GroupState, restore: Mapping[TopicPartition, CommittedOffset]) -> int:
+    return sum(max(0, now.offset - restore[key].offset) for key, now in state.positions.items() if key in restore)
+
+
 def _free_name(path: Path) -> Path:
     number = 1
     while (free := path.with_name(f"{path.stem}.before-rollback-{number}{path.suffix}")).exists():
@@ -229,10 +257,10 @@ def _notes_of_group(state: GroupState) -> tuple[str, ...]:
 def _going_back(
     state: GroupState, restore: Mapping[TopicPartition, CommittedOffset], *, with_state: bool
 ) -> tuple[str, ...]:
-    ahead = sum(max(0, now.offset - restore[key].offset) for key, now in state.positions.items() if key in restore)
+    ahead = _offsets_ahead(state, restore)
     if not ahead:
         return ()
     told = f"{ahead:,} offsets were read since the file was saved: the old version reads them again, " + (
-        "on the state as it was saved" if with_state else "and its stores hold what the new version made of them"
+        "on the state as it was saved" if with_state else "and writes its results again"
     )
     return (told,)
