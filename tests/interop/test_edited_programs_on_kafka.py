@@ -71,6 +71,11 @@ def test_recompute_and_go_back(group: Any) -> None:
     on_our_broker.test_recompute_and_go_back(group)
 
 
+@longer
+def test_a_source_that_is_created_again(group: Any) -> None:
+    on_our_broker.test_a_source_that_is_created_again_adds_to_the_state_or_is_recounted(group)
+
+
 def test_versions_beside_each_other_do_not_mix(group: Any) -> None:
     """Reordered aggregates share the group; an added one is refused and the running version goes on."""
     group.send(range(40))

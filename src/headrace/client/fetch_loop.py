@@ -286,5 +286,6 @@ def _keep_topic(cursor: _Cursor, cluster: ClusterMetadata) -> None:
             fix="Start the operation again: it reads the new topic.",
             partition=cursor.partition,
             offset=cursor.position,
+            retriable=True,
             api="Fetch",
         )

@@ -1,11 +1,14 @@
 """After a micro-batch that failed: what is waited for, how long, and what ends the application."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
-from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
+from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, StateError
 from headrace.spark.runtime.batch_recovery import BROKER_PATIENCE_S, RETRIES, BatchRecovery
 from headrace.spark.runtime.job_runner import BatchFailed
-from headrace.spark.runtime.plan import MicroBatchPlan
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.topology.nodes import CompiledSubtopology
 
@@ -52,6 +55,41 @@ def recovery(clock):
 
 def failed(*said, spark="Job aborted"):
     return BatchFailed(Exception(spark), list(said))
+
+
+RECREATED = [
+    StateError("topic-recreated", "the topic flights was deleted and created again"),
+    BrokerError("topic-recreated", "the topic flights was deleted and created again", "", retriable=True),
+]
+
+
+@pytest.mark.parametrize("cause", RECREATED, ids=lambda error: type(error).__name__)
+def test_tasks_of_a_topic_that_was_recreated_are_opened_anew(clock, cause):
+    """Their positions belong to the deleted topic: the same plan again would meet the same refusal."""
+    opened = []
+    flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
+    recovery = BatchRecovery(flights, None, tasks={}, reopen=opened.append, tick=None, now_s=clock)
+    recovery.recover(PLAN, failed(cause))
+    assert opened == [[]]
+
+
+def test_records_of_a_new_topic_are_looked_through_whatever_was_looked_through_of_the_deleted_one(clock):
+    """As `test_bad_records` shows on Spark, `screen` passes over what was searched already."""
+    searched = []
+    jobs = SimpleNamespace(find_bad_records=lambda plan, **_: searched.append(plan.tasks[0].ranges) or [])
+    flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
+    recovery = BatchRecovery(flights, jobs, tasks={}, reopen=None, tick=None, now_s=clock)
+
+    def screen(topic_id, end):
+        found = InputRange(topic="flights", partition=0, start=0, end=end, topic_id=topic_id)
+        slot = SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=(found,)),))
+        recovery.screen(replace(PLAN, slots=(slot,)))
+
+    screen("old", 100)
+    screen("old", 100)
+    assert len(searched) == 1, "searched already"
+    screen("new", 80)
+    assert [found.end for found in searched[1]] == [80]
 
 
 def test_a_broker_that_is_away_is_waited_for(recovery, clock):

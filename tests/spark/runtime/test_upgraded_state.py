@@ -6,6 +6,7 @@ The new version counts, sums and averages; the old one counts and takes the larg
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.longer import longer
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.commands.upgrade import command
+from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -65,6 +67,17 @@ class Group:
         rows = [{"origin": ORIGINS[n % 4], "n": n} for n in numbers]
         self._broker.produce(f"{self.name}-in", [json.dumps(row) for row in rows])
         self.sent += rows
+
+    def recreate(self):
+        """The source is deleted, and created again without a record."""
+        topic = f"{self.name}-in"
+        with Admin(self._broker.bootstrap_servers) as admin:
+            admin.delete_topics([topic])
+            deadline = time.monotonic() + 30
+            while topic in admin.client.metadata([topic], refresh=True).topics:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        self._broker.create_topics({topic: 2})
 
     def upgrade(self, *arguments):
         found = CliRunner().invoke(command, [*arguments, "--bootstrap-server", self._broker.bootstrap_servers])
@@ -137,6 +150,19 @@ def test_recompute_and_go_back(group):
     group.send(range(50, 54))
     group.run(OLD)
     assert group.newest("count", "largest") == group.counted(old_values)
+
+
+def test_a_source_that_is_created_again_adds_to_the_state_or_is_recounted(group):
+    """The state holds the deleted topic's records until the user chooses the recount; every record counts once."""
+    group.send(range(40))
+    group.run(OLD)
+    group.recreate()
+    group.send(range(100, 160))
+    group.run(OLD)
+    assert group.newest("count", "largest") == group.counted(old_values), "of both topics"
+    group.upgrade(group.name, "--program", group.program(OLD), "--state", "recompute")
+    group.run(OLD)
+    assert group.newest("count", "largest") == group.counted(old_values, group.sent[40:]), "of the new topic"
 
 
 @longer

@@ -199,8 +199,8 @@ def _check_counted_once(state: GroupState, found: SaveFile, restore: Mapping[Top
     if ahead and changelogs:
         raise HeadraceError(
             "rollback-counts-twice",
-            f"{ahead:,} offsets were read since {found.saved_at}, and the file holds no state: the old version would read "
-            f"these records again on stores that hold them already ({', '.join(sorted(changelogs))})",
+            f"{ahead:,} offsets were read since {found.saved_at}, and the file holds no state: the old version would "
+            f"read these records again on stores that hold them already ({', '.join(sorted(changelogs))})",
             f"to go on with the old version where the group is now:  headrace upgrade {found.group}  ; to count the "
             f"sources from their beginning:  headrace upgrade {found.group} --program OLD --state recompute",
             group=found.group,

@@ -64,7 +64,7 @@ class BatchRecovery:
         self._refused_since: float | None = None
         self._stops: dict[tuple[str, int], RecordError] = {}
         self._screens = False
-        self._searched: dict[tuple[str, int], int] = {}  # up to where records were looked through
+        self._searched: dict[tuple[str, int, str], int] = {}  # of a topic id: up to where records were looked through
         self._search: PrefixSearch | None = None
 
     @property
@@ -93,12 +93,14 @@ class BatchRecovery:
         self._pass_over(found)
 
     def _not_searched(self, ranges: tuple[InputRange, ...]) -> tuple[InputRange, ...]:
-        moved = (replace(r, start=max(r.start, self._searched.get((r.topic, r.partition), 0))) for r in ranges)
+        moved = (
+            replace(r, start=max(r.start, self._searched.get((r.topic, r.partition, r.topic_id), 0))) for r in ranges
+        )
         return tuple(found for found in moved if found.start < found.end)
 
     def _note_searched(self, plan: MicroBatchPlan, found: Sequence[Undigestible], most: int) -> None:
         if len(found) < most:
-            self._searched |= {(r.topic, r.partition): r.end for task in plan.tasks for r in task.ranges}
+            self._searched |= {(r.topic, r.partition, r.topic_id): r.end for task in plan.tasks for r in task.ranges}
 
     def narrowed(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """Return the slots to process now: the next prefix while a search is under way, else all of `slots`."""
@@ -133,11 +135,12 @@ class BatchRecovery:
 
     def _retry(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         cause = failed.cause
-        if cause is not None and self._waits_for_brokers(cause):
+        recreated = cause is not None and cause.code == "topic-recreated"  # of the client or of the stage
+        if cause is not None and not recreated and self._waits_for_brokers(cause):
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
             return False
         self._failures += 1
-        if isinstance(cause, StateError) and self._failures <= RETRIES:
+        if (recreated or isinstance(cause, StateError)) and self._failures <= RETRIES:
             log.warning("%s: %s; opening the tasks anew", plan.subtopology_id, cause)
             self._reopen([task.partition for task in plan.tasks])
             return False

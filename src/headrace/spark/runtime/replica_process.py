@@ -310,7 +310,7 @@ class ReplicaProcess:
             log.info("%s", error)
             self._drop(tasks)  # begun anew in the next round, if they are still to be followed
         except BrokerError as error:
-            if error.code != "offset-out-of-range":
+            if error.code not in ("offset-out-of-range", "topic-recreated"):
                 raise
             self._drop(tasks)
         for task in tasks:
