@@ -68,15 +68,17 @@ class Brokers:
     replicas: tuple[int, ...] = (1, 2, 3)
     away: set[int] = field(default_factory=set)
     asked: list[tuple[int, str]] = field(default_factory=list)
+    request_timeout_ms: int = 30_000
 
-    def start(self, request: Any, *, node: int, timeout_ms: float) -> Any:
+    def start(self, request: Any, *, node: int) -> Any:
         """Answered at once; the answer is read later."""
         answer = self.answer(node, request)
         if isinstance(answer, ConnectionLost):
             raise answer
         return SimpleNamespace(result=lambda: answer)
 
-    def attempt_all(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
+    def attempt_all(self, requests: Iterable[tuple[int, Any]], *, timeout_ms: float | None) -> list[Any]:
+        assert timeout_ms is None
         return [self.answer(node, request) for node, request in requests]
 
     def answer(self, node: int, request: Any) -> Any:

@@ -224,7 +224,9 @@ class Guardian:
         """Whether a written partition has no leader, as the coordinators know it; then only settling ends anything."""
         try:
             nodes = ends.coordinators(transactional_ids, timeout_ms=END_WAIT_MS).values()
-            views = read_leader_views(client, nodes, self._written_topics, self._settings.group_id)
+            views = read_leader_views(
+                client, nodes, self._written_topics, self._settings.group_id, timeout_ms=END_WAIT_MS
+            )
         except HeadraceError:
             return True
         return any(view.leaderless for view in views.values())

@@ -31,7 +31,6 @@ __all__ = ["MarkerCheck", "compare_views"]
 
 log = logging.getLogger("headrace.client")
 VIEW_MAX_AGE_S: Final = 300.0  # replicas are moved and added at any time
-ANSWER_MAX_AGE_MS: Final = 3_600_000  # answers are read after a micro-batch, however long it takes
 COMPLETE: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 UNDER_WAY: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
@@ -141,15 +140,15 @@ class MarkerCheck:
 
     def _start(self, request: Any, node: int) -> PendingReply | ConnectionLost:
         try:
-            return self._client.start(request, node=node, timeout_ms=ANSWER_MAX_AGE_MS)
+            return self._client.start(request, node=node)
         except ConnectionLost as error:
             return error
 
     def _hear(self, asked: _Asked) -> str | None:
         """The reason for doubt. Ids whose transaction is complete need no further check."""
         try:
-            states = [(tid, _answer(reply).transaction_states[0]) for tid, reply in asked.states]
-            known = [(node, read_metadata(_answer(reply))) for node, reply in asked.leaders]
+            states = [(tid, self._answer(reply).transaction_states[0]) for tid, reply in asked.states]
+            known = [(node, read_metadata(self._answer(reply))) for node, reply in asked.leaders]
         except ConnectionLost as error:
             return f"a coordinator did not answer ({error.why})"
         complete = set()
@@ -170,18 +169,19 @@ class MarkerCheck:
         self._ended -= complete
         return None
 
+    def _answer(self, reply: PendingReply | ConnectionLost) -> Any:
+        if isinstance(reply, ConnectionLost):
+            raise reply
+        # The request's own time began before a micro-batch, which may take longer than a broker may.
+        reply.deadline = Deadline.after_ms(self._client.request_timeout_ms)
+        return reply.result()
+
     def _is_alone(self, node: int) -> bool:
         known = self._views.get(node)
         return known is not None and known[0].hosts <= {node}
 
     def _ended_on(self, node: int) -> bool:
         return any(self._coordinators[tid] == node for tid in self._ended)
-
-
-def _answer(reply: PendingReply | ConnectionLost) -> Any:
-    if isinstance(reply, ConnectionLost):
-        raise reply
-    return reply.result()
 
 
 def _name(where: tuple[str, int]) -> str:

@@ -138,7 +138,7 @@ class NetworkClient:
                 for pending, (node, request) in zip(started, listed, strict=True)
             ]
 
-    def attempt_all(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
+    def attempt_all(self, requests: Iterable[tuple[int, Any]], *, timeout_ms: float | None = None) -> list[Any]:
         """As `call_all` without any retry: in the place of an answer that did not come stands its ConnectionLost.
 
         For those who ask leaders, which may have moved: trying the same broker again would be trying a dead one.
@@ -146,8 +146,9 @@ class NetworkClient:
         self._own_process()
         with self._lock:
             started: list[PendingReply | ConnectionLost] = []
+            within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
             for node, request in requests:
-                within = Deadline.after_ms(self.request_timeout_ms)
+                within = Deadline.after_ms(within_ms)
                 try:
                     started.append(self._connection(node, within).send(request, within))
                 except ConnectionLost as error:

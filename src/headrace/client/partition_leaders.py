@@ -76,13 +76,19 @@ def metadata_request(topics: Iterable[str]) -> m.metadata_request.MetadataReques
 
 
 def read_leader_views(
-    client: NetworkClient, nodes: Iterable[int], topics: Iterable[str], group_id: str
+    client: NetworkClient,
+    nodes: Iterable[int],
+    topics: Iterable[str],
+    group_id: str,
+    *,
+    timeout_ms: float | None = None,
 ) -> dict[int, LeaderView]:
     """Ask each node for its view, all at the same time. Raises CannotConnect when one does not answer."""
     asked = sorted(set(nodes))
     request = metadata_request(topics)
     views: dict[int, LeaderView] = {}
-    for node, answer in zip(asked, client.attempt_all([(node, request) for node in asked]), strict=True):
+    answers = client.attempt_all([(node, request) for node in asked], timeout_ms=timeout_ms)
+    for node, answer in zip(asked, answers, strict=True):
         if isinstance(answer, ConnectionLost):
             raise client.unreachable(answer)
         views[node] = leader_view(read_metadata(answer), group_id)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.client.deadline import Backoff, Deadline
@@ -81,7 +82,8 @@ def settle(
         undecided = note_decisions(new, ids, known, timeout_ms=timeout_ms)
         outcomes = {tid: undecided.get(tid) for tid in ids}
         asked = [tid for tid in ids if tid not in undecided]
-        before = _await_leaders(client, new, asked, written, group_id, Deadline.after_ms(leader_wait_ms))
+        look = _Look(new, asked, written, group_id, timeout_ms)
+        before = _await_leaders(client, look, leader_wait_ms)
         begun = new.initialise(asked, timeout_ms=timeout_ms)
         outcomes |= _failures(begun)
         identities = [outcome for outcome in begun.values() if isinstance(outcome, TransactionalIdentity)]
@@ -94,8 +96,7 @@ def settle(
         # Over when another InitProducerId may begin; a broker that went away meanwhile may have done it again.
         done = [tid for tid, error in outcomes.items() if error is None and tid in known]
         outcomes |= _failures(new.initialise(done, timeout_ms=timeout_ms))
-        nodes = new.coordinators(asked, timeout_ms=timeout_ms).values()
-        if read_leader_views(client, nodes, written, group_id) == before and client.reconnects == connections:
+        if look.views(client) == before and client.reconnects == connections:
             return outcomes
         log.info("leaders of written partitions changed while transactions were resolved; repeating")
     unstable = CannotConnect(
@@ -144,25 +145,32 @@ def note_decisions(
     return failures
 
 
-def _await_leaders(
-    client: NetworkClient,
-    transactions: Transactions,
-    transactional_ids: list[str],
-    topics: tuple[str, ...],
-    group_id: str,
-    deadline: Deadline,
-) -> dict[int, LeaderView]:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The question for the leaders of written partitions, as the coordinators of these ids know them."""
+
+    transactions: Transactions
+    transactional_ids: list[str]
+    topics: tuple[str, ...]
+    group_id: str
+    timeout_ms: float | None
+
+    def views(self, client: NetworkClient) -> dict[int, LeaderView]:
+        nodes = self.transactions.coordinators(self.transactional_ids, timeout_ms=self.timeout_ms).values()
+        return read_leader_views(client, nodes, self.topics, self.group_id, timeout_ms=self.timeout_ms)
+
+
+def _await_leaders(client: NetworkClient, look: _Look, wait_ms: float) -> dict[int, LeaderView]:
     """The views of all coordinators once every partition has a leader in each. Raises the retriable `no_leader`."""
-    backoff, said = Backoff(), False
+    deadline, backoff, said = Deadline.after_ms(wait_ms), Backoff(), False
     while True:
-        nodes = transactions.coordinators(transactional_ids).values()
-        views = read_leader_views(client, nodes, topics, group_id)
+        views = look.views(client)
         missing = sorted({where for view in views.values() for where in view.leaderless})
         if not missing:
             return views
         if not said:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
-            log.warning("waiting for a leader of %s: transactions of %s are resolved then", names, group_id)
+            log.warning("waiting for a leader of %s: transactions of %s are resolved then", names, look.group_id)
             said = True
         if deadline.passed:
             raise no_leader(missing[0])
