@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.client import transaction_settling
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
@@ -267,3 +271,49 @@ def test_a_reader_that_waits_for_a_transaction_is_told_which_one(client, transac
         in (caught.value.message)
     )
     assert caught.value.fix.startswith("Wait: ")
+
+
+def views_in_turn(monkeypatch, *changed):
+    """The next looks at leaders see each of these changes to the real view; later ones the real view."""
+    real, left = transaction_settling.read_leader_views, list(changed)
+
+    def read(*args, **given):
+        change = left.pop(0) if left else {}
+        return {node: replace(view, **change) for node, view in real(*args, **given).items()}
+
+    monkeypatch.setattr(transaction_settling, "read_leader_views", read)
+    return left
+
+
+LEADERLESS = {"leaderless": (("a", 0),)}
+
+
+def test_nothing_is_resolved_while_a_written_partition_has_no_leader(client, transactions, monkeypatch, caplog):
+    """Its marker would be left out again, and InitProducerId would wipe out the coordinator's decision."""
+    identity = transactions.initialise(["x"])["x"]
+    write(client, transactions, identity, {("a", 0): ["kept"]})
+    transactions.end([identity], commit=True)
+    given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
+    views_in_turn(monkeypatch, LEADERLESS)
+    with pytest.raises(BrokerError, match="a-0") as caught:
+        settle(client, ["x"], leader_wait_ms=0, **given)
+    assert caught.value.retriable
+    assert transactions.describe(["x"])["x"].state == "CompleteCommit"
+    caplog.clear()
+    left = views_in_turn(monkeypatch, LEADERLESS, LEADERLESS)
+    with caplog.at_level(logging.WARNING, "headrace.client"):
+        assert settle(client, ["x"], **given) == {"x": None}
+    assert left == []
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["waiting for a leader of a-0"]
+    assert read(client, ("a", 0)) == {("a", 0): ["kept"]}
+
+
+def test_resolving_is_repeated_when_a_leader_changed_meanwhile(client, transactions, monkeypatch):
+    transactions.initialise(["x"])
+    given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
+    left = views_in_turn(monkeypatch, {}, LEADERLESS, {}, {})
+    assert settle(client, ["x"], **given) == {"x": None}
+    assert left == [], "two rounds of two looks"
+    views_in_turn(monkeypatch, *({}, {"hosts": frozenset()}) * transaction_settling.ROUNDS)
+    told = settle(client, ["x"], **given)["x"]
+    assert isinstance(told, CannotConnect), "leaders that change for ever are a reason to try again later"
