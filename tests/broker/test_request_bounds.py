@@ -302,3 +302,81 @@ def test_dear_requests_that_come_together_let_others_have_their_turn(metered: Me
         answers = [read_frame(hostile) for _ in range(29)]
         sender.join()
     assert received < sum(map(len, answers)) / 2, "the honest one did not wait for all of them"
+
+
+def test_settings_of_many_resources_are_described_up_to_a_bound(metered: MeteredBroker) -> None:
+    """6,000 groups that need not exist took 2 s of CPU and 330 MB."""
+    r = m.describe_configs_request
+    request = r.DescribeConfigsRequest(
+        resources=tuple(
+            r.DescribeConfigsResource(resource_type=i8(32), resource_name=f"group-{number}", configuration_keys=None)
+            for number in range(6000)
+        ),
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    results = metered.call(ROOT, ApiKey.DESCRIBE_CONFIGS, request).results
+    assert [each.error_code for each in results] == [ErrorCode.none] * 600 + [ErrorCode.invalid_request] * 5400
+    assert {len(each.configs) > 0 for each in results[:600]} == {True}
+    assert [each.resource_name for each in results] == [each.resource_name for each in request.resources]
+    frame = encode_request(ApiKey.DESCRIBE_CONFIGS, 4, 1, "c", request)
+    assert metered.cost(frame, ROOT, memory=True).peak_bytes < 50 * MEGABYTE
+    assert metered.cost(frame, ROOT).cpu_ms < 250
+
+
+def acl_filter(name: str | None, operation: int = 1) -> Any:
+    return m.delete_acls_request.DeleteAclsFilter(
+        resource_type_filter=i8(2),
+        resource_name_filter=name,
+        pattern_type_filter=i8(3),
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(operation),
+        permission_type=i8(1),
+    )
+
+
+def test_rules_are_deleted_with_one_write_and_filters_compared_up_to_a_bound(metered: MeteredBroker) -> None:
+    """With 2,000 rules, 100 filters that fit took 2.5 s of CPU (a write each), and 1,000 that do not 1.1 s."""
+    acls = m.create_acls_request
+    creations = tuple(
+        acls.AclCreation(
+            resource_type=i8(2),
+            resource_name=f"rule-{number}",
+            resource_pattern_type=i8(3),
+            principal="User:somebody",
+            host="*",
+            operation=i8(3),
+            permission_type=i8(3),
+        )
+        for number in range(2000)
+    )
+    metered.call(ROOT, ApiKey.CREATE_ACLS, acls.CreateAclsRequest(creations=creations))
+
+    def delete(*filters: Any) -> Any:
+        return m.delete_acls_request.DeleteAclsRequest(filters=filters)
+
+    frame = encode_request(ApiKey.DELETE_ACLS, 3, 1, "c", delete(*(acl_filter(f"none-{n}") for n in range(1000))))
+    assert metered.cost(frame, ROOT).cpu_ms < 100
+    frame = encode_request(ApiKey.DELETE_ACLS, 3, 1, "c", delete(*(acl_filter(f"rule-{n}") for n in range(100))))
+    assert metered.cost(frame, ROOT).cpu_ms < 200
+    # As in Kafka each filter sees the rules from before the request: one that two filters fit is named twice.
+    results = metered.call(
+        ROOT, ApiKey.DELETE_ACLS, delete(acl_filter("rule-100"), acl_filter("rule-0"), acl_filter("rule-100", 3))
+    ).filter_results
+    assert [len(each.matching_acls) for each in results] == [1, 0, 1]
+    results = metered.call(ROOT, ApiKey.DELETE_ACLS, delete(*[acl_filter(None)] * 100)).filter_results
+    assert len(results[0].matching_acls) == 1899
+    codes = [each.error_code for each in results]
+    assert codes == sorted(codes)
+    assert codes[-1] is ErrorCode.invalid_request, "those beyond the bound"
+    describe = m.describe_acls_request.DescribeAclsRequest(
+        resource_type_filter=i8(2),
+        resource_name_filter=None,
+        pattern_type_filter=i8(3),
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(1),
+        permission_type=i8(1),
+    )
+    assert metered.call(ROOT, ApiKey.DESCRIBE_ACLS, describe).resources == ()

@@ -17,8 +17,8 @@ from headrace.protocol.api_keys import ApiKey
 
 __all__ = ["answer_once", "most_items"]
 
-# An item's price in units of the cheapest. Each item of Produce is a batch that is checked and written; each filter of
-# DeleteAcls is held against all rules.
+# An item's price in units of the cheapest. Each item of Produce is a batch that is checked and written. DescribeConfigs
+# and DeleteAcls bound their work themselves.
 _WEIGHTS: Mapping[int, int] = MappingProxyType(
     {
         ApiKey.PRODUCE: 3,
