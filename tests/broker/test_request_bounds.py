@@ -380,3 +380,39 @@ def test_rules_are_deleted_with_one_write_and_filters_compared_up_to_a_bound(met
         permission_type=i8(1),
     )
     assert metered.call(ROOT, ApiKey.DESCRIBE_ACLS, describe).resources == ()
+
+
+def test_producers_of_all_partitions_are_bounded_together() -> None:
+    """Producer ids are what a client says they are."""
+    p = m.produce_request
+    with MeteredBroker({"open": 20}, {"headrace.max.producers": 500}) as metered:
+        for turn in range(50):
+            parts = tuple(
+                p.PartitionProduceData(
+                    index=i32(index),
+                    records=Records(
+                        encode_batch(
+                            [PlainRecord(key=None, value=b"x", timestamp_ms=1)],
+                            producer_id=20 * turn + index,
+                            producer_epoch=0,
+                            base_sequence=0,
+                        )
+                    ),
+                )
+                for index in range(20)
+            )
+            topics = (p.TopicProduceData(name=TopicName("open"), topic_id=None, partition_data=parts),)
+            request = p.ProduceRequest(transactional_id=None, acks=i16(1), timeout=from_ms(1000), topic_data=topics)
+            frame = encode_request(ApiKey.PRODUCE, 12, 1, "c", request)
+            with metered.connect(ROOT) as connection:
+                connection.sendall(frame)
+                answer: Any = decode_response(ApiKey.PRODUCE, 12, read_frame(connection))[1]
+            assert {part.error_code for each in answer.responses for part in each.partition_responses} == {
+                ErrorCode.none
+            }
+        d = m.describe_producers_request
+        asked = d.TopicRequest(name=TopicName("open"), partition_indexes=tuple(i32(index) for index in range(20)))
+        described = metered.call(ROOT, ApiKey.DESCRIBE_PRODUCERS, d.DescribeProducersRequest(topics=(asked,))).topics[0]
+        known = [len(part.active_producers) for part in described.partitions]
+        assert 400 <= sum(known) <= 500, known
+        assert min(known) > 0

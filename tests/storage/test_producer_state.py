@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import tracemalloc
 from typing import NoReturn
 
 import google_crc32c
@@ -11,7 +13,7 @@ from tests.storage.log_samples import NOW_MS, produced
 
 from headrace.protocol.record_batches import control_batch, iter_batch_headers
 from headrace.storage.errors import OutOfOrderSequence
-from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
+from headrace.storage.producer_state import ProducerBudget, ProducerState, SnapshotCorrupt, WrittenBatch
 
 
 def noted(*batches: bytes) -> ProducerState:
@@ -78,6 +80,63 @@ def test_beyond_the_bound_those_that_wrote_longest_ago_are_forgotten() -> None:
     assert state.check(iter_batch_headers(produced(50, "a", producer_id=1000))) is None, "forgotten: may begin anywhere"
     with pytest.raises(OutOfOrderSequence):
         state.check(iter_batch_headers(produced(50, "a", producer_id=1999)))
+
+
+def partitions_under(budget: ProducerBudget, count: int) -> list[ProducerState]:
+    states = [ProducerState("flights", number) for number in range(count)]
+    for state in states:
+        state.budget = budget
+        budget.add_partition(state)
+    return states
+
+
+def invent(state: ProducerState, producer_id: int, seen_ms: int) -> None:
+    """The five batches that are remembered of a producer."""
+    for number in range(5):
+        state.note_next(producer_id, 0, WrittenBatch(number, number, number, number, seen_ms), seen_ms=seen_ms)
+
+
+def test_all_partitions_together_know_a_bounded_number_of_producers() -> None:
+    """Memory of invented producer ids, a million of them with HEADRACE_LONG=1."""
+    invented, most = (1_000_000, 100_000) if os.environ.get("HEADRACE_LONG") else (30_000, 3_000)
+    states = partitions_under(ProducerBudget(most), 200)
+    tracemalloc.start()
+    try:
+        for number in range(invented):
+            invent(states[number * 7919 % 200], number, number)
+            if number % 5000 == 0:
+                assert sum(map(len, states)) <= most
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most * 0.9 <= sum(map(len, states)) <= most
+    assert held < most * 1500, f"{held} bytes for {invented} invented producer ids"
+
+
+def test_those_who_fill_a_partition_displace_their_own() -> None:
+    honest, hostile, other = partitions_under(ProducerBudget(1000), 3)
+    for number in range(100):
+        invent(honest, number, number)
+    for header in iter_batch_headers(produced(0, "a", producer_id=1 << 40, transactional=True)):
+        hostile.update(header, seen_ms=0)
+    for number in range(20_000):
+        invent(hostile if number % 2 else other, 1000 + number, 1000 + number)
+    assert len(honest) == 100
+    assert hostile.first_unstable_offset == 0, "an open transaction is not forgotten"
+    assert len(honest) + hostile.idle + other.idle <= 1000
+    assert {each.producer_id for each in hostile.described()} >= {1000 + 19_999, 1000 + 19_997}
+
+
+def test_what_partitions_know_when_they_are_opened_counts() -> None:
+    budget = ProducerBudget(100)
+    states = [ProducerState("flights", number) for number in range(4)]
+    for state in states:
+        for number in range(50):
+            invent(state, number, number)
+        state.budget = budget
+        budget.add_partition(state)
+        assert sum(each.idle for each in states if each.budget) <= 100
+    assert min(map(len, states)) > 10, "the bound is shared"
 
 
 def test_the_first_open_transaction_is_known_without_a_search() -> None:

@@ -110,6 +110,15 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "wrote longest ago are forgotten first, as if producer.id.expiration.ms had passed.",
             ),
             _row(
+                "headrace.max.producers",
+                "int",
+                100000,
+                1,
+                doc="So many idempotent producers all partitions know together, besides those with an open "
+                "transaction; 1 KiB of memory each. Beyond it the partitions that know the most forget those that "
+                "wrote longest ago.",
+            ),
+            _row(
                 "headrace.response.cache.max.bytes",
                 "long",
                 67108864,

@@ -34,6 +34,8 @@ from headrace.broker.transaction_logs import TransactionStateTopic, transaction_
 from headrace.broker.transaction_markers import TransactionMarkers
 from headrace.broker.transaction_runtime import TransactionRuntime
 from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import PartitionLog
+from headrace.storage.producer_state import ProducerBudget
 
 __all__ = ["open_directory", "open_services"]
 
@@ -105,9 +107,15 @@ def open_services(
         )
         transactions.load()
         hanging = HangingTransactions(transactions=transactions, markers=markers, metadata=metadata, clock=clock)
-        directory.on_log_opened = hanging.opened
-        for log in tuple(directory.open_logs().values()):
+        budget = ProducerBudget(configuration.integer("headrace.max.producers"))
+
+        def opened(log: PartitionLog) -> None:
+            log.bound_producers(budget)
             hanging.opened(log)
+
+        directory.on_log_opened = opened
+        for log in tuple(directory.open_logs().values()):
+            opened(log)
     except BaseException:
         flusher.close()
         directory.abandon()

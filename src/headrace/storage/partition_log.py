@@ -39,7 +39,7 @@ from headrace.storage.producer_snapshots import (
     save_snapshot,
     update_with_marker,
 )
-from headrace.storage.producer_state import LARGEST_SEQUENCE, ProducerState, WrittenBatch
+from headrace.storage.producer_state import LARGEST_SEQUENCE, ProducerBudget, ProducerState, WrittenBatch
 from headrace.storage.record_validation import DecompressionBudget
 from headrace.storage.segment_list import TimestampOffset
 
@@ -184,6 +184,11 @@ class PartitionLog:
         self._local.config, self.fsync = config, config.fsync
         self._fast_path_limits = batch_fast_path.fast_path_limits(config)
         self._producers.most = config.max_producers
+
+    def bound_producers(self, budget: ProducerBudget) -> None:
+        """Count the producers of this partition against a bound for all partitions."""
+        self._producers.budget = budget
+        budget.add_partition(self._producers)
 
     @property
     def is_usable(self) -> bool:

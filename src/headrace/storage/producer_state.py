@@ -14,6 +14,7 @@ no transaction open, are forgotten as if they had expired. Open transactions sta
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -32,6 +33,7 @@ __all__ = [
     "LARGEST_SEQUENCE",
     "MOST_PRODUCERS",
     "DescribedProducer",
+    "ProducerBudget",
     "ProducerState",
     "SnapshotCorrupt",
     "WrittenBatch",
@@ -94,19 +96,76 @@ class _Producer:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
+class ProducerBudget:
+    """Bound on the producers of all partitions of a broker together. Mutable.
+
+    Apache Kafka has no such bound before KIP-936: its defence is `producer.id.expiration.ms` alone. When the bound is
+    reached, producers are forgotten in the partitions that know the most of them, so those that fill a few partitions
+    with invented ids displace their own. Producers with an open transaction are not counted: their ids come from the
+    transaction coordinator, which bounds them.
+    """
+
+    def __init__(self, most: int) -> None:
+        """
+        Args:
+            most: Producers without an open transaction, in all partitions.
+        """
+        self.most = most
+        self._partitions: weakref.WeakSet[ProducerState] = weakref.WeakSet()
+        self._at_most = 0  # so many are known, or fewer: what is forgotten is not subtracted
+
+    def add_partition(self, partition: ProducerState) -> None:
+        """Count a partition from now on, with all that it knows already."""
+        self._partitions.add(partition)
+        self._at_most += partition.idle
+        if self._at_most > self.most:
+            self._forget_down_to(self.most)
+
+    def add_producer(self) -> None:
+        """Make room for one more. A hundredth of the bound is freed at once, which pays for the search."""
+        if self._at_most >= self.most:
+            self._forget_down_to(self.most - max(1, self.most // 100))
+        self._at_most += 1
+
+    def _forget_down_to(self, count: int) -> None:
+        known = sum(partition.idle for partition in self._partitions)
+        while known > count:
+            for partition in sorted(self._partitions, key=lambda each: (-each.idle, each.name)):
+                if known <= count or not partition.idle:
+                    break
+                known -= partition.forget_oldest()
+        self._at_most = known
+
+
 class ProducerState:
-    """All producers of one partition. Mutable, owned by its PartitionLog."""
+    """All producers of one partition. Mutable, owned by its PartitionLog.
+
+    Attributes:
+        most: Producers known at once, besides those with an open transaction.
+        budget: Bound on the producers of all partitions; None: no bound.
+    """
 
     def __init__(self, topic: str, partition: int, most: int = MOST_PRODUCERS) -> None:
         """`most`: so many producers are known at once, besides those with an open transaction."""
         self._topic = topic
         self._partition = partition
         self.most = most
+        self.budget: ProducerBudget | None = None
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  # producer id → where its transaction began, the oldest first
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self._topic, self._partition
+
+    @property
+    def idle(self) -> int:
+        """Number of producers without an open transaction."""
+        return len(self._producers) - len(self._open)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -174,17 +233,24 @@ class ProducerState:
         producer.remember(batch)
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
-        if len(self._producers) - len(self._open) >= self.most:
-            self._forget_oldest()
+        if self.idle >= self.most:
+            self.forget_oldest()
+        if self.budget is not None:
+            self.budget.add_producer()
         producer = self._producers[producer_id] = _Producer(epoch)
         return producer
 
-    def _forget_oldest(self) -> None:
-        """A tenth of those without an open transaction at once: the search is paid for by many additions."""
+    def forget_oldest(self) -> int:
+        """Forget a tenth of those without an open transaction, at least one; return how many.
+
+        A tenth at once, because the search is paid for by many additions.
+        """
         idle = [producer_id for producer_id in self._producers if producer_id not in self._open]
         idle.sort(key=lambda producer_id: self._producers[producer_id].timestamp_ms)
-        for producer_id in idle[: max(1, len(idle) // 10)]:
+        forgotten = idle[: max(1, len(idle) // 10)]
+        for producer_id in forgotten:
             del self._producers[producer_id]
+        return len(forgotten)
 
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
         if header.producer_epoch < epoch:
