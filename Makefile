@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := .build/docs
 # Spark's and Maven's own caches stay where they are; ours live below the repository.
 # Several workers: most of these tests wait for sessions, processes and timeouts. A module stays in one (its fixtures).
 WORKERS ?= 4
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause image image-check recordings requirements clean hostile mutants
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -35,8 +36,8 @@ $(STAMP): requirements/dev.txt pyproject.toml
 demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a verdict
 	@$(BIN)/headrace demo $(DEMO)
 
-test: $(STAMP)  ## everything CI runs: check, then the tests with Spark, foreign clients and Apache Kafka
-	@$(MAKE) --no-print-directory check
+test: $(STAMP)  ## everything CI runs: check, the documentation site, then the tests with Spark, foreign clients and Apache Kafka
+	@$(MAKE) --no-print-directory check docs
 	@$(BIN)/headrace prepare --if-missing
 	$(PYTEST) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
 		|| { test $$? -eq 1 && $(BIN)/python -m tests.second_look $(HEAVY); }
@@ -97,6 +98,15 @@ bench: $(STAMP) ## the nine shorter benchmarks, beside their peers; prints ratio
 pause: $(STAMP) ## how long a moved task stands still, beside Kafka Streams (8 minutes)
 	@$(BIN)/python benchmarks/moved_task_pause.py
 
+docs: $(STAMP) $(DOCS)/.installed ## the documentation site, in .build/site/html; fails on broken links
+	@$(BIN)/python -m docs.site $(DOCS)/bin/zensical
+
+# The site generator has an environment of its own: none of its packages is needed to develop or to test.
+$(DOCS)/.installed: requirements/docs.txt
+	@test -x $(DOCS)/bin/python || $(BIN)/python -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --require-hashes -r requirements/docs.txt
+	@touch $@
+
 image: $(STAMP) ## the container image of the broker; IMAGE_BASE=debian builds its base from Debian's packages
 	@packaging/build-image $(IMAGE_BASE)
 
@@ -116,6 +126,8 @@ requirements:   ## pin all dependencies anew (needs uv)
 		--constraints requirements/dev.txt --extra spark pyproject.toml --output-file requirements/spark.txt
 	echo 'mutmut>=3.8,<4' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --constraints requirements/dev.txt - --output-file requirements/mutants.txt
+	printf 'zensical==0.0.73\nmkdocstrings-python>=2,<3\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate - --output-file requirements/docs.txt
 
 clean:          ## remove what was built; .venv and jars too
 	rm -rf mutants $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from docs.recordings.diagrams import DIAGRAMS
 from docs.recordings.notebook_picture import executed_page, photograph
 from docs.recordings.terminal_session import Key, Pause, Type, WaitFor, record
 from docs.recordings.terminal_svg import animation
@@ -45,6 +46,19 @@ def record_application() -> None:
     _write("application.svg", animation(recording, "python flights.py"))
 
 
+def record_demo() -> None:
+    """`headrace demo --fast`: two instances, a kill, the verdict."""
+    with _workplace() as (directory, environment):
+        recording = record(
+            [Type("headrace demo --fast"), WaitFor(r"\$ *$", 400), Pause(1.5)],
+            cwd=directory,
+            columns=112,
+            rows=30,
+            environment=environment,
+        )
+    _write("demo.svg", animation(recording, "headrace demo"))
+
+
 def record_notebook() -> None:
     """The example notebook while its application runs: from the start to the verdict."""
     page = executed_page(ROOT / "examples" / "flight_delays.ipynb", first=9, last=16)
@@ -53,9 +67,17 @@ def record_notebook() -> None:
     print(PICTURES / "notebook.png")
 
 
+def record_diagrams() -> None:
+    """The diagrams of docs/explanation/how-it-works.md."""
+    for name, draw in DIAGRAMS.items():
+        _write(f"{name}.svg", draw().svg())
+
+
 RECORDINGS: dict[str, Callable[[], None]] = {
     "application": record_application,
+    "demo": record_demo,
     "notebook": record_notebook,
+    "diagrams": record_diagrams,
 }
 
 

@@ -12,7 +12,10 @@ __all__ = ["PAGES", "ROOT", "Quotation", "command_lines", "fences", "inline_code
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "benchmarks/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "src/headrace/cli/errors").glob("*.md")),
 ]

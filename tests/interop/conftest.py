@@ -30,8 +30,8 @@ def kafka_tools() -> None:
 
 @pytest.fixture(scope="session")
 def kafka(kafka_tools: None) -> Iterator[KafkaBroker]:
-    """A running Apache Kafka 4.3.1. Tests share it: use topics and groups of your own."""
-    with KafkaBroker("4.3.1") as broker:
+    """A running Apache Kafka, 4.3.1 unless `.ci/matrix` names another version. Tests share it: use your own topics."""
+    with KafkaBroker(os.environ.get("KAFKA_VERSION", "4.3.1")) as broker:
         yield broker
 
 

@@ -21,7 +21,9 @@ from kubernetes_validate import validate
 from headrace.broker.configuration import BrokerConfiguration
 from headrace.broker.server_properties import read_server_properties
 from headrace.cli.commands.broker import command
+from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.properties_file import parse_properties
+from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
@@ -144,12 +146,16 @@ def test_the_compose_file_is_valid_and_starts_the_broker(tmp_path: Path) -> None
     assert [volume.split(":")[1] for volume in broker["volumes"]] == [dict(instructions())["VOLUME"]]
 
 
-def kubernetes_documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((PACKAGING / "kubernetes.yaml").read_text()))
+def kubernetes_documents(file: str = "kubernetes.yaml") -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((PACKAGING / file).read_text()))
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
-@pytest.mark.parametrize("document", kubernetes_documents(), ids=lambda document: document["kind"])
+@pytest.mark.parametrize(
+    "document",
+    [*kubernetes_documents(), *kubernetes_documents("kubernetes-application.yaml")],
+    ids=lambda document: document["kind"],
+)
 def test_kubernetes_accepts_the_manifest(document: dict[str, Any], version: str) -> None:
     validate(document, version, strict=True)
 
@@ -177,3 +183,25 @@ def test_the_stateful_set_starts_one_broker_with_its_settings() -> None:
     assert mounts["data"] == dict(instructions())["VOLUME"]
     claims = {claim["metadata"]["name"] for claim in stateful_set["spec"]["volumeClaimTemplates"]}
     assert set(mounts) == claims | {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_the_manifest_of_an_application_matches_the_program_of_its_page() -> None:
+    budget, stateful_set = kubernetes_documents("kubernetes-application.yaml")
+    pod = stateful_set["spec"]["template"]
+    assert pod["metadata"]["labels"] == stateful_set["spec"]["selector"]["matchLabels"]
+    assert pod["metadata"]["labels"] == budget["spec"]["selector"]["matchLabels"]
+    (container,) = pod["spec"]["containers"]
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r'environ\["(\w+)"\]', program)) | {
+        "HEADRACE_BOOTSTRAP_SERVERS",
+        "HEADRACE_STATE_DIR",
+    } == set(environment)
+    assert set(ENVIRONMENT_VARIABLES) >= set(environment) - {"POD_NAME"}
+    (settings,) = re.findall(r"config=\{(.*?)\}", program, re.DOTALL)
+    assert set(re.findall(r'"([a-z.]+)":', settings)) <= set(APPLICATION_SETTINGS)
+    assert [port["containerPort"] for port in container["ports"]] == [int(re.search(r"\d{4}", settings)[0])]  # type: ignore[index]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"state": environment["HEADRACE_STATE_DIR"]}
+    assert pod["spec"]["securityContext"]["runAsUser"] == int(re.search(r"USER (\d+)", page)[1])  # type: ignore[index]

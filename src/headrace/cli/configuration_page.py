@@ -61,27 +61,28 @@ on this broker: \
 """
 
 _APPLICATION = """\
-Settings of `StreamsApp` ([page](../how-to/applications.md)). `bootstrap.servers` is the argument `bootstrap_servers=`
-or `headrace run --bootstrap-server`. Settings that streams groups take from the broker (`session.timeout.ms`,
-`num.standby.replicas`) are ignored, with a warning that names the setting of the [group](#group).
+Settings of `StreamsApp` ([run an application](../how-to/run.md)). `bootstrap.servers` is the argument
+`bootstrap_servers=` or `headrace run --bootstrap-server`. Settings that streams groups take from the broker
+(`session.timeout.ms`, `num.standby.replicas`) are ignored, with a warning that names the
+setting of the [group](#group).
 """
 _CONSUMER = """\
-Settings of `Consumer` and `AsyncConsumer` ([page](../how-to/consumer.md)): in `config` (a mapping, or the path of a
+Settings of `Consumer` and `AsyncConsumer` ([consumer](../how-to/consumer.md)): in `config` (a mapping, or the path of a
 properties file), as environment variables such as `HEADRACE_GROUP_ID`, and the most used ones as arguments with
 underscores. A name that only the Java client or
 librdkafka knows is logged and ignored. [Security](#security-of-clients) is the same for all clients.
 """
 _MEMBER = """\
-Settings of `StreamsMember` ([page](../how-to/members.md)). Commands read `client.id`, the two timeouts and the security
-settings of their `--command-config`.
+Settings of `StreamsMember` ([members](../how-to/members.md)). Commands read `client.id`, the two timeouts and the
+security settings of their `--command-config`.
 
 {table}
 
 For files that several programs share, a member also accepts and does not use: {unused}.
 """
 _SECURITY = """\
-How applications, consumers, members and commands reach their brokers ([page](../how-to/security.md)): in `config`, in a
-properties file, or in the environment (`HEADRACE_SECURITY_PROTOCOL`, `HEADRACE_SASL_PASSWORD`).
+How applications, consumers, members and commands reach their brokers ([security](../how-to/security.md)): in
+`config`, in a properties file, or in the environment (`HEADRACE_SECURITY_PROTOCOL`, `HEADRACE_SASL_PASSWORD`).
 """
 _ENVIRONMENT = """\
 Every setting of a [consumer](#consumer), a [member](#member) and of

@@ -1,4 +1,4 @@
-"""Generated pages of docs/reference: cli.md (every command's --help), settings.md, advice.md and errors/index.md.
+"""Generated pages of docs/reference: commands, settings, errors, advice, compatibility and broker APIs.
 
 `python -m headrace.cli.docs --write`.
 
@@ -15,6 +15,7 @@ import click
 from headrace.cli.advice.advise import RULES
 from headrace.cli.advice.templates import TEMPLATES
 from headrace.cli.command_table import COMMANDS
+from headrace.cli.compatibility_page import broker_apis_page, compatibility_page
 from headrace.cli.configuration_page import configuration_page
 from headrace.cli.error_pages import error_codes, error_page, rule_page
 from headrace.cli.main import headrace
@@ -22,6 +23,7 @@ from headrace.cli.main import headrace
 __all__ = ["cli_page", "errors_page", "pages"]
 
 HELP_WIDTH = 100
+_REPOSITORY = Path(__file__).resolve().parents[3]
 _HEAD = """# Commands
 
 This page is written by `python -m headrace.cli.docs --write`.
@@ -84,7 +86,9 @@ def pages() -> dict[str, str]:
     """Path below docs/ → what should stand there."""
     return {
         "reference/advice.md": advice_page(),
+        "reference/broker-apis.md": broker_apis_page(),
         "reference/cli.md": cli_page(),
+        "reference/compatibility.md": compatibility_page(_REPOSITORY),
         "reference/settings.md": configuration_page(),
         "reference/errors/index.md": errors_page(),
     }
@@ -134,7 +138,7 @@ def errors_page() -> str:
 
 def main(arguments: list[str]) -> int:
     """The exit code: 0 when the pages are, or now are, up to date."""
-    directory = Path(__file__).resolve().parents[3] / "docs"
+    directory = _REPOSITORY / "docs"
     stale = [name for name, text in pages().items() if _read(directory / name) != text]
     if "--write" in arguments:
         for name in stale:

@@ -1,0 +1,1 @@
+"""Builder of the documentation site: `make docs`."""
