@@ -12,8 +12,9 @@ from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.upgrade.group_state import look_at
-from headrace.cli.upgrade.plan import plan_upgrade
+from headrace.cli.upgrade.plan import plan_upgrade, with_state
 from headrace.cli.upgrade.save_file import SaveFile
+from headrace.cli.upgrade.state_plan import plan_state
 from headrace.cli.upgrade.steps import carry_out
 from headrace.client.admin import Admin
 from headrace.client.admin_results import CommittedOffset
@@ -232,6 +233,23 @@ def test_positions_of_topics_that_were_made_anew_are_left_out(
     done = upgrade("--rollback", str(file))
     assert "by-origin-repartition is not the topic that was saved" in done.out
     assert admin.committed_offsets(GROUP) == {key: offset for key, offset in PLAIN.items() if key[0] == "flights"}
+
+
+def test_a_recompute_that_goes_on_reads_a_source_that_was_created_again_from_its_beginning(
+    upgrade: Command, admin: Admin, old_version: None, tmp_path: Path
+) -> None:
+    """The file names the first offset of the deleted topic; the new one has records before it."""
+    file = tmp_path / "saved.json"
+    before = look_at(admin, GROUP)
+    first = {("flights", number): 30 + number for number in range(4)}
+    saved = plan_state(before, (), "recompute", directory=str(tmp_path / "state"), first=first)
+    assert saved is not None
+    steps = carry_out(admin, with_state(plan_upgrade(before, None, file, at=AT), saved))
+    assert [next(steps), next(steps)] == ["save", "delete"]
+    admin.delete_topics(["flights"])
+    admin.create_topics({"flights": 4})
+    assert upgrade(GROUP, "--file", str(file)).code == 0
+    assert [at for (topic, _), at in admin.committed_offsets(GROUP).items() if topic == "flights"] == [0] * 4
 
 
 def test_positions_without_a_topic_do_not_stop_the_restoring(admin: Admin, old_version: None, tmp_path: Path) -> None:

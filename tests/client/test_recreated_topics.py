@@ -177,6 +177,13 @@ def test_what_was_finished_is_bound_to_the_topic(topic: Topic, client: NetworkCl
     assert sorted(each.value.decode() for each in done.ended) == sorted(words("new", NEW))
 
 
+def test_a_read_of_ranges_begins_in_the_topic_that_is_there(topic: Topic, client: NetworkClient) -> None:
+    """The client still knows the deleted topic; nothing was read of it."""
+    client.known_topics([topic.name])
+    topic.recreate()
+    assert sum(each.next_offset - each.start_offset for each in FetchLoop(client, {(topic.name, 0): (0, NEW)})) == NEW
+
+
 def test_a_read_of_ranges_ends_when_its_topic_is_recreated(topic: Topic, client: NetworkClient) -> None:
     loop = iter(FetchLoop(client, {(topic.name, 0): (0, NEW)}, timeout_ms=10_000))
     assert next(loop).next_offset == OLD

@@ -49,9 +49,9 @@ class FetchedBytes:
 
 
 class _Cursor:
-    """Mutable: how far one partition has been read, and of which topic (None before the first Fetch)."""
+    """Mutable: how far one partition has been read, and of which topic; `accepted`: a broker has served that one."""
 
-    __slots__ = ("end", "partition", "position", "topic", "topic_id")
+    __slots__ = ("accepted", "end", "partition", "position", "topic", "topic_id")
 
     def __init__(self, topic: str, partition: int, position: int, end: int) -> None:
         self.topic = topic
@@ -59,6 +59,7 @@ class _Cursor:
         self.position = position
         self.end = end
         self.topic_id: UUID | None = None
+        self.accepted = False
 
 
 @dataclass(slots=True)
@@ -156,6 +157,7 @@ class FetchLoop:
             if entry.error_code != ErrorCode.none:
                 self._partition_refused(cursor, entry)
             else:
+                cursor.accepted = True
                 fetched.extend(self._advance(cursor, entry, nothing_at_all=nothing_at_all))
         # Whoever got something goes behind those who got nothing: the broker fills its answer from the front.
         served = {(f.topic, f.partition) for f in fetched}
@@ -272,10 +274,13 @@ class FetchLoop:
 
 
 def _keep_topic(cursor: _Cursor, cluster: ClusterMetadata) -> None:
-    """The first Fetch decides which topic is read. Raises BrokerError `topic-recreated` for another of that name."""
+    """The first Fetch that a broker serves decides which topic is read: before that the metadata may be stale.
+
+    Raises BrokerError `topic-recreated` for another topic of that name.
+    """
     known = cluster.topics.get(cursor.topic)
     topic_id = None if known is None else known.topic_id
-    if cursor.topic_id is None:
+    if not cursor.accepted or cursor.topic_id is None:
         cursor.topic_id = topic_id
     elif topic_id is not None and topic_id != cursor.topic_id:
         raise recreated_topic(

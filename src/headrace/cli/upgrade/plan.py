@@ -97,7 +97,10 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
         resumed=True,
         notes=notes,
     )
-    return plan if found.state is None else with_state(plan, found.state)
+    if found.state is None:
+        return plan
+    present = {name: str(topic.topic_id) for name, topic in state.topics.items() if topic.topic_id is not None}
+    return with_state(plan, found.state.in_present_topics(present))
 
 
 def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) -> Plan:

@@ -7,7 +7,7 @@ the stored values of the aggregates that both versions keep are taken over, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 __all__ = ["SavedState", "SavedTopic", "StateChoice"]
@@ -43,10 +43,24 @@ class SavedState:
     directory: str
     topics: tuple[SavedTopic, ...]
     targets: tuple[tuple[str, int, int], ...]  # topic, partition, offset
+    source_ids: Mapping[str, str] = field(default_factory=dict)  # of the source topics among the targets
 
     def forward_positions(self) -> dict[tuple[str, int], int]:
         """Positions of the new version, where they are not the saved ones."""
         return {(topic, partition): offset for topic, partition, offset in self.targets}
+
+    def in_present_topics(self, topic_ids: Mapping[str, str]) -> SavedState:
+        """The state with source topics that were created again since read from their beginning.
+
+        Args:
+            topic_ids: the topics that exist now.
+        """
+        new = {topic for topic, topic_id in self.source_ids.items() if topic_ids.get(topic, topic_id) != topic_id}
+        return replace(
+            self,
+            targets=tuple((topic, partition, 0 if topic in new else at) for topic, partition, at in self.targets),
+            source_ids={topic: topic_ids.get(topic, topic_id) for topic, topic_id in self.source_ids.items()},
+        )
 
     def rollback_positions(self) -> dict[tuple[str, int], int]:
         """Positions in repartition topics that a rollback fills with what waited: their beginning."""
@@ -67,4 +81,5 @@ class SavedState:
             directory=str(document["directory"]),
             topics=tuple(SavedTopic(**topic) for topic in document["topics"]),
             targets=tuple((str(t), int(p), int(at)) for t, p, at in document["targets"]),
+            source_ids={str(topic): str(topic_id) for topic, topic_id in document.get("source_ids", {}).items()},
         )

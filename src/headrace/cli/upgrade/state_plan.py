@@ -80,6 +80,11 @@ def plan_state(
         directory=directory,
         topics=topics,
         targets=tuple((topic, partition, offset) for (topic, partition), offset in sorted(targets.items())),
+        source_ids={
+            topic: str(state.topics[topic].topic_id)
+            for topic in sorted({topic for topic, _ in first} if everything else ())
+            if topic in state.topics and state.topics[topic].topic_id is not None
+        },
     )
 
 
