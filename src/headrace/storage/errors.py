@@ -1,7 +1,8 @@
-"""What the disk refuses, one class per Kafka error code.
+"""Errors of the storage package, one class per Kafka error code.
 
-`error_code` is Kafka's number for the answer on the wire; `facts` always carries `topic` and `partition` where a
-partition is meant. The refusals of an append leave the log as it was.
+`error_code` is Kafka's number for the response. `facts` has `topic` and `partition` where a partition is meant. An
+append that raises one of them leaves the log as it was. The word before the colon is the code of the error, which has a
+page in docs/reference/errors.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ __all__ = [
 
 
 class StorageError(StateError):
-    """The root of this room's errors."""
+    """Base class of the storage errors."""
 
     error_code: ClassVar[int] = -1
 
 
 class OffsetOutOfRange(StorageError):
-    """offset-out-of-range: the offset lies before the log start offset or behind the log end offset."""
+    """offset-out-of-range: the offset is before the log start offset or after the log end offset."""
 
     error_code = 1
 
 
 class CorruptRecordBatch(StorageError):
-    """record-batch-corrupt: lengths, magic byte or CRC do not fit."""
+    """record-batch-corrupt: lengths, magic byte or CRC are wrong."""
 
     error_code = 2
 
 
 class UnknownTopic(StorageError):
-    """topic-missing."""
+    """topic-missing: there is no such topic or partition."""
 
     error_code = 3
 
 
 class InvalidTopic(StorageError):
-    """bad-value: a name that Kafka does not allow for a topic, or one that is taken."""
+    """bad-value: a topic name that Kafka does not allow, or that exists."""
 
     error_code = 17
 
@@ -92,38 +93,38 @@ class InvalidProducerEpoch(StorageError):
 
 
 class InvalidTransactionState(StorageError):
-    """record-invalid: a record outside of the transaction that its producer has open in the partition."""
+    """record-invalid: a non-transactional batch of a producer that has a transaction open in the partition."""
 
     error_code = 48
 
 
 class TransactionCoordinatorFenced(StorageError):
-    """coordinator-epoch-old: a newer transaction coordinator has ended transactions of this producer here."""
+    """coordinator-epoch-old: a newer transaction coordinator has written markers of this producer."""
 
     error_code = 52
 
 
 class LogFailed(StorageError):
-    """disk-failed: the disk refused a write or fsync, what is on it is unknown until the log is opened again."""
+    """disk-failed: a write or fsync failed; the contents of the disk are unknown until the log is opened again."""
 
     error_code = 56
 
 
 class StorageFull(StorageError):
-    """disk-full: nothing of the append was kept; the log goes on when there is room again."""
+    """disk-full: the disk is full; nothing was appended, and the log goes on when there is space."""
 
     error_code = 56
 
 
 class InvalidRecord(StorageError):
-    """record-invalid: a well-formed batch that may not be written here (control batch, offsets with gaps, …)."""
+    """record-invalid: a well-formed batch that must not be written (control batch, gaps between offsets, …)."""
 
     error_code = 87
 
 
 class DirectoryLocked(StorageError):
-    """state-locked: another process, or another broker of this one, works in the directory."""
+    """state-locked: another process, or another broker in this process, uses the directory."""
 
 
 class DirectoryUnusable(StorageError):
-    """state-corrupt: the directory belongs to somebody else, or its format is not ours."""
+    """state-corrupt: the directory belongs to Kafka or another cluster, or has another format."""

@@ -87,38 +87,96 @@ def _read_fully(number: int, size: int, position: int) -> bytes:
 class File(Protocol):
     """An open file. Positions and sizes are in bytes; all methods raise OSError."""
 
-    def write_at(self, data: Buffer, position: int) -> None: ...
-    def read_at(self, size: int, position: int) -> bytes: ...
-    def span(self, size: int, position: int) -> FileSpan | bytes: ...
-    def truncate(self, size: int) -> None: ...
-    def size(self) -> int: ...
-    def sync(self) -> None: ...
-    def close(self) -> None: ...
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Write all bytes, or raise; a part may have been written then."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Return `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def span(self, size: int, position: int) -> FileSpan | bytes:
+        """Return what `read_at` would, unread. File systems without descriptors return the bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the size of the file."""
+
+    def size(self) -> int:
+        """Return the size of the file."""
+        ...
+
+    def sync(self) -> None:
+        """fsync; a file that was closed meanwhile is skipped."""
+
+    def close(self) -> None:
+        """Close the file; repeated calls have no effect."""
 
 
 class Lock(Protocol):
     """An exclusive lock on a directory; released by `release` or by the end of the process."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Release the lock; repeated calls have no effect."""
 
 
 class FileSystem(Protocol):
-    """Paths and open files; all errors are `OSError`."""
+    """Operations on paths; all raise OSError."""
 
-    def open(self, path: Path, *, create: bool = False) -> File: ...
-    def names(self, directory: Path) -> list[str]: ...
-    def size(self, path: Path) -> int: ...
-    def exists(self, path: Path) -> bool: ...
-    def make_directory(self, path: Path) -> None: ...
-    def make_private(self, path: Path) -> None: ...
-    def rename(self, old: Path, new: Path) -> None: ...
-    def remove(self, path: Path) -> None: ...
-    def remove_tree(self, path: Path) -> None: ...
-    def read_bytes(self, path: Path) -> bytes: ...
-    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None: ...
-    def sync_directory(self, path: Path) -> None: ...
-    def free_bytes(self, path: Path) -> int | None: ...
-    def lock(self, path: Path) -> Lock: ...
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open a file for reading and writing."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in a directory, in no particular order."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Return the size of a file."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or directory."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents; an existing one is fine."""
+
+    def make_private(self, path: Path) -> None:
+        """Deny other users access to a directory. A directory of another user stays as it is."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file or directory; a file at `new` is replaced."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is fine."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with everything in it."""
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return the contents of a file."""
+        ...
+
+    def write_atomically(self, path: Path, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
+        """Replace a file: after a crash it holds the old bytes or the new ones, never a part of them.
+
+        Args:
+            path: File to replace. A file `<path>.tmp` is written beside it and renamed.
+            data: The new contents.
+            sync: Whether the new contents must survive a power loss.
+            mode: Permission bits of the file.
+        """
+
+    def sync_directory(self, path: Path) -> None:
+        """fsync a directory, so that files created, renamed and removed in it stay so."""
+
+    def free_bytes(self, path: Path) -> int | None:
+        """Return the free space on the disk that holds `path`, None if unknown. For messages only."""
+        ...
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock file at `path`. Raises BlockingIOError if this or another process holds it."""
+        ...
 
 
 class RealFile:

@@ -1,8 +1,8 @@
-"""The settings of one log, with Kafka's names and defaults (`segment.bytes` → `segment_bytes`).
+"""Settings of one log, with Kafka's names and defaults: the field `segment_bytes` is the setting `segment.bytes`.
 
-`LogConfig.from_kafka` reads a topic's configuration; keys that the disk does not know are somebody else's and pass.
-fsync is said in Kafka's own words: `flush.messages=1` is "always", a finite `flush.ms` is "interval", both at their
-defaults is "never" (page cache: survives kill -9, not a power loss). `fsync()` builds these three by name.
+`LogConfig.from_kafka` reads a topic's configuration and ignores settings that are not the storage package's. The fsync
+policy follows from Kafka's own settings: `flush.messages=1` is "always", a finite `flush.ms` is "interval", and the
+defaults of both are "never": data in the page cache survives a kill -9, but not a power loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FsyncPolicy = Literal["never", "interval", "always"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Sizes in bytes, times in ms; -1 in `retention_*` means no limit."""
+    """Log settings. Sizes are in bytes, times in ms; -1 in `retention_*` means no limit."""
 
     segment_bytes: int = 1024**3
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -47,21 +47,23 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
+        """Whether `cleanup.policy` has "compact"."""
         return "compact" in self.cleanup_policy
 
     @property
     def roll_ms(self) -> int:
-        """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`, as what is active is never cleaned."""
+        """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`: the active segment is never cleaned."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def fsync(self) -> FsyncPolicy:
+        """The fsync policy that `flush.messages` and `flush.ms` stand for."""
         if self.flush_messages <= 1:
             return "always"
         return "interval" if self.flush_ms < NO_LIMIT else "never"
 
     def with_fsync(self, policy: FsyncPolicy, *, flush_ms: int = 1000) -> LogConfig:
-        """The same settings under another policy; `flush_ms` counts for "interval" only."""
+        """Return the settings with another fsync policy; `flush_ms` is used for "interval" only."""
         match policy:
             case "always":
                 return replace(self, flush_messages=1)
@@ -72,7 +74,15 @@ class LogConfig:
 
     @classmethod
     def from_kafka(cls, configs: Mapping[str, object], defaults: LogConfig | None = None) -> LogConfig:
-        """A topic's configuration over the broker's defaults. Raises ConfigError (bad-value)."""
+        """Return the settings of a topic.
+
+        Args:
+            configs: The topic's configuration by Kafka's names.
+            defaults: Settings of the broker, for those that the topic does not set.
+
+        Raises:
+            ConfigError: bad-value: a value is invalid.
+        """
         known: dict[str, Any] = {}
         for field in fields(cls):
             name = field.name.replace("_", ".")
@@ -81,8 +91,8 @@ class LogConfig:
         return replace(defaults or cls(), **known)
 
 
-_SMALLEST_INDEX_BYTES = 24  # three entries: with fewer an index would be full before it is begun
-_LEAST = {
+_MIN_INDEX_BYTES = 24  # three entries; an index for fewer is full from the start
+_MINIMUMS = {
     "segment.bytes": 1,
     "segment.ms": 1,
     "index.interval.bytes": 0,
@@ -93,50 +103,50 @@ _LEAST = {
 }
 
 
-def _number(name: str, text: str) -> int:
+def _parse_number(name: str, text: str) -> int:
     value = int(text)
-    if value < _LEAST.get(name, 0):
+    if value < _MINIMUMS.get(name, 0):
         raise ValueError
-    return max(value, _SMALLEST_INDEX_BYTES) if name == "segment.index.bytes" else value
+    return max(value, _MIN_INDEX_BYTES) if name == "segment.index.bytes" else value
 
 
-def _ratio(_name: str, text: str) -> float:
+def _parse_ratio(_name: str, text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
         raise ValueError
     return value
 
 
-def _timestamp_type(_name: str, text: str) -> str:
+def _parse_timestamp_type(_name: str, text: str) -> str:
     if text not in {"CreateTime", "LogAppendTime"}:
         raise ValueError
     return text
 
 
-def _policies(_name: str, text: str) -> frozenset[str]:
+def _parse_policies(_name: str, text: str) -> frozenset[str]:
     parts = frozenset(part.strip() for part in text.split(",") if part.strip())
     if not parts <= {"delete", "compact"}:
         raise ValueError
     return parts
 
 
-def _codec(_name: str, text: str) -> str:
+def _parse_codec(_name: str, text: str) -> str:
     if text not in {"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}:
         raise ValueError
     return text
 
 
 _PARSERS: dict[str, Callable[[str, str], object]] = {
-    "message.timestamp.type": _timestamp_type,
-    "compression.type": _codec,
-    "min.cleanable.dirty.ratio": _ratio,
-    "cleanup.policy": _policies,
+    "message.timestamp.type": _parse_timestamp_type,
+    "compression.type": _parse_codec,
+    "min.cleanable.dirty.ratio": _parse_ratio,
+    "cleanup.policy": _parse_policies,
 }
 
 
 def _parse(name: str, text: str) -> object:
     try:
-        return _PARSERS.get(name, _number)(name, text)
+        return _PARSERS.get(name, _parse_number)(name, text)
     except ValueError:
         raise ConfigError(
             "bad-value",

@@ -1,11 +1,13 @@
-"""The two sparse indexes of a segment, byte for byte as Kafka writes them.
+"""Offset index and time index of a segment, byte for byte as Kafka writes them.
 
-Offset index: 8 bytes per entry, big-endian (offset - base offset: int32, file position: int32); the offset is the
-*last* of the batch that begins at the position. Time index: 12 bytes (largest timestamp so far: int64, offset - base
-offset of the batch that brought it: int32). Both grow strictly; an index is a hint and may miss entries, never lie.
-Entries are held as arrays, so a lookup is one `bisect` in C. They reach the file many at once, at the latest with the
-sync or the end of their segment: what a kill leaves out is added when the segment is scanned. Files are not
-preallocated; zeros behind the last entry (Kafka's preallocation) are cut off when read.
+Offset index, 8 bytes per entry, big-endian: offset - base offset (int32), file position (int32). The offset is the
+*last* one of the batch that begins at the position. Time index, 12 bytes per entry: largest timestamp so far (int64),
+offset - base offset of the batch that brought it (int32). Both grow strictly. An index is a hint: it may lack entries,
+but those it has are right.
+
+Entries are held in arrays, so that a lookup is one `bisect` in C. They are written to the file many at a time, at the
+latest when the segment is synced or closed; what a kill loses is added again when the segment is scanned. Files are not
+preallocated, but zeros after the last entry, which Kafka's preallocation leaves, are dropped when a file is read.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ __all__ = ["IndexCorrupt", "OffsetIndex", "TimeIndex"]
 
 _log = logging.getLogger("headrace.storage")
 _TIME_ENTRY = struct.Struct(">qi")
-_MOST_UNWRITTEN = 64
+_MAX_UNWRITTEN = 64
+"""Entries per write: an append is then one system call, not three."""
 
 
 class IndexCorrupt(Exception):
-    """An index file does not hold what an index holds; the segment must be scanned to rebuild it."""
+    """The contents of an index file are impossible; the segment must be scanned to rebuild it."""
 
 
 class _IndexFile:
-    """The file below an index: opened late, appended to, and allowed to fail, since a scan replaces it."""
+    """The file of an index. Failed writes are only logged, since a scan can rebuild it."""
 
     entry_bytes: int
 
@@ -49,7 +52,7 @@ class _IndexFile:
         raise NotImplementedError
 
     def _bytes(self, start: int, end: int) -> bytes:
-        """Entries as the file holds them."""
+        """Return entries in the format of the file."""
         raise NotImplementedError
 
     def _open(self) -> File:
@@ -58,7 +61,7 @@ class _IndexFile:
         return self._file
 
     def write(self) -> None:
-        """Entries reach the file here, many at once. What the disk refuses is tried again, or left out in the end."""
+        """Write the entries that are not in the file yet. If the disk refuses, the next call tries again."""
         with self._lock:
             count, position = len(self), self._written * self.entry_bytes
             if count <= self._written:
@@ -67,20 +70,20 @@ class _IndexFile:
             try:
                 self._open().write_at(self._bytes(self._written, count), position)
             except OSError as error:
-                _log.warning("index entries of %s left out: %s", self.path, error)
+                _log.warning("Failed to write index entries of %s; the next write tries again: %s", self.path, error)
                 try:
                     self._open().truncate(position)
                 except OSError:
-                    _log.warning("%s may end in a torn entry; it is rebuilt when next opened", self.path)
+                    _log.warning("%s may end in a torn entry; the next opening rebuilds it", self.path)
                 return
             self._written = count
 
-    def _write_when_many(self) -> None:
-        if len(self) - self._written >= _MOST_UNWRITTEN:
+    def _write_if_many(self) -> None:
+        if len(self) - self._written >= _MAX_UNWRITTEN:
             self.write()
 
     def _cut(self, count: int) -> None:
-        """The file shall hold no more than so many entries, as memory does already."""
+        """Truncate the file to so many entries, as memory already is. Raises OSError."""
         with self._lock:
             self._written = min(self._written, count)
             self._synced = False
@@ -95,12 +98,12 @@ class _IndexFile:
         return data
 
     def sync(self) -> None:
-        """Raises OSError. Costs nothing when nothing was added since the last time."""
+        """Write and fsync; nothing is done if no entry was added since the last time. Raises OSError."""
         self.write()
         with self._lock:
             if self._synced:
                 return
-            file, self._synced = self._file, True  # what is written while it syncs counts for the next time
+            file, self._synced = self._file, True  # entries written during the sync count for the next one
         try:
             if file is not None:
                 file.sync()
@@ -113,19 +116,20 @@ class _IndexFile:
             raise
 
     def close(self) -> None:
-        """Entries that are not written stay in memory only."""
+        """Close the file. Entries that were not written stay in memory."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
 
     def remove(self) -> None:
+        """Close and remove the file. Raises OSError."""
         self.close()
         self._file_system.remove(self.path)
 
 
 class OffsetIndex(_IndexFile):
-    """Offset → file position of the batch that holds it, or of an earlier one."""
+    """Offset → file position of its batch, or of an earlier batch. Mutable."""
 
     entry_bytes = 8
 
@@ -141,22 +145,25 @@ class OffsetIndex(_IndexFile):
 
     @property
     def is_full(self) -> bool:
+        """Whether `segment.index.bytes` is used up; the segment is rolled then."""
         return len(self._offsets) >= self._max_entries
 
     def entries(self) -> list[tuple[int, int]]:
+        """Return (offset, position) of each entry."""
         return [(self._base_offset + o, p) for o, p in zip(self._offsets, self._positions, strict=True)]
 
     def last(self) -> tuple[int, int] | None:
+        """Return the last entry; None if there is none."""
         return (self._base_offset + self._offsets[-1], self._positions[-1]) if self._offsets else None
 
     def append(self, offset: int, position: int) -> None:
-        """`offset` is the last one of the batch at `position`. Entries that do not grow are left out."""
+        """Add an entry: `offset` is the last one of the batch at `position`. One that does not grow is ignored."""
         relative = offset - self._base_offset
         if self.is_full or (self._offsets and relative <= self._offsets[-1]):
             return
         self._positions.append(position)
-        self._offsets.append(relative)  # last: it counts the entries
-        self._write_when_many()
+        self._offsets.append(relative)  # last, since its length is the number of entries for a thread that writes
+        self._write_if_many()
 
     def _bytes(self, start: int, end: int) -> bytes:
         numbers = array("i", bytes(8 * (end - start)))
@@ -164,29 +171,34 @@ class OffsetIndex(_IndexFile):
         return _big_endian(numbers)
 
     def position_for(self, offset: int) -> int:
-        """Where to begin looking for `offset`: at or before its batch; 0 when nothing is known."""
+        """Return a position at or before the batch of `offset`; 0 if no entry helps."""
         i = bisect_right(self._offsets, offset - self._base_offset)
         return self._positions[i - 1] if i else 0
 
     def position_before(self, position: int) -> int:
-        """The largest indexed batch start at or before the file position; 0 when nothing is known."""
+        """Return the last indexed start of a batch at or before a file position; 0 if there is none."""
         i = bisect_right(self._positions, position)
         return self._positions[i - 1] if i else 0
 
     def offset_at(self, position: int) -> int | None:
-        """An offset of the first indexed batch at or behind the file position; None when there is none."""
+        """Return an offset of the first indexed batch at or after a file position; None if there is none."""
         i = bisect_left(self._positions, position)
         return self._base_offset + self._offsets[i] if i < len(self._offsets) else None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries of `offset` and behind."""
+        """Drop the entries of `offset` and later offsets. Raises OSError."""
         keep = bisect_left(self._offsets, offset - self._base_offset)
         if keep < len(self._offsets):
             del self._offsets[keep:], self._positions[keep:]
             self._cut(keep)
 
     def load(self, segment_bytes: int) -> None:
-        """Read the file. Raises IndexCorrupt when it is missing or cannot be true for a segment of that size."""
+        """Replace the entries by those of the file.
+
+        Raises:
+            IndexCorrupt: The file is missing, or its entries are impossible for a segment of this size.
+            OSError: The file could not be read.
+        """
         data = self._read()
         numbers = array("i", data)
         if sys.byteorder == "little":
@@ -194,24 +206,25 @@ class OffsetIndex(_IndexFile):
         offsets, positions = numbers[0::2], numbers[1::2]
         count = len(offsets)
         while count and not offsets[count - 1] and not positions[count - 1]:
-            count -= 1  # Kafka's preallocation, and the one entry it could hide carries no news
+            count -= 1  # Kafka's preallocation; a real entry (base offset, position 0) adds nothing to the default
         del offsets[count:], positions[count:]
         if any(a >= b for a, b in pairwise(offsets)) or (offsets and offsets[0] < 0):
             raise IndexCorrupt(f"{self.path}: offsets do not grow")
         if any(a >= b for a, b in pairwise(positions)):
             raise IndexCorrupt(f"{self.path}: positions do not grow")
         if positions and (positions[0] < 0 or positions[-1] >= segment_bytes):
-            raise IndexCorrupt(f"{self.path} points behind the end of its segment")
+            raise IndexCorrupt(f"{self.path} points after the end of its segment")
         self._offsets, self._positions = offsets, positions
         self._written = len(offsets)
 
     def reset(self) -> None:
+        """Drop all entries. Raises OSError."""
         del self._offsets[:], self._positions[:]
         self._cut(0)
 
 
 class TimeIndex(_IndexFile):
-    """Timestamp → an offset before which nothing is that young."""
+    """Timestamp → an offset before which no record has this timestamp or a later one. Mutable."""
 
     entry_bytes = _TIME_ENTRY.size
 
@@ -227,41 +240,49 @@ class TimeIndex(_IndexFile):
 
     @property
     def is_full(self) -> bool:
-        # One entry stays free for the last one, written when the segment is closed.
+        """Whether only the entry is left that is reserved for `close_time_index`."""
         return len(self._offsets) >= self._max_entries - 1
 
     def entries(self) -> list[tuple[int, int]]:
+        """Return (timestamp, offset) of each entry."""
         return [(t, self._base_offset + o) for t, o in zip(self._timestamps, self._offsets, strict=True)]
 
     def last(self) -> tuple[int, int] | None:
+        """Return the last entry, which has the largest timestamp; None if there is none."""
         return (self._timestamps[-1], self._base_offset + self._offsets[-1]) if self._offsets else None
 
     def append(self, timestamp_ms: int, offset: int, *, closing: bool = False) -> None:
-        """The largest timestamp so far and the last offset of its batch. An entry with no news is left out."""
+        """Add an entry: the largest timestamp so far, and the last offset of its batch.
+
+        Ignored if the timestamp is not larger than the last one, or if the index is full; `closing` uses the reserved
+        entry.
+        """
         relative = offset - self._base_offset
         if (self.is_full and not closing) or len(self) >= self._max_entries or timestamp_ms < 0:
             return
         if self._offsets and (timestamp_ms <= self._timestamps[-1] or relative < self._offsets[-1]):
             return
         self._timestamps.append(timestamp_ms)
-        self._offsets.append(relative)  # last: it counts the entries
-        self._write_when_many()
+        self._offsets.append(relative)  # last, since its length is the number of entries for a thread that writes
+        self._write_if_many()
 
     def _bytes(self, start: int, end: int) -> bytes:
         return b"".join(map(_TIME_ENTRY.pack, self._timestamps[start:end], self._offsets[start:end]))
 
     def offset_for(self, timestamp_ms: int) -> int:
-        """Where to begin looking for the first record with at least this timestamp."""
+        """Return an offset at or before the first record with at least this timestamp."""
         i = bisect_right(self._timestamps, timestamp_ms)
         return self._base_offset + (self._offsets[i - 1] if i else 0)
 
     def truncate_to(self, offset: int) -> None:
+        """Drop the entries of `offset` and later offsets. Raises OSError."""
         keep = bisect_left(self._offsets, offset - self._base_offset)
         if keep < len(self._offsets):
             del self._offsets[keep:], self._timestamps[keep:]
             self._cut(keep)
 
     def load(self) -> None:
+        """Replace the entries by those of the file. Raises IndexCorrupt, OSError."""
         data = self._read()
         entries = list(_TIME_ENTRY.iter_unpack(data))
         while entries and entries[-1] == (0, 0):
@@ -275,6 +296,7 @@ class TimeIndex(_IndexFile):
         self._written = len(entries)
 
     def reset(self) -> None:
+        """Drop all entries. Raises OSError."""
         del self._timestamps[:], self._offsets[:]
         self._cut(0)
 

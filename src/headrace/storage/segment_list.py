@@ -143,7 +143,7 @@ class SegmentList:
                 if entry.last_offset >= offset and entry.first_offset < end_offset:
                     found.append((entry.producer_id, entry.first_offset))
                 # Everything before the last stable offset was decided when the marker was written, so later entries
-                # are of transactions that begin after `end_offset`.
+                # are of transactions that begin at or after it.
                 if entry.last_stable_offset >= end_offset:
                     return found
         return found

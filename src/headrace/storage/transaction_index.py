@@ -1,9 +1,10 @@
-"""`.txnindex`, one beside each segment: the transactions whose abort marker lies in it, as Kafka writes them.
+"""Transaction index of a segment, `.txnindex`, as Kafka writes it: the transactions whose abort marker lies in it.
 
 34 bytes per entry, big-endian: version (int16, 0), producer id, first offset of the transaction, offset of its marker,
-last stable offset behind that marker (int64 each). There is a file only where there is an entry. Unlike the other
-indexes it is no hint: a reader of committed records leaves out what stands in it. So an entry that the disk has no room
-for waits in memory, a flush promises nothing before it is written, and a recovery makes the file anew.
+last stable offset after that marker (int64 each). The file exists only if there is an entry. Unlike the other indexes
+it
+is not a hint: a read_committed consumer drops the records that it names. So an entry that a full disk refuses waits in
+memory, a flush promises nothing before it is written, and a recovery rebuilds the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is the marker's. Nothing that begins behind it lies before `last_stable_offset`."""
+    """One entry.
+
+    Attributes:
+        producer_id: Producer of the transaction.
+        first_offset: Its first offset.
+        last_offset: Offset of its marker.
+        last_stable_offset: First offset of the oldest transaction that was still open after the marker, else the offset
+            after the marker. Transactions aborted later begin at or after it.
+    """
 
     producer_id: int
     first_offset: int
@@ -35,7 +44,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Mutable. One thread appends, another may write and sync what was appended."""
+    """The aborted transactions of one segment. Mutable; one thread appends, another may write and sync."""
 
     def __init__(self, path: Path, file_system: FileSystem) -> None:
         self.path = path
@@ -46,7 +55,7 @@ class TransactionIndex:
         self._lock = threading.Lock()
 
     def entries(self) -> list[AbortedTransaction]:
-        """In the order of markers. Raises IndexCorrupt, OSError."""
+        """Return the entries, in the order of their markers. Raises IndexCorrupt, OSError."""
         if self._entries is None:
             found = self._read()
             self._entries, self._written = found, len(found)
@@ -67,15 +76,19 @@ class TransactionIndex:
         return found
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Raises IndexCorrupt, OSError when what is there cannot be read; what cannot be written waits."""
+        """Add an entry. If it cannot be written, it waits for the next `write`.
+
+        Raises:
+            IndexCorrupt, OSError: The existing entries could not be read.
+        """
         self.entries().append(aborted)
         try:
             self.write()
         except OSError as error:
-            _log.warning("an entry of %s waits to be written: %s", self.path, error)
+            _log.warning("Failed to write an entry of %s; the next flush writes it: %s", self.path, error)
 
     def write(self) -> None:
-        """What waits. Raises OSError."""
+        """Write the entries that are not in the file yet. Raises OSError."""
         with self._lock:
             if self._entries is None or self._written == len(self._entries):
                 return
@@ -90,7 +103,7 @@ class TransactionIndex:
             self._is_synced = False
 
     def sync(self) -> None:
-        """Raises OSError."""
+        """Write and fsync. Raises OSError."""
         self.write()
         with self._lock:
             if self._is_synced:
@@ -104,15 +117,15 @@ class TransactionIndex:
             self._is_synced = True
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose marker is `offset` or lies behind. Raises OSError."""
+        """Drop the transactions whose marker is at or after `offset`. Raises OSError."""
         try:
             kept = [each for each in self.entries() if each.last_offset < offset]
         except IndexCorrupt:
-            kept = []  # whoever cuts a log after a crash makes it anew
+            kept = []  # a log is cut by a recovery, which rebuilds the index next
         self.replace(kept)
 
     def replace(self, entries: list[AbortedTransaction]) -> None:
-        """Raises OSError."""
+        """Replace all entries. Raises OSError."""
         with self._lock:
             self._entries, self._written, self._is_synced = list(entries), 0, False
             if self._file_system.exists(self.path):
@@ -124,4 +137,5 @@ class TransactionIndex:
         self.write()
 
     def remove(self) -> None:
+        """Remove the file. Raises OSError."""
         self._file_system.remove(self.path)
