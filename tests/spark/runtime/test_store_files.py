@@ -1,4 +1,4 @@
-"""Older formats, files that are no stores, replays that lost their store, directories, newest values."""
+"""Older formats, files that are not stores, replays that lost their store, directories, newest values."""
 
 import os
 import random
@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StateError
-from headrace.spark.runtime import store_files, store_pages
+from headrace.spark.runtime import store_files
 from headrace.spark.runtime.bulk_load import name_of_key, newest_values
-from headrace.spark.runtime.replay import committed_position
-from headrace.spark.runtime.rows import decode_rows
 from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 
@@ -33,64 +31,26 @@ def binary(values):
     return pa.array(values, pa.binary())
 
 
-@pytest.fixture(params=[1, 2])
-def older(tmp_path, request):
-    """Files that an earlier release wrote: batch 1 committed, batch 2 prepared."""
-    shutil.copytree(FIXTURES / f"store-format-{request.param}", tmp_path / "s")
-    return tmp_path / "s"
-
-
-def rows(store):
-    values = dict(store.values())
-    counts, sums = decode_rows(binary(list(values.values())), [pa.int64(), pa.float64()])
-    return {key.decode(): (n.as_py(), x.as_py()) for key, n, x in zip(values, counts, sums, strict=True)}
-
-
-def test_a_store_of_an_older_format_is_read_and_brought_over(older):
-    store = TaskStore(older, OLDER)
-    assert store.rebuilt is None
-    assert rows(store) == {"EWR": (7, 2.5), "JFK": (1, None), "LGA": (4, 0.0)}
-    assert store.position().batch == batch(1)
-    assert store.prepared().input_offsets == {"flights-0": 20}
-    assert store.settle(batch(1)).changelog_offset == 2, "the undo record of the older format is read"
-    assert rows(store) == {"EWR": (3, 1.5), "JFK": (1, None)}
+@pytest.mark.parametrize("store_format", [1, 2])
+def test_a_store_of_an_older_format_is_set_aside_and_rebuilt(tmp_path, caplog, store_format):
+    """Files that earlier releases wrote: batch 1 committed, batch 2 prepared."""
+    path = tmp_path / "s"
+    shutil.copytree(FIXTURES / f"store-format-{store_format}", path)
+    assert position_on_disk(path, OLDER) is None
+    store = TaskStore(path, OLDER)
+    assert store.rebuilt == f"it has format {store_format}, this release has 3"
+    assert (store.position(), store.prepared(), store.count()) == (None, None, 0)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "rebuilt from its changelog" in line
+    assert f"it has format {store_format}" in line
+    assert (tmp_path / "s.corrupt" / "data.mdb").exists()
+    writer = batch(3)
+    assert store.begin_replay(writer, 0, 1) == 0, "from the beginning of the changelog"
+    store.load(writer, binary([b"JFK"]), binary([b"1"]), 1)
     store.close()
-    assert position_on_disk(older, OLDER).changelog_offset == 2, "sealed by now"
-    again = TaskStore(older, OLDER)
-    assert rows(again) == {"EWR": (3, 1.5), "JFK": (1, None)}, "once"
+    again = TaskStore(path, OLDER)
+    assert (again.rebuilt, dict(again.values())) == (None, {b"JFK": b"1"})
     again.close()
-
-
-def test_a_long_key_of_format_2_is_found_again(tmp_path):
-    shutil.copytree(FIXTURES / "store-format-2", tmp_path / "s")
-    store = TaskStore(tmp_path / "s", OLDER)
-    assert store.count() == 4
-    seen = []
-    position = StorePosition(batch=batch(3), input_offsets={}, changelog_offset=0)
-    store.merge(batch(1), position, binary([b"L" * 600, b"M" * 600]), lambda old: seen.append(old) or old).abandon()
-    [count, _] = decode_rows(seen[0].slice(0, 1), [pa.int64(), pa.float64()])
-    assert count.to_pylist() == [9]
-    assert seen[0].is_null().to_pylist() == [False, True]
-    store.close()
-
-
-def test_an_older_store_of_another_topic_is_emptied(older):
-    store = TaskStore(older, replace(OLDER, changelog_topic_id="topic-2"))
-    assert "changelog topic" in store.rebuilt
-    assert (store.count(), dict(store.values()), store.position()) == (0, {}, None)
-    store.close()
-
-
-def test_the_prepared_batch_of_an_older_format_may_be_the_committed_one(older):
-    store = TaskStore(older, OLDER)
-    assert committed_position(store, {"flights-0": 20}, trust_prepared=True)
-    assert rows(store)["LGA"] == (4, 0.0)
-    store.close()
-
-
-@pytest.mark.parametrize("older", [1], indirect=True)
-def test_files_of_format_1_are_not_looked_at_without_being_sealed(older):
-    assert position_on_disk(older, OLDER) is None
 
 
 def filled(path, count=2000):
@@ -115,73 +75,29 @@ def test_a_truncated_file_is_set_aside_before_it_is_mapped(tmp_path, kept):
     store.close()
 
 
-def undone(path):
-    """A store after a batch that was killed: the next attempt undoes it. Whether a page was counted, never written."""
-    for seed in range(400):
-        chance = random.Random(seed)
-        store = TaskStore(path, IDENTITY)
-        for after, key, count in ((None, batch(1), 20), (batch(1), batch(2), 1000), (batch(1), batch(3), 5)):
-            keys = sorted({b"%06d" % chance.randrange(2000) for _ in range(count)})
-            position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
-            values = binary([b"x" * 20] * len(keys))
-            store.merge(after, position, binary(keys), lambda _, values=values: values).prepare(1)
-        pages, page_bytes = store._environment.lmdb.info()["last_pgno"] + 1, store._environment.lmdb.stat()["psize"]
-        if (path / "data.mdb").stat().st_size < pages * page_bytes:
-            return store
-        store.close()
-        shutil.rmtree(path)
-    raise AssertionError("LMDB writes every page now: this way to a short file is closed")
-
-
-def test_a_file_that_lacks_only_free_pages_is_whole(tmp_path):
-    store = undone(tmp_path / "s")
+# With these seeds LMDB 0.9 counts a page that it never writes; others of the first sixty are 25, 29, 34, 53 and 56.
+@pytest.mark.parametrize("seed", [0, 5, 16])
+def test_the_file_of_an_undone_batch_is_as_long_as_its_pages(tmp_path, seed):
+    path, chance = tmp_path / "s", random.Random(seed)
+    store = TaskStore(path, IDENTITY)
+    for after, key, count in ((None, batch(1), 20), (batch(1), batch(2), 1000), (batch(1), batch(3), 5)):
+        keys = sorted({b"%06d" % chance.randrange(2000) for _ in range(count)})
+        position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
+        values = binary([b"x" * 20] * len(keys))
+        store.merge(after, position, binary(keys), lambda _, values=values: values).prepare(1)
+    pages, page_bytes = store._environment.lmdb.info()["last_pgno"] + 1, store._environment.lmdb.stat()["psize"]
+    data = path / "data.mdb"
+    assert data.stat().st_size >= pages * page_bytes
     kept = dict(store.values())
     store.close()
-    assert position_on_disk(tmp_path / "s", IDENTITY).batch == batch(1)
-    again = TaskStore(tmp_path / "s", IDENTITY)
-    assert again.rebuilt is None
-    assert dict(again.values()) == kept
+    assert position_on_disk(path, IDENTITY).batch == batch(1)
+    again = TaskStore(path, IDENTITY)
+    assert (again.rebuilt, dict(again.values())) == (None, kept)
     again.close()
-    data = tmp_path / "s" / "data.mdb"
-    os.truncate(data, 4 * 4096)  # and now some that are in use, or the list of free ones itself
-    last = TaskStore(tmp_path / "s", IDENTITY)
+    os.truncate(data, data.stat().st_size - 1)
+    last = TaskStore(path, IDENTITY)
     assert "its pages need" in last.rebuilt
     last.close()
-
-
-def changed(store, _keys):
-    for number in range(2, 12):
-        some = [b"%06d" % n for n in range(0, 500, number)]
-        store.begin_replay(batch(number), 0, 500)
-        store.load(batch(number), binary(some), binary([None] * len(some)), 500)
-
-
-def emptied(store, keys):
-    """So many pages at once that their numbers fill pages of their own."""
-    store.begin_replay(batch(2), keys + 1, keys + 2)
-
-
-def pinned(store, keys):
-    """A reader holds what 300 transactions free, so the list becomes a tree."""
-    with store._environment.lmdb.begin():
-        for number in range(2, 302):
-            store.place(batch(number), {}, over=store.position())
-
-
-@pytest.mark.parametrize(("change", "keys"), [(changed, 500), (emptied, 100_000), (pinned, 10)])
-def test_every_page_is_in_use_or_free(tmp_path, change, keys):
-    """What `store_pages` reads of the free list, held against LMDB's own counts."""
-    store = filled(tmp_path / "s", keys)
-    change(store, keys)
-    environment = store._environment.lmdb
-    with environment.begin() as snapshot, (tmp_path / "s" / "data.mdb").open("rb") as file:
-        trees = [snapshot.stat(store._meta), snapshot.stat(store._blocks), environment.stat()]
-        used = sum(tree[kind] for tree in trees for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
-        found = store_pages.free_list(file.fileno(), snapshot.id(), environment.stat()["psize"])
-        assert len(set(found.free)) == len(found.free) > 0
-        assert (found.own_pages > 1) == (change is not changed), "a list of one page, of several"
-        assert 2 + used + found.own_pages + len(found.free) == environment.info()["last_pgno"] + 1
-    store.close()
 
 
 def test_a_condemned_store_is_not_current_and_is_replaced(tmp_path):

@@ -17,7 +17,6 @@ processes of one host may open a store at once.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +37,6 @@ from headrace.spark.runtime.store_records import (
     StoreIdentity,
     StorePosition,
     boot_id,
-    is_format_1,
     pack_undo,
     seal,
     unpack_undo,
@@ -48,7 +46,6 @@ from headrace.spark.runtime.store_records import (
 __all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id", "position_on_disk"]
 
 _POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
-_PIECE = 50_000  # entries of an older format that are brought over at a time
 
 
 class TaskStore:
@@ -71,48 +68,19 @@ class TaskStore:
         try:
             self._meta = self._environment.lmdb.open_db(b"meta")
             self._blocks = self._environment.lmdb.open_db(b"blocks")
-            self._older = self._older_values()
             self._environment.write(lambda transaction: self._take_identity(transaction, identity))
         except BaseException:
             self._environment.close()
             raise
 
-    def _older_values(self) -> Any | None:
-        """Where formats 1 and 2 kept their entries; None: no such release wrote this store."""
-        try:
-            return self._environment.lmdb.open_db(b"values", create=False)
-        except lmdb.NotFoundError:
-            return None
-
     def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
         found = transaction.get(_IDENTITY, db=self._meta)
         if found is not None:
-            format_1 = is_format_1(found)
-            difference = identity.difference(bytes(found) if format_1 else unseal(found))
+            difference = identity.difference(bytes(found))
             if difference is not None:
                 self.rebuilt = difference
                 self._empty(transaction)
-            elif format_1:
-                self._seal_all(transaction)
-        if self._older is not None:
-            self._bring_over(transaction, self._older)
         transaction.put(_IDENTITY, seal(identity.to_bytes()), db=self._meta)
-
-    def _seal_all(self, transaction: Any) -> None:
-        """From format 1 to 2, in place and in one transaction."""
-        for name in (_POSITION, _PREPARED, _UNDO):
-            body = transaction.get(name, db=self._meta)
-            if body is not None:
-                transaction.put(name, seal(bytes(body)), db=self._meta)
-
-    def _bring_over(self, transaction: Any, older: Any) -> None:
-        """From format 2 to 3, in the same transaction. Nothing is left to do the next time."""
-        with transaction.cursor(older) as cursor:
-            entries = iter(cursor)
-            while piece := list(itertools.islice(entries, _PIECE)):
-                names, values = (pa.array([pair[index] for pair in piece], pa.binary()) for index in (0, 1))
-                self._apply(transaction, names, values)
-        transaction.drop(older, delete=False)
 
     @property
     def is_current(self) -> bool:
@@ -278,7 +246,7 @@ class TaskStore:
 
     def _apply(self, transaction: Any, names: pa.Array, values: pa.Array) -> None:
         order = order_of_keys(names)
-        if order is not None:  # an undo record of an older format
+        if order is not None:
             names, values = names.take(order), values.take(order)
         self._written(transaction, store_blocks.find(transaction, self._blocks, names), values)
 
@@ -294,9 +262,8 @@ class TaskStore:
         return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
 
     def _empty(self, transaction: Any) -> None:
-        for database in (self._blocks, self._meta, self._older):
-            if database is not None:
-                transaction.drop(database, delete=False)
+        for database in (self._blocks, self._meta):
+            transaction.drop(database, delete=False)
 
     def _empty_values(self, transaction: Any) -> None:
         """All but the identity."""
@@ -326,7 +293,7 @@ def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | Non
         with environment.begin(db=meta) as transaction:
             found = transaction.get(_IDENTITY)
             stands = transaction.get(_POSITION)
-        if found is None or stands is None or is_format_1(found) or identity.difference(unseal(found)) is not None:
+        if found is None or stands is None or identity.difference(bytes(found)) is not None:
             return None
         return StorePosition.from_bytes(unseal(stands))
     except (lmdb.Error, StateError):

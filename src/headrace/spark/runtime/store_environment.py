@@ -7,6 +7,7 @@ that may be called more than once. Transactions of several processes take turns 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ class StoreEnvironment:
             with self._watched():
                 result = work(transaction)
                 transaction.commit()
+                self._extend_file()
         except lmdb.MapFullError:
             transaction.abort()
             self._enlarge()
@@ -83,6 +85,23 @@ class StoreEnvironment:
             transaction.abort()
             raise
         return True, result
+
+    def _extend_file(self) -> None:
+        """Make the file as long as the pages that LMDB counts.
+
+        A transaction may take a page behind the end of the file and free it again before it commits, as when a batch is
+        undone. LMDB counts such a page and never writes it. An opening could not tell that from a truncated file
+        without a parser for LMDB's free list, so the file is extended here. A process that is killed in between leaves
+        a short file, which is set aside and rebuilt.
+        """
+        needed = (self.lmdb.info()["last_pgno"] + 1) * self.lmdb.stat()["psize"]
+        file = self.path / "data.mdb"
+        with contextlib.suppress(OSError):  # the file stays short: rebuilt once, nothing is lost
+            if not self.is_current or file.stat().st_size >= needed:
+                return
+            with self._begin(write=True):  # the lock keeps other processes from growing it meanwhile
+                if file.stat().st_size < needed:
+                    os.truncate(file, needed)
 
     def _enlarge(self) -> None:
         self.lmdb.set_mapsize(self.lmdb.info()["map_size"] * 2)

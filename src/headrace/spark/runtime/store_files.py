@@ -1,8 +1,8 @@
 """The files of one store: opened with care, set aside when they are of no use, deleted when their task went away.
 
 LMDB maps its file into memory. A file that is shorter than the pages in use kills the process that touches them
-(SIGBUS), so lengths are compared before anything is read (pages that are free need not be there: `store_pages`); an
-opening that killed its process twice is taken as the file's fault.
+(SIGBUS), so lengths are compared before anything is read (`StoreEnvironment` keeps a sound file as long as its pages);
+an opening that killed its process twice is taken as the file's fault.
 What is of no use is renamed to `<store>.corrupt` (the newest one is kept, for whoever wants to know) and the store is
 rebuilt from its changelog; other worker processes see by the inode that the path is another file now.
 """
@@ -20,7 +20,6 @@ from pathlib import Path
 import lmdb
 
 from headrace.errors import StateError
-from headrace.spark.runtime.store_pages import missing_pages_are_free
 
 __all__ = [
     "CORRUPTIONS",
@@ -194,5 +193,5 @@ def _probed(path: Path) -> lmdb.Environment:
 def _check_length(path: Path, environment: lmdb.Environment) -> None:
     pages, page_bytes = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
     size = (path / "data.mdb").stat().st_size
-    if pages > 2 and size < pages * page_bytes and not missing_pages_are_free(path, environment):
+    if pages > 2 and size < pages * page_bytes:
         raise StateError("state-corrupt", f"data.mdb has {size} bytes where its pages need {pages * page_bytes}")

@@ -1,9 +1,9 @@
 """What a store says about itself: identity, position and undo record, each sealed with a checksum.
 
-Sealed: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the undo record. Format
-3, of this release, keeps its entries in sealed blocks as well (`store_blocks`). Format 2 had an entry of LMDB for each;
-format 1 besides that had the bare bytes for its own records: `is_format_1` tells it apart, and `TaskStore` brings both
-into the form of today. Values are rows of `rows.py` in all, which have a version byte of their own.
+Sealed: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the undo record. Entries
+are kept in sealed blocks as well (`store_blocks`); values are rows of `rows.py`, which have a version byte of their
+own.
+A store of another format is not converted: it is a cache, so it is set aside and rebuilt from the changelog.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
     "StoreIdentity",
     "StorePosition",
     "boot_id",
-    "is_format_1",
     "pack_undo",
     "seal",
     "seal_of",
@@ -73,11 +72,15 @@ class StoreIdentity:
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
-    def difference(self, found: bytes) -> str | None:
-        """Why a store of the identity `found` is of no use, in words; None when it is this one, or its older format."""
-        facts = json.loads(found)
-        if facts.get("format") not in range(1, STORE_FORMAT + 1):
-            return f"it has format {facts.get('format')}, this release knows the formats 1 to {STORE_FORMAT}"
+    def difference(self, record: bytes) -> str | None:
+        """Return why a store with this identity record is to be emptied, in words; None if it can be used.
+
+        Raises StateError("state-corrupt") for a damaged record, and for a store of another format, which is set aside.
+        """
+        # Format 1 had no seals: its record is bare JSON.
+        facts = json.loads(record if record.startswith(b"{") else unseal(record))
+        if facts.get("format") != STORE_FORMAT:
+            raise StateError("state-corrupt", f"it has format {facts.get('format')}, this release has {STORE_FORMAT}")
         if facts.get("changelog_topic_id") != self.changelog_topic_id:
             return "its changelog topic was deleted and created anew"
         if facts.get("schema_hash") != self.schema_hash:
@@ -121,11 +124,6 @@ def unseal(data: bytes) -> bytes:
     if data[: len(_SEAL)] != _SEAL or xxhash.xxh3_64_digest(body) != data[len(_SEAL) : SEAL_BYTES]:
         raise StateError("state-corrupt", "a checksum of the store is wrong")
     return body
-
-
-def is_format_1(data: bytes) -> bool:
-    """Whether this identity record was written before records were sealed."""
-    return data.startswith(b"{")
 
 
 def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
