@@ -1,13 +1,17 @@
 """Records that Spark SQL cannot process: all of them found, no good one blamed, for a handful of jobs."""
 
+import contextlib
 import json
+import threading
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
+from headrace.spark.runtime.doubtful_rows import NO_SHARED_EXPRESSIONS, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
-from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +46,36 @@ def test_every_bad_row_is_found_and_no_good_one(rows, query):
     found = failing_rows(rows, QUERIES[query], most=100)
     assert {row for row, _ in found} == BAD
     assert all("CAST_INVALID_INPUT" in reason or "ValueError" in reason for _, reason in found), found
+
+
+SIEVED = {
+    **{name: (QUERIES[name], BAD) for name in ("select", "where", "where before the cast", "a wide row")},
+    "a cast that is dropped": (
+        lambda rows: rows.selectExpr("cast(text AS int) AS n", "number").select("number"),
+        set(),
+    ),
+    "the cast of a filter again": (
+        lambda rows: rows.where("cast(text AS int) > 3").selectExpr("cast(text AS int) + 1 AS n"),
+        BAD,
+    ),
+    "rows that a filter drops": (lambda rows: rows.where("number > 7").selectExpr("cast(text AS int)"), {8, 99}),
+    "nothing fails": (lambda rows: rows.selectExpr("try_cast(text AS int)"), set()),
+}
+
+
+@pytest.mark.parametrize("query", SIEVED)
+def test_spark_picks_out_the_rows_that_may_fail(rows, spark, query):
+    session = fetching_session(spark, NO_SHARED_EXPRESSIONS)
+    build, bad = SIEVED[query]
+    given = rows.frame(None, 2)
+    found = PreparedPlan(lambda: doubtful_rows(given, build), session=session)
+    for _ in range(2):  # a kept plan is run for every search
+        assert {row[1] for row in DriverRows(session, found.kept()).frame(None, 1).collect()} == bad
+
+
+@pytest.mark.parametrize("query", ["explode", "join", "udf behind a filter"])
+def test_what_spark_cannot_pick_out_is_not_sieved(rows, query):
+    assert doubtful_rows(rows.frame(None, 1), QUERIES[query]) is None
 
 
 def test_where_nothing_fails_nothing_is_found(rows):
@@ -81,3 +115,55 @@ def test_many_bad_records_cost_a_handful_of_jobs(broker, make_app, running, spar
     assert sum(status == "FAILED" for status in jobs.values()) <= 2
     assert len(jobs) <= 16, jobs
     assert any("CAST_INVALID_INPUT" in row.get("failed", "") for row in progress), "what goes on is visible meanwhile"
+
+
+def python_processes(jvm):
+    """Python daemons of a JVM and their workers, the daemons first."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(process.name)] = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    daemons = {pid for pid, parent in parents.items() if parent == jvm and is_daemon(pid)}
+    return daemons, {pid for pid, parent in parents.items() if parent in daemons}
+
+
+def is_daemon(pid):
+    """Whether it is one or was forked by one, whoever its parent is by now."""
+    with contextlib.suppress(OSError):
+        return b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+def test_failed_jobs_leave_no_process_behind_and_progress_is_visible_meanwhile(broker, make_app, running, spark):
+    """A UDF that raises ends its Python worker: in the failed job, and for each slice that is tried in the driver."""
+    broker.create_topics({"numbers": 2, "out": 1})
+    for partition in range(2):
+        texts = [f"bad{n}" if n % 20 == 3 else str(n) for n in range(60)]
+        broker.produce("numbers", [json.dumps({"text": text}) for text in texts], partition=partition)
+    app = make_app("pickies")
+    rows = app.stream("numbers", schema="text string", on_error="skip")
+    rows.select(picky("text").alias("number")).to_topic("out", partitions=1)
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    before, _ = python_processes(jvm)
+    started = running(app)
+    seen, progress, settled = set(before), [], threading.Event()
+
+    def watch():
+        while not settled.wait(0.05):
+            seen.update(*python_processes(jvm))
+            progress.append(started.lastProgress)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        started.wait_until("caught-up", timeout=120)
+    finally:
+        settled.set()
+        watcher.join()
+    daemons, workers = python_processes(jvm)
+    assert len(daemons) == 1 or daemons == before
+    assert len(seen - before) > len(workers), "workers ended and were replaced"
+    assert {pid for pid in seen if is_daemon(pid)} <= daemons | workers
+    assert any("ValueError" in row.get("failed", "") for row in progress if row), "visible before records are found"
+    assert sum(row["skippedRecords"] for row in started.recentProgress) == 6

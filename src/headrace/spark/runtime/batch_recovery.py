@@ -83,7 +83,7 @@ class BatchRecovery:
             return
         plan = replace(plan, slots=only(plan.slots, fresh))
         try:
-            found = self._jobs.find_bad_records(plan, most=MOST_UNDIGESTIBLE, tick=self._tick)
+            found = self._jobs.find_bad_records(plan, most=MOST_UNDIGESTIBLE, thorough=False, tick=self._tick)
         except (BatchFailed, Py4JError, LookupError) as error:  # the micro-batch itself has to tell
             self._screens = False
             log.info("%s: records were not looked through: %s", plan.subtopology_id, str(error)[:200])
@@ -222,7 +222,7 @@ class BatchRecovery:
             sum(task.records for task in plan.tasks),
         )
         try:
-            found = self._jobs.find_bad_records(plan, most=most, tick=self._tick)
+            found = self._jobs.find_bad_records(plan, most=most, thorough=True, tick=self._tick)
         except BatchFailed as failed:
             if failed.record_error is None:
                 log.warning("%s: the search for bad records failed: %s", plan.subtopology_id, str(failed)[:200])

@@ -11,8 +11,8 @@ rows: about a microsecond a row and a millisecond for each bad one.
    until they hold one row; a row that was found fails alone.
 3. The count must end at the number of rows, or the plan is tried in slices as well: a good row is never blamed.
 
-Rejected: halving by Spark jobs (117 failed jobs for 11 records in 8,000), `try_` forms of the user's expressions (they
-turn an error into a null, lose the reason, and do not exist for functions of the user).
+The rows are those that `doubtful_rows` picks out where it can, else all. Rejected: halving by Spark jobs (117 failed
+jobs for 11 records in 8,000).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
 from headrace.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan, Probe
+from headrace.spark.runtime.doubtful_rows import NO_SHARED_EXPRESSIONS, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.fetch_stage import name_of
 from headrace.spark.runtime.plan import PLAN_PROPERTY, InputRange, MicroBatchPlan, StageReport, merged
@@ -99,6 +100,7 @@ class JobRunner:
     def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
         self._evaluating: SparkSession | None = None
+        self._sieves: dict[Probe, PreparedPlan | None] = {}
 
     @property
     def group(self) -> str:
@@ -135,36 +137,63 @@ class JobRunner:
         return None
 
     def find_bad_records(
-        self, plan: MicroBatchPlan, *, most: int, tick: Callable[[], None] = lambda: None
+        self, plan: MicroBatchPlan, *, most: int, thorough: bool, tick: Callable[[], None] = lambda: None
     ) -> list[Undigestible]:
         """The records of a plan that Spark SQL cannot process, up to `most` of each chain, in order of their tasks.
 
-        One Spark job for every 64 MB of records brings them into the driver, where they are tried row by row. Raises
-        BatchFailed when such a job fails; Py4JError, LookupError on a Spark whose insides are unknown.
+        One Spark job for every 64 MB of records brings those that may fail into the driver, where they are tried row by
+        row; `thorough`: all records, where none of those fails. Raises BatchFailed when such a job fails; Py4JError,
+        LookupError on a Spark whose insides are unknown.
         """
         attempts = itertools.count(plan.batch.attempt + 1)
-        found: dict[tuple[str, int, int], Undigestible] = {}
         for probe in self._chains.probes:
-            rest = {task.partition: task.ranges for task in plan.tasks}
-            while rest and len(found) < most:
-                tick()
-                part = replace(
-                    plan,
-                    slots=only(plan.slots, rest),
-                    batch=replace(plan.batch, attempt=next(attempts)),
-                    probe=True,
-                    ends_early=True,
-                    max_bytes_per_task=max(1, SEARCH_BYTES // len(rest)),
-                )
-                with self._running(part, "search for bad records") as side_path:
-                    rows = DriverRows(self._evaluating_session(), probe.rows())
-                    reached = {task: report.reached for task, report in merged(side_path.reports()).items()}
-                for bad in self._bad_rows(rows, probe, most=most, tick=tick):
-                    found.setdefault((bad.topic, bad.partition, bad.offset), bad)
-                rest = _behind(rest, reached)
+            found = self._search(plan, probe, self._sieve(probe), attempts, most=most, tick=tick)
+            if not found and thorough and self._sieve(probe) is not None:
+                found = self._search(plan, probe, None, attempts, most=most, tick=tick)
             if found:  # what follows the failing SQL has no rows as long as it fails
-                break
-        return sorted(found.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+                return sorted(found, key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+        return []
+
+    def _search(
+        self,
+        plan: MicroBatchPlan,
+        probe: Probe,
+        sieve: PreparedPlan | None,
+        attempts: Iterator[int],
+        *,
+        most: int,
+        tick: Callable[[], None],
+    ) -> list[Undigestible]:
+        found: dict[tuple[str, int, int], Undigestible] = {}
+        rest = {task.partition: task.ranges for task in plan.tasks}
+        while rest and len(found) < most:
+            tick()
+            part = replace(
+                plan,
+                slots=only(plan.slots, rest),
+                batch=replace(plan.batch, attempt=next(attempts)),
+                probe=True,
+                ends_early=True,
+                max_bytes_per_task=max(1, SEARCH_BYTES // len(rest)),
+            )
+            with self._running(part, "search for bad records") as side_path:
+                rows = DriverRows(self._evaluating_session(), sieve.kept() if sieve is not None else probe.rows())
+                reached = {task: report.reached for task, report in merged(side_path.reports()).items()}
+            for bad in self._bad_rows(rows, probe, most=most, tick=tick):
+                found.setdefault((bad.topic, bad.partition, bad.offset), bad)
+            rest = _behind(rest, reached)
+        return list(found.values())
+
+    def _sieve(self, probe: Probe) -> PreparedPlan | None:
+        """The rows of a chain that may fail, None where Spark cannot tell; planned at the first search."""
+        if probe not in self._sieves:
+            rows = doubtful_rows(probe.rows(), probe.sql)
+            if rows is None:
+                self._sieves[probe] = None
+            else:
+                session = fetching_session(self._spark, NO_SHARED_EXPRESSIONS)
+                self._sieves[probe] = PreparedPlan(lambda: rows, session=session)
+        return self._sieves[probe]
 
     def _bad_rows(
         self, rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]

@@ -14,7 +14,7 @@ filter, and with it the stage that fetches: no task would ever move on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -45,12 +45,23 @@ class PreparedPlan:
     tells the time starts from its logical plan (30 ms), where it is still open. Any other is planned once.
     """
 
-    def __init__(self, build: Callable[[], DataFrame], sides: Sequence[StaticSide] = ()) -> None:
+    def __init__(
+        self,
+        build: Callable[[], DataFrame],
+        sides: Sequence[StaticSide] = (),
+        *,
+        session: SparkSession | None = None,
+    ) -> None:
+        """`session`: to plan in, one in which no plan loses its fetch stage; None: the one of `build`'s DataFrame."""
         self._build, self._sides = build, tuple(sides)
         self._read = [side.hold() for side in self._sides]
         first = self._build()
-        self._keeps_fetching = bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
-        self._session = fetching_session(first.sparkSession) if self._keeps_fetching else first.sparkSession
+        self._keeps_fetching = (
+            session is not None or bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
+        )
+        if session is None:
+            session = fetching_session(first.sparkSession) if self._keeps_fetching else first.sparkSession
+        self._session = session
         self._look(first)
 
     def _look(self, first: DataFrame) -> None:
@@ -80,7 +91,7 @@ class PreparedPlan:
         `DataFrame.collect` and `RDD.collect` open a socket for each call, and where that is one of the file system the
         JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
         """
-        frame = self._to_run()
+        frame = self.kept()
         if self._rows is None or not self._may_be_kept:
             self._rows = frame._jdf.toJSON().javaRDD()
         found: list[dict[str, Any]] = json.loads(self._rows.collect().toString())  # a Java list writes "[.., ..]"
@@ -88,9 +99,10 @@ class PreparedPlan:
 
     def run(self) -> None:
         """Run it for its errors only."""
-        self._to_run()._jdf.queryExecution().toRdd().count()
+        self.kept()._jdf.queryExecution().toRdd().count()
 
-    def _to_run(self) -> DataFrame:
+    def kept(self) -> DataFrame:
+        """The plan for one micro-batch, planned before where that is right."""
         self._see_sides()
         if not self._may_be_kept:
             return self._planned()
@@ -127,10 +139,10 @@ def _loses_a_stage(dataframe: DataFrame) -> bool:
     return after < before
 
 
-def fetching_session(session: SparkSession) -> SparkSession:
-    """A copy of the session in which no plan loses its fetch stage."""
+def fetching_session(session: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A copy of the session in which no plan loses its fetch stage, with `settings` on top."""
     copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
-    for name, value in _KEEPS_FETCHING.items():
+    for name, value in {**_KEEPS_FETCHING, **(settings or {})}.items():
         given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
         copied.conf.set(name, f"{given},{value}" if given else value)
     return copied
