@@ -15,10 +15,10 @@ from tests.broker.conftest import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.coordinator.partitions import partition_for_group
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 from headrace.protocol.units import from_ms
 from headrace.storage.log_directory import LogDirectory

@@ -15,7 +15,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.features import FeatureUpdate
 from headrace.broker.steady_answers import DoorRules, SteadyAnswers
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+from headrace.coordinator.streams.heartbeat_memo import RepeatableHeartbeat
 from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
 from headrace.coordinator.timers import Timer
 from headrace.protocol.api_keys import ApiKey
@@ -25,8 +25,8 @@ Connect = Callable[[EmbeddedBroker], Any]
 HEARTBEAT = ApiKey.STREAMS_GROUP_HEARTBEAT
 
 
-def steady() -> SteadyHeartbeat:
-    return SteadyHeartbeat(StreamsGroupSoftState(), Timer(0), 100)
+def steady() -> RepeatableHeartbeat:
+    return RepeatableHeartbeat(StreamsGroupSoftState(), Timer(0), 100)
 
 
 def framed(request: Any, correlation_id: int = 7, client_id: str = "c") -> bytes:
@@ -109,8 +109,8 @@ class Side:
             return f"{error.code.name}: {error.message}".encode()
         self.ctx.apply(result)
         encoded = encode_response(header, result.replies[0].response)
-        if self.answers is not None and result.steady is not None:
-            self.answers.keep(frame[4:], encoded, result.steady)
+        if self.answers is not None and result.repeatable is not None:
+            self.answers.keep(frame[4:], encoded, result.repeatable)
         return encoded
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+from headrace.coordinator.streams.heartbeat_memo import RepeatableHeartbeat
 
 SESSION_MS = 45_000
 
@@ -27,18 +27,18 @@ def settled(**settings: Any) -> CoordinatorContext:
     return ctx
 
 
-def remembered(ctx: CoordinatorContext, member_id: str, epoch: int, **given: Any) -> SteadyHeartbeat | None:
+def remembered(ctx: CoordinatorContext, member_id: str, epoch: int, **given: Any) -> RepeatableHeartbeat | None:
     """A heartbeat's memo, as the broker would keep it."""
     request = ctx.request(member_id, epoch, **given)
     result = ctx.shard.streams_group_heartbeat(request, ctx.context(), now_ms=ctx.now_ms)
     ctx.apply(result)
-    return result.steady
+    return result.repeatable
 
 
-def steady(ctx: CoordinatorContext) -> SteadyHeartbeat:
+def steady(ctx: CoordinatorContext) -> RepeatableHeartbeat:
     memo = remembered(ctx, "m1", 3)
     assert memo is not None
-    assert memo.beat(ctx.now_ms)
+    assert memo.renew(ctx.now_ms)
     return memo
 
 
@@ -55,7 +55,7 @@ def test_a_repeated_answer_keeps_the_session_alive() -> None:
     for _ in range(4):
         ctx.sleep(SESSION_MS - 1)
         assert remembered(ctx, "m2", 3) is not None
-        assert memo.beat(ctx.now_ms)
+        assert memo.renew(ctx.now_ms)
     assert ctx.state() == "Stable"
     assert {member.member_id for member in ctx.describe().members} == {"m1", "m2"}
 
@@ -65,20 +65,20 @@ def test_without_a_heartbeat_the_session_ends_counted_from_the_last_repeated_ans
     memo = steady(ctx)
     ctx.sleep(SESSION_MS - 1)
     ctx.heartbeat("m2", 3)
-    assert memo.beat(ctx.now_ms)
+    assert memo.renew(ctx.now_ms)
     ctx.sleep(SESSION_MS - 1)
     assert {member.member_id for member in ctx.describe().members} == {"m1", "m2"}
     ctx.heartbeat("m2", 3)
     ctx.sleep(1)
     assert {member.member_id for member in ctx.describe().members} == {"m2"}
-    assert not memo.beat(ctx.now_ms)
+    assert not memo.renew(ctx.now_ms)
 
 
 def test_committed_offsets_do_not_end_it() -> None:
     ctx = settled()
     memo = steady(ctx)
     assert ctx.commit({("in", 0): 5}, "m1", 3) == {("in", 0): "none"}
-    assert memo.beat(ctx.now_ms)
+    assert memo.renew(ctx.now_ms)
 
 
 def another_joins(ctx: CoordinatorContext) -> None:
@@ -164,7 +164,7 @@ def test_a_change_ends_it(change: Callable[[CoordinatorContext], None]) -> None:
     ctx = settled()
     memo = steady(ctx)
     change(ctx)
-    assert not memo.beat(ctx.now_ms)
+    assert not memo.renew(ctx.now_ms)
 
 
 def test_a_memo_that_ended_arms_no_session() -> None:
@@ -173,7 +173,7 @@ def test_a_memo_that_ended_arms_no_session() -> None:
     somebody_requests_a_shutdown(ctx)
     ctx.sleep(SESSION_MS - 10)
     ctx.heartbeat("m2", 3)
-    assert not memo.beat(ctx.now_ms)
+    assert not memo.renew(ctx.now_ms)
     ctx.sleep(10)
     assert {member.member_id for member in ctx.describe().members} == {"m2"}
 
@@ -209,7 +209,7 @@ def test_topics_that_have_to_be_created_are_asked_for_with_every_heartbeat() -> 
         result = ctx.shard.streams_group_heartbeat(request, ctx.context(), now_ms=ctx.now_ms)
         epoch = ctx.apply(result).epoch
         assert [topic.name for topic in result.topics_to_create] == ["cl"]
-        assert result.steady is None
+        assert result.repeatable is None
 
 
 def test_a_restarted_shard_knows_no_memo_and_old_ones_have_no_power_over_it() -> None:
@@ -218,7 +218,7 @@ def test_a_restarted_shard_knows_no_memo_and_old_ones_have_no_power_over_it() ->
     ctx.restart()
     ctx.sleep(SESSION_MS - 1)
     ctx.heartbeat("m2", 3)
-    memo.beat(ctx.now_ms)  # whoever kept it died with the broker; the new shard's session does not listen to it
+    memo.renew(ctx.now_ms)  # whoever kept it died with the broker; the new shard's session does not listen to it
     ctx.sleep(1)
     assert {member.member_id for member in ctx.describe().members} == {"m2"}
 
@@ -232,4 +232,4 @@ def test_a_group_that_was_deleted_and_made_again_is_another_one() -> None:
     assert ctx.delete_groups("g") == {"g": "none"}
     ctx.join("m1")
     ctx.heartbeat("m1", 2)
-    assert not memo.beat(ctx.now_ms)
+    assert not memo.renew(ctx.now_ms)

@@ -8,7 +8,7 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.coordinator.request_context import RequestContext
 
 if TYPE_CHECKING:
-    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+    from headrace.coordinator.result import Repeatable
 
 __all__ = ["Call"]
 
@@ -57,7 +57,7 @@ class Call:
         self.listener_name = listener_name
         self.secure = secure
         self.sends_files = sends_files
-        self.steady: SteadyHeartbeat | None = None
+        self.steady: Repeatable | None = None
 
     @property
     def context(self) -> RequestContext:

@@ -20,16 +20,15 @@ from headrace.broker.metrics import BrokerMetrics
 from headrace.broker.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
 from headrace.coordinator.errors import CoordinatorError, CorruptRecord
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.partitions import partition_for_group
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch
 
 if TYPE_CHECKING:
     from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-    from headrace.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic
+    from headrace.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic, Repeatable
     from headrace.coordinator.shard import GroupCoordinatorShard
-    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["CoordinatorRuntime", "ShardLogs", "Written"]
 
@@ -54,7 +53,7 @@ class Written:
 
     response: Any
     appended: bool
-    steady: SteadyHeartbeat | None = None
+    steady: Repeatable | None = None
 
 
 class CoordinatorRuntime:

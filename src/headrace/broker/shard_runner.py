@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         CoordinatorRecord,
         CoordinatorResult,
         CreatableTopic,
+        Repeatable,
         Reply,
         SetTimer,
     )
-    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
 
 __all__ = ["AppendFailed", "LogUnreadable", "Outcome", "RecordLog", "Shard", "ShardRunner"]
 
@@ -76,7 +76,7 @@ class Outcome:
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
     appended: bool = False
-    steady: SteadyHeartbeat | None = None
+    steady: Repeatable | None = None
 
 
 class ShardRunner:
@@ -140,5 +140,5 @@ class ShardRunner:
             topics_to_create=result.topics_to_create,
             events=result.events,
             appended=bool(result.records),
-            steady=result.steady,
+            steady=result.repeatable,
         )

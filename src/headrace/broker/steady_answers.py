@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+    from headrace.coordinator.result import Repeatable
 
 __all__ = ["DoorRules", "SteadyAnswers"]
 
@@ -51,7 +51,7 @@ class DoorRules:
 class _Answer:
     __slots__ = ("api", "door_version", "head", "steady", "tail")
 
-    def __init__(self, api: int, door_version: int, head: bytes, tail: bytes, steady: SteadyHeartbeat) -> None:
+    def __init__(self, api: int, door_version: int, head: bytes, tail: bytes, steady: Repeatable) -> None:
         self.api = api
         self.door_version = door_version
         self.head = head
@@ -85,7 +85,7 @@ class SteadyAnswers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def keep(self, frame: bytes, answer: bytes, steady: SteadyHeartbeat) -> None:
+    def keep(self, frame: bytes, answer: bytes, steady: Repeatable) -> None:
         """`frame` without its length, `answer` with it."""
         if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
             return
@@ -126,7 +126,7 @@ class SteadyAnswers:
             answer = known.get(data[position + _CORRELATION_END : end])
             if answer is None or answer.api != api or answer.door_version != door_version:
                 break
-            if not answer.steady.beat(now_ms):
+            if not answer.steady.renew(now_ms):
                 self._forget(data[position + _CORRELATION_END : end])
                 break
             pieces += (answer.head, data[position + _CORRELATION_START : position + _CORRELATION_END], answer.tail)

@@ -16,9 +16,9 @@ from headrace.broker.partition_logs import PartitionLogs
 from headrace.broker.shard_runner import LogUnreadable, ShardRunner
 from headrace.broker.transaction_logs import TransactionStateTopic
 from headrace.coordinator.errors import CoordinatorError, CorruptRecord
-from headrace.coordinator.partitions import partition_for_group
 from headrace.coordinator.transactions.configuration import TransactionConfiguration
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from headrace.coordinator.offsets.committed_offsets import CommittedOffsets
 from headrace.coordinator.offsets.pending_offsets import PendingOffsets
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.records.builders import group_metadata_tombstone, streams_group_tombstones
+from headrace.coordinator.records.builders import group_metadata_tombstone
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
@@ -119,8 +119,7 @@ class GroupRegistry:
                 ErrorCode.inconsistent_group_protocol,
                 f"Group {group_id} is a {kind} group with {len(group.members)} members, not a classic group.",
             )
-        tombstones = streams_group_tombstones(group_id) if isinstance(group, StreamsGroup) else group.tombstones()
-        return ClassicGroup(group_id=group_id), tombstones
+        return ClassicGroup(group_id=group_id), group.tombstones()
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Raises CorruptRecord for a record that cannot follow what was replayed before."""

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat
+from typing import Protocol
 
 __all__ = [
     "CancelTimer",
@@ -19,6 +16,7 @@ __all__ = [
     "CoordinatorRecord",
     "CoordinatorResult",
     "CreatableTopic",
+    "Repeatable",
     "Reply",
     "SetTimer",
     "TimerKey",
@@ -89,13 +87,24 @@ class CoordinatorEvent:
     details: tuple[tuple[str, str], ...] = ()
 
 
+class Repeatable(Protocol):
+    """Permission to answer the same request again without running the rule."""
+
+    def renew(self, now_ms: int) -> bool:
+        """Do what the rule would have done besides answering, for instance restart the member's session.
+
+        Returns:
+            False, without side effects, if state changed since: the rule has to run again.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorResult:
     """See the module's text. Order of duty: append records, replay them, timers, replies, topics, events.
 
     `soft` changes soft state; it is called once the records are replayed, and not when they could not be appended.
 
-    `steady`: the reply may be repeated for the same request without asking the rule, as long as `steady.beat` says so.
+    `repeatable`: set if the reply may be sent again for the same request bytes, as long as `repeatable.renew` returns True.
     """
 
     records: tuple[CoordinatorRecord, ...] = ()
@@ -103,11 +112,11 @@ class CoordinatorResult:
     timers: tuple[SetTimer | CancelTimer, ...] = ()
     topics_to_create: tuple[CreatableTopic, ...] = ()
     events: tuple[CoordinatorEvent, ...] = ()
-    steady: SteadyHeartbeat | None = None
+    repeatable: Repeatable | None = None
     soft: Callable[[], None] | None = None
 
     def before(self, other: CoordinatorResult) -> CoordinatorResult:
-        """Both as one, this one's duties first; `soft` and `steady` are the other's."""
+        """Both as one, this one's duties first; `soft` and `repeatable` are the other's."""
         return replace(
             other,
             records=(*self.records, *other.records),

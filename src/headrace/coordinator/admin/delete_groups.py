@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.coordinator.classic.group import ClassicGroup
-from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.group_registry import Group
 from headrace.coordinator.offsets.committed_offsets import CommittedOffsets
@@ -11,7 +10,6 @@ from headrace.coordinator.offsets.pending_offsets import PendingOffsets
 from headrace.coordinator.records.builders import (
     group_metadata_tombstone,
     offset_commit_tombstone,
-    streams_group_tombstones,
 )
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.protocol.error_codes import ErrorCode
@@ -32,6 +30,4 @@ def delete_group(
     tombstones = [offset_commit_tombstone(group_id, topic, partition) for topic, partition in sorted(keys)]
     if isinstance(group, ClassicGroup):
         return (*tombstones, group_metadata_tombstone(group_id))
-    if isinstance(group, ConsumerGroup):
-        return (*tombstones, *group.tombstones())
-    return (*tombstones, *streams_group_tombstones(group_id))
+    return (*tombstones, *group.tombstones())

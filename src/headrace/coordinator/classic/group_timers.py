@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.coordinator.classic.group_state import ClassicGroupState
-from headrace.coordinator.classic.join_group import NEW_MEMBER_TIMEOUT_MS
 from headrace.coordinator.classic.membership import ClassicMembership
 from headrace.coordinator.classic.rebalance import complete_join, extend_initial_delay, prepare
-from headrace.coordinator.classic.turn import JOIN, SYNC, ClassicTurn, group_timer, session_timer
+from headrace.coordinator.classic.turn import JOIN, NEW_MEMBER_TIMEOUT_MS, SYNC, ClassicTurn, group_timer, session_timer
 from headrace.coordinator.result import SetTimer
 
 __all__ = ["join_timed_out", "loaded_timers", "session_timed_out", "sync_timed_out"]

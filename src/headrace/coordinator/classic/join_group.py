@@ -16,21 +16,18 @@ from headrace.coordinator.classic.member import ClassicMember
 from headrace.coordinator.classic.member_checks import member_refusal
 from headrace.coordinator.classic.rebalance import prepare_or_complete
 from headrace.coordinator.classic.static_members import replace_static_member
-from headrace.coordinator.classic.turn import ClassicTurn
+from headrace.coordinator.classic.turn import NEW_MEMBER_TIMEOUT_MS, ClassicTurn
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import join_group_request as req
 from headrace.protocol.units import to_ms
 
-__all__ = ["MEMBER_ID_REQUIRED_SINCE", "NEW_MEMBER_TIMEOUT_MS", "join_group", "rebalance_timeout_ms"]
+__all__ = ["MEMBER_ID_REQUIRED_SINCE", "join_group", "rebalance_timeout_ms"]
 
 _S = ClassicGroupState
 MEMBER_ID_REQUIRED_SINCE = 4
 _NAMED_REBALANCE_TIMEOUT_SINCE = 1
-NEW_MEMBER_TIMEOUT_MS = 300_000
-"""A new member does not know its id, so it can neither send heartbeats nor be found again when its connection is lost:
-its JoinGroup waits so long at most."""
 
 
 def join_group(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, *, fresh_id: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.partitions import java_hash
+from headrace.protocol.partition_hash import java_hash
 
 __all__ = ["candidates", "selected_protocol"]
 

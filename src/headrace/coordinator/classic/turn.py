@@ -24,11 +24,16 @@ from headrace.coordinator.result import (
 )
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["JOIN", "SESSION", "SYNC", "ClassicTurn", "group_timer", "session_timer"]
+__all__ = ["JOIN", "NEW_MEMBER_TIMEOUT_MS", "SESSION", "SYNC", "ClassicTurn", "group_timer", "session_timer"]
 
 SESSION = "session"
 JOIN = "classic-join"
 SYNC = "classic-sync"
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""Longest wait of a new member's JoinGroup (`ClassicGroup.NEW_MEMBER_JOIN_TIMEOUT_MS` in Kafka).
+
+A new member does not know its id yet: it cannot send heartbeats, nor rejoin as the same member if its connection breaks.
+"""
 
 
 class ClassicTurn:

@@ -19,12 +19,11 @@ from __future__ import annotations
 from headrace.coordinator.consumer.circumstances import Circumstances
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.heartbeat_reply import heartbeat_reply
-from headrace.coordinator.consumer.member import JOIN_EPOCH, ConsumerGroupMember
+from headrace.coordinator.consumer.member import JOIN_EPOCH, UNCHANGED_TIMEOUT_MS, ConsumerGroupMember
 from headrace.coordinator.consumer.member_admission import admit_member, update_member
 from headrace.coordinator.consumer.member_step import member_step
 from headrace.coordinator.consumer.member_timers import member_timers
 from headrace.coordinator.consumer.partitions import Partitions, partitions_of, without_epochs
-from headrace.coordinator.consumer.request_validation import UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.consumer.soft_state import ConsumerGroupSoftState
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply

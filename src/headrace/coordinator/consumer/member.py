@@ -14,9 +14,17 @@ from enum import IntEnum
 from headrace.coordinator.consumer.partitions import PartitionEpochs
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupMemberMetadataValue
 
-__all__ = ["JOIN_EPOCH", "NO_METADATA", "STATIC_LEAVE_EPOCH", "ConsumerGroupMember", "MemberState"]
+__all__ = [
+    "JOIN_EPOCH",
+    "NO_METADATA",
+    "STATIC_LEAVE_EPOCH",
+    "UNCHANGED_TIMEOUT_MS",
+    "ConsumerGroupMember",
+    "MemberState",
+]
 
 JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
+UNCHANGED_TIMEOUT_MS = -1
 NO_METADATA = ConsumerGroupMemberMetadataValue(client_id="", client_host="", subscribed_topic_regex="")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.member import JOIN_EPOCH, ConsumerGroupMember
+from headrace.coordinator.consumer.member import JOIN_EPOCH, UNCHANGED_TIMEOUT_MS, ConsumerGroupMember
 from headrace.coordinator.consumer.partitions import Partitions
-from headrace.coordinator.consumer.request_validation import UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.consumer.static_membership import (
     Replacement,
     check_released,

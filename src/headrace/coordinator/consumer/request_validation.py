@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NoReturn
 
-from headrace.coordinator.consumer.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.consumer.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import consumer_group_heartbeat_request as m
 from headrace.protocol.units import to_ms
 
-__all__ = ["UNCHANGED_TIMEOUT_MS", "validate_request"]
+__all__ = ["validate_request"]
 
-UNCHANGED_TIMEOUT_MS = -1
 _LEAVE_EPOCH = -1
 _MEMBER_ID_REQUIRED_SINCE = 1
 

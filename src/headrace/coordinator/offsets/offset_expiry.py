@@ -20,7 +20,6 @@ from headrace.coordinator.offsets.pending_offsets import PendingOffsets
 from headrace.coordinator.records.builders import (
     group_metadata_tombstone,
     offset_commit_tombstone,
-    streams_group_tombstones,
 )
 from headrace.coordinator.records.schemas import OffsetCommitValue
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, TimerKey
@@ -49,12 +48,9 @@ def expiry_results(
         group_id = group.group_id
         records.extend(offset_commit_tombstone(group_id, topic, partition) for topic, partition in gone)
         is_over = len(gone) == offsets.count(group_id) and _is_empty(group) and not pending.has_offsets(group_id)
-        if is_over and isinstance(group, StreamsGroup):
-            records.extend(streams_group_tombstones(group_id))
-        elif is_over and isinstance(group, ConsumerGroup):
-            records.extend(group.tombstones())
-        elif is_over:
-            records.append(group_metadata_tombstone(group_id))
+        if is_over:
+            tombstone = group_metadata_tombstone(group_id)
+            records.extend((tombstone,) if isinstance(group, ClassicGroup) else group.tombstones())
         if gone:
             details = (("group", "deleted" if is_over else "kept"), ("offsets", str(len(gone))))
             events.append(CoordinatorEvent(name="OffsetsExpired", group_id=group_id, details=details))

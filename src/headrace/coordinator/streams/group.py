@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from headrace.coordinator.records import builders
 from headrace.coordinator.records.schemas import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
@@ -20,6 +19,7 @@ from headrace.coordinator.records.schemas import (
     StreamsGroupTopologyValue,
 )
 from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
 from headrace.coordinator.streams.task_holders import TaskHolders
 from headrace.coordinator.streams.tasks import AssignedTasks, TasksTuple
@@ -133,7 +133,7 @@ class StreamsGroup:
         if value is None:
             self.target.pop(member_id, None)
         else:
-            self.target[member_id] = builders.target_tasks(value)
+            self.target[member_id] = records.target_tasks(value)
 
     def replay_member(self, member_id: str, value: StreamsGroupMemberMetadataValue | None) -> None:
         member = self.members.get(member_id)
@@ -171,12 +171,16 @@ class StreamsGroup:
         for member_id in sorted(self.members):
             self.holders.hold(self.members[member_id])
 
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
+        """Return the tombstones of the whole group, which has no members any more."""
+        return records.group_tombstones(self.group_id)
+
     def hard_state(self) -> Iterator[CoordinatorRecord]:
         """The records that rebuild this group; their order is not that of the log."""
-        yield builders.streams_group_metadata_record(self.group_id, self.metadata)
+        yield records.group_metadata_record(self.group_id, self.metadata)
         if self.topology is not None:
-            yield builders.streams_group_topology_record(self.group_id, self.topology)
-        yield builders.streams_group_target_assignment_metadata_record(
+            yield records.topology_record(self.group_id, self.topology)
+        yield records.target_assignment_metadata_record(
             self.group_id,
             epoch=self.target_metadata.assignment_epoch,
             timestamp_ms=self.target_metadata.assignment_timestamp,
@@ -184,10 +188,10 @@ class StreamsGroup:
         for member_id in sorted(self.members):
             member = self.members[member_id]
             if member.metadata is not NO_METADATA:
-                yield builders.streams_group_member_record(self.group_id, member)
-            yield builders.streams_group_current_assignment_record(self.group_id, member)
+                yield records.member_record(self.group_id, member)
+            yield records.current_assignment_record(self.group_id, member)
         for member_id in sorted(self.target):
-            yield builders.streams_group_target_assignment_record(self.group_id, member_id, self.target[member_id])
+            yield records.target_assignment_record(self.group_id, member_id, self.target[member_id])
 
 
 def _with_current(member: StreamsGroupMember, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
@@ -196,10 +200,10 @@ def _with_current(member: StreamsGroupMember, value: StreamsGroupCurrentMemberAs
         member_epoch=value.member_epoch,
         previous_member_epoch=value.previous_member_epoch,
         state=MemberState.of(value.state),
-        assigned=builders.assigned_tasks(
+        assigned=records.assigned_tasks(
             value.active_tasks, value.standby_tasks, value.warmup_tasks, member_epoch=value.member_epoch
         ),
-        pending_revocation=builders.assigned_tasks(
+        pending_revocation=records.assigned_tasks(
             value.active_tasks_pending_revocation,
             value.standby_tasks_pending_revocation,
             value.warmup_tasks_pending_revocation,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinator.member_timer_keys import rebalance_timer, session_timer
-from headrace.coordinator.records import builders
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
 from headrace.coordinator.result import (
     CancelTimer,
@@ -13,6 +12,7 @@ from headrace.coordinator.result import (
     CoordinatorResult,
     SetTimer,
 )
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.circumstances import Circumstances
 from headrace.coordinator.streams.epoch_reason import epoch_reason
 from headrace.coordinator.streams.group import StreamsGroup
@@ -93,7 +93,7 @@ def circumstances_changed(
         soft.endpoint_epoch += 1  # tasks may stay and have other partitions
         soft.changed()
     bumped = replace(wanted, epoch=metadata.epoch + 1)
-    record = builders.streams_group_metadata_record(group.group_id, bumped)
+    record = records.group_metadata_record(group.group_id, bumped)
     reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
     events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
     if circumstances.initial_delay_runs:

@@ -19,10 +19,10 @@ from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
 from headrace.coordinator.timers import Timer
 
-__all__ = ["SteadyHeartbeat", "is_steady"]
+__all__ = ["RepeatableHeartbeat", "is_repeatable"]
 
 
-class SteadyHeartbeat:
+class RepeatableHeartbeat:
     """The right to repeat one answer, and the duty that comes with it: the member's session begins anew each time.
 
     Made by the shard, kept by whoever keeps the answer.
@@ -36,7 +36,7 @@ class SteadyHeartbeat:
         self._session = session
         self._session_timeout_ms = session_timeout_ms
 
-    def beat(self, now_ms: int) -> bool:
+    def renew(self, now_ms: int) -> bool:
         """The member was heard once more. False: something changed, the rule has to answer; nothing was done then."""
         if self._soft.version != self._version:
             return False
@@ -44,7 +44,7 @@ class SteadyHeartbeat:
         return True
 
 
-def is_steady(result: CoordinatorResult, group: StreamsGroup, circumstances: Circumstances) -> bool:
+def is_repeatable(result: CoordinatorResult, group: StreamsGroup, circumstances: Circumstances) -> bool:
     """Whether the result of a heartbeat would be the same once more."""
     changes_nothing = (
         not result.records

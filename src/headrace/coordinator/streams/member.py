@@ -14,9 +14,17 @@ from enum import IntEnum
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
 from headrace.coordinator.streams.tasks import AssignedTasks
 
-__all__ = ["JOIN_EPOCH", "NO_METADATA", "STATIC_LEAVE_EPOCH", "MemberState", "StreamsGroupMember"]
+__all__ = [
+    "JOIN_EPOCH",
+    "NO_METADATA",
+    "STATIC_LEAVE_EPOCH",
+    "UNCHANGED_TIMEOUT_MS",
+    "MemberState",
+    "StreamsGroupMember",
+]
 
 JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
+UNCHANGED_TIMEOUT_MS = -1
 NO_METADATA = StreamsGroupMemberMetadataValue(client_id="", client_host="", topology_epoch=-1, process_id="")
 
 

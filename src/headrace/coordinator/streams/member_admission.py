@@ -9,8 +9,7 @@ from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
-from headrace.coordinator.streams.request_validation import UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.streams.member import JOIN_EPOCH, UNCHANGED_TIMEOUT_MS, StreamsGroupMember
 from headrace.coordinator.streams.static_membership import (
     Replacement,
     check_released,

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.member_timer_keys import rebalance_timer, session_timer
-from headrace.coordinator.records import builders
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import (
     CancelTimer,
@@ -20,6 +19,7 @@ from headrace.coordinator.result import (
     Reply,
     SetTimer,
 )
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.circumstances import Circumstances
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.heartbeat_reply import leave_reply
@@ -62,7 +62,7 @@ def _left_for_a_while(group: StreamsGroup, member: StreamsGroupMember) -> Coordi
     """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
     details = (("member_id", member.member_id), ("reason", "will be back"))
     return CoordinatorResult(
-        records=(builders.streams_group_current_assignment_record(group.group_id, member_away(member)),),
+        records=(records.current_assignment_record(group.group_id, member_away(member)),),
         timers=(CancelTimer(key=rebalance_timer(group.group_id, member.member_id)),),
         events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
     )
@@ -99,8 +99,8 @@ def member_removed(
     bumped = (("epoch", str(metadata.epoch)), ("reason", "a member left" if event == "MemberLeft" else reason))
     return CoordinatorResult(
         records=(
-            *builders.streams_group_member_tombstones(group_id, member_id),
-            builders.streams_group_metadata_record(group_id, metadata),
+            *records.member_tombstones(group_id, member_id),
+            records.group_metadata_record(group_id, metadata),
         ),
         timers=tuple(timers),
         events=(

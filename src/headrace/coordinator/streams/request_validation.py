@@ -13,14 +13,12 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 from headrace.protocol.units import to_ms
 
-__all__ = ["UNCHANGED_TIMEOUT_MS", "validate_request"]
-
-UNCHANGED_TIMEOUT_MS = -1
+__all__ = ["validate_request"]
 
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:

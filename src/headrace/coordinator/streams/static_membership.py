@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.records import builders
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
 from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsGroupMember
 from headrace.coordinator.streams.tasks import AssignedTasks
@@ -77,10 +77,10 @@ def replace_member(group: StreamsGroup, known: StreamsGroupMember, member_id: st
         member=member,
         replaced_id=known.member_id,
         records=(
-            *builders.streams_group_member_tombstones(group_id, known.member_id),
-            builders.streams_group_member_record(group_id, member),
-            builders.streams_group_target_assignment_record(group_id, member_id, group.target_of(known.member_id)),
-            builders.streams_group_current_assignment_record(group_id, member),
+            *records.member_tombstones(group_id, known.member_id),
+            records.member_record(group_id, member),
+            records.target_assignment_record(group_id, member_id, group.target_of(known.member_id)),
+            records.current_assignment_record(group_id, member),
         ),
         abandons_tasks=member_id in group.members and member_id != known.member_id,
     )

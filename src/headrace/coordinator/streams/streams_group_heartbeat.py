@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.heartbeat_events import heartbeat_events
 from headrace.coordinator.member_timer_keys import timers_of_replaced
-from headrace.coordinator.records import builders
 from headrace.coordinator.records.schemas import (
     StreamsGroupMetadataValue,
     StreamsGroupTopologyValue,
@@ -43,6 +42,7 @@ from headrace.coordinator.result import (
     Reply,
     SetTimer,
 )
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.circumstances import Circumstances
 from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.epoch_reason import epoch_reason
@@ -123,16 +123,16 @@ def streams_group_heartbeat(
     )
     reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
 
-    records = [] if admission.replacement is None else [*admission.replacement.records]
+    written = [] if admission.replacement is None else [*admission.replacement.records]
     if updated.metadata != member.metadata:
-        records.append(builders.streams_group_member_record(group.group_id, updated))
+        written.append(records.member_record(group.group_id, updated))
     if topology is not group.topology:
-        records.append(builders.streams_group_topology_record(group.group_id, topology))
+        written.append(records.topology_record(group.group_id, topology))
     if metadata is not group.metadata:
-        records.append(builders.streams_group_metadata_record(group.group_id, metadata))
-    records.extend(target.records)
+        written.append(records.group_metadata_record(group.group_id, metadata))
+    written.extend(target.records)
     if reconciled is not updated:
-        records.append(builders.streams_group_current_assignment_record(group.group_id, reconciled))
+        written.append(records.current_assignment_record(group.group_id, reconciled))
 
     _note_soft_changes(soft, request, member, reconciled)
     if admission.replacement is not None:
@@ -156,7 +156,7 @@ def streams_group_heartbeat(
     )
     replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
     return CoordinatorResult(
-        records=tuple(records),
+        records=tuple(written),
         replies=(Reply(token=context.token, response=response),),
         timers=(
             *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),

@@ -25,7 +25,7 @@ from headrace.coordinator.streams.group_timers import (
     rebalance_timed_out,
     session_timed_out,
 )
-from headrace.coordinator.streams.heartbeat_memo import SteadyHeartbeat, is_steady
+from headrace.coordinator.streams.heartbeat_memo import RepeatableHeartbeat, is_repeatable
 from headrace.coordinator.streams.member import JOIN_EPOCH
 from headrace.coordinator.streams.membership_end import streams_group_leave
 from headrace.coordinator.streams.request_validation import validate_request
@@ -160,14 +160,14 @@ class StreamsGroups:
         self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
     ) -> CoordinatorResult:
         """With the right to repeat the answer, where there is nothing else in it."""
-        if not is_steady(result, group, circumstances) or self._soft.get(group.group_id) is not soft:
+        if not is_repeatable(result, group, circumstances) or self._soft.get(group.group_id) is not soft:
             return result
         set_session = cast("SetTimer", result.timers[0])
         session = self._state.timers.timer(set_session.key)
         if session is None:
             return result
-        steady = SteadyHeartbeat(soft, session, set_session.deadline_ms - circumstances.now_ms)
-        return replace(result, steady=steady)
+        repeatable = RepeatableHeartbeat(soft, session, set_session.deadline_ms - circumstances.now_ms)
+        return replace(result, repeatable=repeatable)
 
     def _described(self, group_id: str, *, wants_description: bool) -> streams_group_describe_response.DescribedGroup:
         try:

@@ -16,8 +16,8 @@ from headrace.coordinator.assignors.assignor import (
     TaskAssignor,
 )
 from headrace.coordinator.configuration import StreamsGroupConfiguration
-from headrace.coordinator.records import builders
 from headrace.coordinator.result import CoordinatorRecord, TimerKey
+from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
@@ -82,15 +82,13 @@ def compute_target(
     if configured.is_ready and current:
         assigned = assignor.assign(_group_spec(group, current, configured, dict(assignment_configs), task_offsets))
     targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
-    records = [
-        builders.streams_group_target_assignment_record(group.group_id, member_id, target)
+    written = [
+        records.target_assignment_record(group.group_id, member_id, target)
         for member_id, target in targets.items()
         if group.target.get(member_id) != target
     ]
-    records.append(
-        builders.streams_group_target_assignment_metadata_record(group.group_id, epoch=epoch, timestamp_ms=now_ms)
-    )
-    return TargetAssignment(epoch=epoch, targets=targets, records=tuple(records))
+    written.append(records.target_assignment_metadata_record(group.group_id, epoch=epoch, timestamp_ms=now_ms))
+    return TargetAssignment(epoch=epoch, targets=targets, records=tuple(written))
 
 
 def _group_spec(

@@ -1,0 +1,153 @@
+"""The records of a streams group from its own terms, and back. Lists are sorted, so that the same state has the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.coordinator.records.schemas import (
+    CurrentTaskIds,
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+    TaskIds,
+)
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.streams.member import StreamsGroupMember
+from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple, by_subtopology
+
+__all__ = [
+    "assigned_tasks",
+    "current_assignment_record",
+    "group_metadata_record",
+    "group_tombstones",
+    "member_record",
+    "member_tombstones",
+    "target_assignment_metadata_record",
+    "target_assignment_record",
+    "target_tasks",
+    "topology_record",
+]
+
+
+def group_metadata_record(group_id: str, value: StreamsGroupMetadataValue) -> CoordinatorRecord:
+    return CoordinatorRecord(key=StreamsGroupMetadataKey(group_id=group_id), value=value)
+
+
+def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    key = StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
+    return CoordinatorRecord(key=key, value=member.metadata)
+
+
+def topology_record(group_id: str, value: StreamsGroupTopologyValue) -> CoordinatorRecord:
+    return CoordinatorRecord(key=StreamsGroupTopologyKey(group_id=group_id), value=value)
+
+
+def target_assignment_record(group_id: str, member_id: str, tasks: TasksTuple) -> CoordinatorRecord:
+    value = StreamsGroupTargetAssignmentMemberValue(
+        active_tasks=_task_ids(tasks.active),
+        standby_tasks=_task_ids(tasks.standby),
+        warmup_tasks=_task_ids(tasks.warmup),
+    )
+    return CoordinatorRecord(
+        key=StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value=value
+    )
+
+
+def target_assignment_metadata_record(group_id: str, *, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    value = StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
+    return CoordinatorRecord(key=StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value=value)
+
+
+def current_assignment_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    value = StreamsGroupCurrentMemberAssignmentValue(
+        member_epoch=member.member_epoch,
+        previous_member_epoch=member.previous_member_epoch,
+        state=int(member.state),
+        active_tasks=_active_task_ids(member.assigned.active),
+        standby_tasks=_plain_task_ids(member.assigned.standby),
+        warmup_tasks=_plain_task_ids(member.assigned.warmup),
+        active_tasks_pending_revocation=_active_task_ids(member.pending_revocation.active),
+        standby_tasks_pending_revocation=_plain_task_ids(member.pending_revocation.standby),
+        warmup_tasks_pending_revocation=_plain_task_ids(member.pending_revocation.warmup),
+    )
+    key = StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
+    return CoordinatorRecord(key=key, value=value)
+
+
+def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
+    """What takes a member out: current assignment, target, metadata, in this order."""
+    return (
+        CoordinatorRecord(
+            key=StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value=None
+        ),
+        CoordinatorRecord(
+            key=StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value=None
+        ),
+        CoordinatorRecord(key=StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value=None),
+    )
+
+
+def group_tombstones(group_id: str) -> tuple[CoordinatorRecord, ...]:
+    """What takes an empty group out: target metadata, group metadata, topology, in this order."""
+    return (
+        CoordinatorRecord(key=StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value=None),
+        CoordinatorRecord(key=StreamsGroupMetadataKey(group_id=group_id), value=None),
+        CoordinatorRecord(key=StreamsGroupTopologyKey(group_id=group_id), value=None),
+    )
+
+
+def target_tasks(value: StreamsGroupTargetAssignmentMemberValue) -> TasksTuple:
+    """A target as the coordinator keeps it."""
+    return TasksTuple(
+        active=_tasks(value.active_tasks), standby=_tasks(value.standby_tasks), warmup=_tasks(value.warmup_tasks)
+    )
+
+
+def assigned_tasks(
+    active: tuple[CurrentTaskIds, ...],
+    standby: tuple[CurrentTaskIds, ...],
+    warmup: tuple[CurrentTaskIds, ...],
+    *,
+    member_epoch: int,
+) -> AssignedTasks:
+    """Assigned tasks as the coordinator keeps them; where epochs lack or do not fit, the member's epoch stands in."""
+    epochs: dict[Task, int] = {}
+    for tasks in active:
+        known = tasks.assignment_epochs or ()
+        fits = len(known) == len(tasks.partitions)
+        for index, partition in enumerate(tasks.partitions):
+            epochs[tasks.subtopology_id, partition] = known[index] if fits else member_epoch
+    return AssignedTasks(active=dict(sorted(epochs.items())), standby=_tasks(standby), warmup=_tasks(warmup))
+
+
+def _tasks(groups: tuple[TaskIds, ...] | tuple[CurrentTaskIds, ...]) -> tuple[Task, ...]:
+    return tuple(sorted((tasks.subtopology_id, partition) for tasks in groups for partition in tasks.partitions))
+
+
+def _task_ids(tasks: tuple[Task, ...]) -> tuple[TaskIds, ...]:
+    return tuple(TaskIds(subtopology_id=name, partitions=partitions) for name, partitions in by_subtopology(tasks))
+
+
+def _plain_task_ids(tasks: tuple[Task, ...]) -> tuple[CurrentTaskIds, ...]:
+    return tuple(
+        CurrentTaskIds(subtopology_id=name, partitions=partitions) for name, partitions in by_subtopology(tasks)
+    )
+
+
+def _active_task_ids(tasks: Mapping[Task, int]) -> tuple[CurrentTaskIds, ...]:
+    return tuple(
+        CurrentTaskIds(
+            subtopology_id=name,
+            partitions=partitions,
+            assignment_epochs=tuple(tasks[name, partition] for partition in partitions),
+        )
+        for name, partitions in by_subtopology(tuple(tasks))
+    )
