@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.interop.assignor_peer import KafkasAssignor, OurAssignor, Peer
 
-from headrace.coordinator.assignors.assignor import AssignableSubtopology
-from headrace.coordinator.assignors.sticky_tasks import StickyTaskAssignor
+from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology
 
 MEMBERS = 1_000
 SUBTOPOLOGIES = tuple(

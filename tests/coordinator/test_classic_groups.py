@@ -12,10 +12,8 @@ from tests.coordinator.classic_context import GROUP, ClassicContext
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import encode_subscription
-from headrace.coordinator.classic.consumer_protocol import subscribed_topics
-from headrace.coordinator.classic.group_state import ENTERED_FROM, ClassicGroupState
-from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.classic.protocol_selection import selected_protocol
+from headrace.coordinator.classic.group import ENTERED_FROM, ClassicGroupState, selected_protocol
+from headrace.coordinator.classic.member import ClassicMember, subscribed_topics
 
 
 def test_an_empty_group_waits_for_more_members() -> None:

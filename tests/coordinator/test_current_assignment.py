@@ -10,7 +10,7 @@ from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
-from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
 
 TASK: Task = ("0", 0)
 OTHER: Task = ("0", 1)

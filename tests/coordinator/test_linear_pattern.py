@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.coordinator.linear_pattern import BadPattern, LinearPattern
+from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
 
 ATOMS = st.sampled_from(
     [

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.offsets.offset_expiry import OFFSET_EXPIRY
+from headrace.coordinator.offsets.offset_deletion import OFFSET_EXPIRY
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard

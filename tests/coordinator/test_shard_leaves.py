@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-from headrace.coordinator.metadata_hash import group_hash, topic_hash
-from headrace.coordinator.metadata_image import TopicImage
+from headrace.coordinator.metadata_image import TopicImage, group_hash, topic_hash
 from headrace.coordinator.result import CancelTimer, SetTimer, TimerKey
 from headrace.coordinator.timers import TimerQueue
 from headrace.protocol.partition_hash import partition_for_group

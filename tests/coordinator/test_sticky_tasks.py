@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.coordinator.assignors.assignor import AssignableSubtopology, GroupSpec, MemberSpec
-from headrace.coordinator.assignors.sticky_tasks import StickyTaskAssignor
-from headrace.coordinator.streams.tasks import TasksTuple
+from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec
+from headrace.coordinator.tasks import TasksTuple
 
 Assignment = dict[str, TasksTuple]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from headrace.coordinator.assignors.assignor import GroupSpec
-from headrace.coordinator.assignors.sticky_tasks import StickyTaskAssignor
+from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
+from headrace.coordinator.assignors.task_assignor import GroupSpec
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.shard import GroupCoordinatorShard
-from headrace.coordinator.streams.tasks import Task, TasksTuple
+from headrace.coordinator.tasks import Task, TasksTuple
 
 Offsets = Mapping[Task, int]
 NONE: Offsets = {}

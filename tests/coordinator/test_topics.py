@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 from tests.coordinator.coordinator_context import subtopology, topology
 
-from headrace.coordinator.metadata_hash import group_hash
-from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.streams.request_topology import topology_of
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
+from headrace.coordinator.streams.heartbeat_request import topology_of
 from headrace.coordinator.streams.topics.configured_topology import (
     ConfiguredTopology,
     configure_topology,

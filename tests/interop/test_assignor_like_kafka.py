@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from tests.interop.assignor_peer import Assignment, KafkasAssignor, OurAssignor, Peer
 
-from headrace.coordinator.assignors.assignor import AssignableSubtopology
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology
 
 pytestmark = pytest.mark.interop
 

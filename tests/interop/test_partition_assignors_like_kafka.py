@@ -15,8 +15,7 @@ from tests.coordinator.consumer.test_partition_assignors import Target, spec, to
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.longer import LONG
 
-from headrace.coordinator.assignors.range_partitions import RangeAssignor
-from headrace.coordinator.assignors.uniform_partitions import UniformAssignor
+from headrace.coordinator.assignors.partition_assignors import RangeAssignor, UniformAssignor
 
 pytestmark = pytest.mark.interop
 

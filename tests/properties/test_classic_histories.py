@@ -16,8 +16,7 @@ from collections.abc import Callable
 import pytest
 from tests.coordinator.classic_context import ClassicContext
 
-from headrace.coordinator.classic.group import ClassicGroup
-from headrace.coordinator.classic.group_state import ClassicGroupState
+from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState
 
 STEPS = 250
 PROTOCOLS = ("range", "roundrobin", "sticky")

@@ -16,14 +16,18 @@ from headrace.client.membership import member_core
 from headrace.client.membership.classic_membership import ClassicMembership as ClassicMember
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_member import GroupMember, GroupMemberState
-from headrace.coordinator.classic import join_group, turn
-from headrace.coordinator.classic.membership import ClassicMembership
+from headrace.coordinator.classic import join_group
+from headrace.coordinator.classic import transition as turn
+from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.consumer import group as consumer_group
-from headrace.coordinator.consumer import member_step as consumer_step
-from headrace.coordinator.consumer import member_timers, membership_end, partition_holders
+from headrace.coordinator.consumer import group as partition_holders
+from headrace.coordinator.consumer import heartbeat_step as consumer_step
+from headrace.coordinator.consumer import leave_and_fence as membership_end
+from headrace.coordinator.consumer import timers as member_timers
 from headrace.coordinator.offsets import offset_commit
 from headrace.coordinator.streams import group as streams_group
-from headrace.coordinator.streams import streams_group_heartbeat, task_holders
+from headrace.coordinator.streams import group as task_holders
+from headrace.coordinator.streams import heartbeat as streams_group_heartbeat
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["MUTATIONS", "Mutation"]
@@ -219,7 +223,7 @@ MUTATIONS = (
         text="an epoch that begins anew when a member goes",
         groups="consumer",
         owner=membership_end,
-        name="members_removed",
+        name="remove_members",
         broken=_late_epoch,
         told=("the epoch of group fell",),
     ),

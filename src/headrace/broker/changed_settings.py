@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.configuration import BROKER_SETTINGS, BrokerConfiguration
 from headrace.broker.partition_logs import default_log_config
-from headrace.coordinator.group_configuration import check_bounds, checked_group_settings
+from headrace.coordinator.configuration import check_bounds, checked_group_settings
 from headrace.coordinator.settings import COORDINATOR_SETTINGS
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
@@ -63,7 +63,7 @@ class ChangedSettings:
     @property
     def coordinator(self) -> GroupCoordinatorConfiguration:
         """What the coordinator goes by now."""
-        from headrace.coordinator.configuration import GroupCoordinatorConfiguration  # with the first group
+        from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 
         return GroupCoordinatorConfiguration.from_settings(self._configuration.in_force(), self.groups)
 

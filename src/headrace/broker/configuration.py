@@ -15,7 +15,7 @@ from typing import Literal, cast
 from headrace.broker.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
 from headrace.broker.listener_configuration import ListenerConfiguration, listeners_of
 from headrace.broker.security.settings import SECURITY_SETTINGS, prefixed_setting
-from headrace.coordinator.group_configuration import check_bounds
+from headrace.coordinator.configuration import check_bounds
 from headrace.coordinator.settings import COORDINATOR_SETTINGS
 from headrace.errors import ConfigError
 from headrace.settings import Kind, Setting, Value, parse_value, unknown_setting

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.errors import CoordinatorError, CorruptRecord
-from headrace.coordinator.offsets.committed_offsets import CommittedOffsets
-from headrace.coordinator.offsets.pending_offsets import PendingOffsets
+from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.builders import group_metadata_tombstone

@@ -104,7 +104,7 @@ class CoordinatorResult:
 
     `soft` changes soft state; it is called once the records are replayed, and not when they could not be appended.
 
-    `repeatable`: set if the reply may be sent again for the same request bytes, as long as `repeatable.renew` returns True.
+    `repeatable`: set if the reply may be sent again for the same request bytes while `repeatable.renew` returns True.
     """
 
     records: tuple[CoordinatorRecord, ...] = ()

@@ -14,15 +14,14 @@ from typing import cast
 
 from kio.schema.types import GroupId
 
-from headrace.coordinator.admin.delete_groups import delete_group
-from headrace.coordinator.admin.describe_groups import describe_group
-from headrace.coordinator.admin.list_groups import list_groups
-from headrace.coordinator.assignors.assignor import TaskAssignor
-from headrace.coordinator.assignors.sticky_tasks import StickyTaskAssignor
-from headrace.coordinator.classic.classic_groups import ClassicGroups
+from headrace.coordinator.admin import delete_group, describe_group, list_groups
+from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
+from headrace.coordinator.assignors.task_assignor import TaskAssignor
 from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.classic_groups import ClassicGroups
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-from headrace.coordinator.consumer.consumer_groups import ConsumerGroups
+from headrace.coordinator.consumer.topic_regexes import MayDescribe
+from headrace.coordinator.consumer_groups import ConsumerGroups
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.group_kind import GroupKind, ShardState
 from headrace.coordinator.group_registry import Group, GroupRegistry
@@ -30,10 +29,13 @@ from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.migration.downgrade import Downgrades
 from headrace.coordinator.migration.live_migration import LiveMigration
 from headrace.coordinator.offsets.offset_commit import offset_commit
-from headrace.coordinator.offsets.offset_delete import offset_delete
-from headrace.coordinator.offsets.offset_expiry import OFFSET_EXPIRY, expiry_results
+from headrace.coordinator.offsets.offset_deletion import (
+    OFFSET_EXPIRY,
+    deleted_topic_tombstones,
+    expiry_results,
+    offset_delete,
+)
 from headrace.coordinator.offsets.offset_fetch import offset_fetch
-from headrace.coordinator.offsets.topic_deletion import deleted_topic_tombstones
 from headrace.coordinator.offsets.txn_offset_commit import txn_offset_commit
 from headrace.coordinator.records.serde import encode_key, encode_value
 from headrace.coordinator.request_context import RequestContext
@@ -45,17 +47,25 @@ from headrace.coordinator.result import (
     SetTimer,
     TimerKey,
 )
-from headrace.coordinator.streams.streams_groups import StreamsGroups
+from headrace.coordinator.streams_groups import StreamsGroups
 from headrace.coordinator.timers import TimerQueue
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import (
+    consumer_group_describe_response,
+    consumer_group_heartbeat_request,
     delete_groups_response,
     describe_groups_response,
+    heartbeat_request,
+    join_group_request,
+    leave_group_request,
     list_groups_response,
     offset_commit_request,
     offset_delete_request,
     offset_fetch_request,
     offset_fetch_response,
+    streams_group_describe_response,
+    streams_group_heartbeat_request,
+    sync_group_request,
     txn_offset_commit_request,
 )
 from headrace.protocol.units import from_ms
@@ -83,19 +93,63 @@ class GroupCoordinatorShard:
         self.classic = ClassicGroups(self._state)
         downgrades = Downgrades(self._state, self.classic)
         self.consumer = ConsumerGroups(self._state, downgrades)
-        migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
         self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic, self.consumer)
-        # Requests of one kind of group are that kind's own methods; classic and consumer groups have mixed members.
-        self.streams_group_heartbeat = self.streams.streams_group_heartbeat
-        self.streams_group_describe = self.streams.streams_group_describe
-        self.consumer_group_heartbeat = migration.consumer_group_heartbeat
-        self.consumer_group_describe = self.consumer.consumer_group_describe
-        self.join_group = migration.join_group
-        self.sync_group = migration.sync_group
-        self.heartbeat = migration.heartbeat
-        self.leave_group = migration.leave_group
+        self._migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
 
-    # --- writes ---
+    # --- membership ---
+
+    def streams_group_heartbeat(
+        self,
+        request: streams_group_heartbeat_request.StreamsGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,
+    ) -> CoordinatorResult:
+        """API 88: a member of a streams group joins, heartbeats or leaves. Raises CoordinatorError."""
+        return self.streams.heartbeat(request, context, now_ms=now_ms)
+
+    def consumer_group_heartbeat(
+        self,
+        request: consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,
+        may_describe: MayDescribe | None = None,
+    ) -> CoordinatorResult:
+        """API 68: a member of a consumer group joins, heartbeats or leaves. Raises CoordinatorError.
+
+        `may_describe`: whether the client may describe a topic, by name; None allows every topic.
+        """
+        return self._migration.consumer_group_heartbeat(request, context, now_ms=now_ms, may_describe=may_describe)
+
+    def join_group(
+        self, request: join_group_request.JoinGroupRequest, context: RequestContext, *, fresh_id: str, now_ms: int
+    ) -> CoordinatorResult:
+        """API 11: a member of a classic group, or a classic member of a consumer group, joins or rejoins.
+
+        `fresh_id`: a unique text, from which the id of a new member is made. Raises CoordinatorError.
+        """
+        return self._migration.join_group(request, context, fresh_id=fresh_id, now_ms=now_ms)
+
+    def sync_group(
+        self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 14: a classic member asks for its assignment; the leader of a classic group sends all of them."""
+        return self._migration.sync_group(request, context, now_ms=now_ms)
+
+    def heartbeat(
+        self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 12: a heartbeat of a classic member. Raises CoordinatorError."""
+        return self._migration.heartbeat(request, context, now_ms=now_ms)
+
+    def leave_group(
+        self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 13: members leave, or are removed by an operator. Raises CoordinatorError if the group id is empty."""
+        return self._migration.leave_group(request, context, now_ms=now_ms)
+
+    # --- offsets and deletion ---
 
     def offset_commit(
         self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
@@ -173,6 +227,18 @@ class GroupCoordinatorShard:
         )
 
     # --- reads ---
+
+    def streams_group_describe(
+        self, group_ids: Iterable[str], context: RequestContext, *, wants_description: bool = False
+    ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
+        """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        return self.streams.describe(group_ids, context, wants_description=wants_description)
+
+    def consumer_group_describe(
+        self, group_ids: Iterable[str], context: RequestContext
+    ) -> tuple[consumer_group_describe_response.DescribedGroup, ...]:
+        """API 69. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        return self.consumer.describe(group_ids, context)
 
     def describe_groups(
         self, group_ids: Iterable[str], context: RequestContext

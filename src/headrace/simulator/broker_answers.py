@@ -12,13 +12,13 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32
 
 from headrace.coordinator.classic import replies
-from headrace.coordinator.consumer.heartbeat_reply import heartbeat_reply as consumer_reply
+from headrace.coordinator.consumer.heartbeat import heartbeat_reply as consumer_reply
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
-from headrace.coordinator.streams.heartbeat_reply import leave_reply
+from headrace.coordinator.streams.heartbeat_response import leave_reply
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

@@ -27,9 +27,7 @@ from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_events import TopicPartition
 from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.membership.subscription import SubscribedTopics
-from headrace.coordinator.classic.group import ClassicGroup
-from headrace.coordinator.classic.group_state import ClassicGroupState
-from headrace.coordinator.classic.membership import ClassicMembership
+from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState, ClassicMembership
 from headrace.coordinator.consumer.group import ConsumerGroup, GroupState
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState
 from headrace.coordinator.metadata_image import TopicImage

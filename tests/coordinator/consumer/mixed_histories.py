@@ -21,7 +21,7 @@ from headrace.assignors.consumer_protocol import (
     encode_subscription,
 )
 from headrace.coordinator.classic.group import ClassicGroup
-from headrace.coordinator.consumer.partitions import without_epochs
+from headrace.coordinator.consumer.member import without_epochs
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol import messages as m

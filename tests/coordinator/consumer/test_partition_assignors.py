@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.coordinator.assignors.partition_assignor import (
+from headrace.coordinator.assignors.partition_assignors import (
     ConsumerGroupSpec,
     MemberSubscription,
     PartitionAssignor,
+    RangeAssignor,
     TargetPartitions,
+    UniformAssignor,
 )
-from headrace.coordinator.assignors.range_partitions import RangeAssignor
-from headrace.coordinator.assignors.uniform_partitions import UniformAssignor
 
 Target = Mapping[str, TargetPartitions]
 ASSIGNORS: tuple[PartitionAssignor, ...] = (UniformAssignor(), RangeAssignor())

@@ -11,7 +11,7 @@ from kio.schema.types import ProducerId, TransactionalId
 from headrace.broker.call import Call
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.linear_pattern import BadPattern, LinearPattern
+from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
 from headrace.coordinator.transactions.listing import TransactionFilter, unknown_states
 from headrace.coordinator.transactions.transaction_state import state_name
 from headrace.coordinator.transactions.transitions import state_of

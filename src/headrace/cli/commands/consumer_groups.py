@@ -107,7 +107,7 @@ def _act(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _validate_regex(expression: str) -> int:
     """As our broker reads it: RE2's syntax but for Unicode scripts (docs/reference/limitations.md)."""
-    from headrace.coordinator.linear_pattern import BadPattern, LinearPattern
+    from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
 
     try:
         LinearPattern(expression)

@@ -17,7 +17,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 
 from headrace.coordinator.assignors.placement import Placement, Share
-from headrace.coordinator.streams.tasks import Task
+from headrace.coordinator.tasks import Task
 
 __all__ = ["place_active_tasks"]
 

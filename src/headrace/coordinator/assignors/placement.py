@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 
-from headrace.coordinator.assignors.assignor import AssignableSubtopology, GroupSpec
-from headrace.coordinator.streams.tasks import Task, TasksTuple
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec
+from headrace.coordinator.tasks import Task, TasksTuple
 
 __all__ = ["Placement", "Share", "all_tasks"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 
 from headrace.coordinator.assignors.placement import Placement, Share
-from headrace.coordinator.streams.tasks import Task
+from headrace.coordinator.tasks import Task
 
 __all__ = ["place_standby_tasks"]
 

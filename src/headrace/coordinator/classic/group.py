@@ -1,19 +1,295 @@
-"""ClassicGroup: a group whose members assign the partitions among themselves, or that only holds offsets.
+"""ClassicGroup: a group whose members assign partitions among themselves, or that only holds offsets.
 
-The latter, a *simple* group, has no record of its own: it lives as long as it has offsets (admin clients, manual
-partition assignment). Hard state is the last GroupMetadata record; `membership` is what happens between two of them.
+A *simple* group only holds offsets (admin clients, manual partition assignment). It has no record of its own and lives
+as long as it has offsets.
+
+Hard state is the last GroupMetadata record. Kafka writes it when a generation has its assignment, when a static member
+is replaced and when the group becomes empty; everything in between is in memory only. After a restart members find the
+last generation, and parked requests are sent again. A rule therefore works on a copy of the `ClassicMembership`, which
+replaces the original once the rule's records are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
 
-from headrace.coordinator.classic.membership import ClassicMembership
-from headrace.coordinator.records.schemas import GroupMetadataKey, GroupMetadataValue
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember, subscribed_topics
+from headrace.coordinator.records.schemas import GroupMember, GroupMetadataKey, GroupMetadataValue
 from headrace.coordinator.result import CoordinatorRecord
+from headrace.protocol.partition_hash import java_hash
 
-__all__ = ["ClassicGroup"]
+__all__ = ["ENTERED_FROM", "ClassicGroup", "ClassicGroupState", "ClassicMembership", "candidates", "selected_protocol"]
+
+
+class ClassicGroupState(StrEnum):
+    """Kafka's names. PREPARING_REBALANCE waits for JoinGroup of all members, COMPLETING_REBALANCE for the leader's
+    SyncGroup."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_S = ClassicGroupState
+
+# State → the states it may follow
+ENTERED_FROM: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxyType(
+    {
+        _S.EMPTY: frozenset({_S.PREPARING_REBALANCE}),
+        _S.PREPARING_REBALANCE: frozenset({_S.EMPTY, _S.COMPLETING_REBALANCE, _S.STABLE}),
+        _S.COMPLETING_REBALANCE: frozenset({_S.PREPARING_REBALANCE}),
+        _S.STABLE: frozenset({_S.COMPLETING_REBALANCE}),
+        _S.DEAD: frozenset(_S),
+    }
+)
+
+
+_FIRST_TABLE = 16
+_LOAD = 0.75
+
+
+def candidates(support: Mapping[str, int], member_count: int) -> frozenset[str]:
+    """`support`: protocol → how many members speak it."""
+    return frozenset(name for name, count in support.items() if count == member_count)
+
+
+def selected_protocol(members: Iterable[ClassicMember], common: Collection[str]) -> str:
+    """Raises LookupError when a member speaks none of `common`."""
+    votes: dict[str, int] = {}
+    for member in members:
+        choice = member.vote(common)
+        votes[choice] = votes.get(choice, 0) + 1
+    size = _FIRST_TABLE
+    while len(votes) > size * _LOAD:
+        size *= 2
+    walked = sorted(votes, key=lambda name: _bucket(name, size))  # stable: in a bucket the older comes first
+    return max(walked, key=lambda name: votes[name])
+
+
+def _bucket(name: str, size: int) -> int:
+    code = java_hash(name)
+    return (code ^ (code >> 16)) & (size - 1)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClassicMembership:
+    """Mutable. Members are in the order in which they joined.
+
+    `protocol_type` "" and `leader`, `protocol` None: none yet. `pending_joins`: ids given out and not joined with yet.
+    `pending_syncs`: members of the generation that have not asked for their assignment. `initial_delay`: (the delay
+    that runs, what may be added to it) in ms while an empty group waits for more members. `subscribed`: the topics of
+    all consumers, None = unknown. `reason`: why the last rebalance began, for display.
+    """
+
+    group_id: str
+    state: ClassicGroupState = ClassicGroupState.EMPTY
+    state_since_ms: int = -1
+    follows_empty: bool = False
+    protocol_type: str = ""
+    protocol: str | None = None
+    generation: int = 0
+    leader: str | None = None
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    support: dict[str, int] = field(default_factory=dict)
+    pending_joins: dict[str, None] = field(default_factory=dict)
+    pending_syncs: dict[str, None] = field(default_factory=dict)
+    waiting: int = 0
+    member_added: bool = False
+    initial_delay: tuple[int, int] | None = None
+    subscribed: frozenset[str] | None = None
+    reason: str = ""
+
+    @classmethod
+    def of_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
+        """What is known after a restart. Each member is known to speak the selected protocol, and no other."""
+        found = cls(
+            group_id=group_id,
+            state=ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY,
+            state_since_ms=value.current_state_timestamp,
+            protocol_type=value.protocol_type,
+            protocol=value.protocol if not value.members else value.protocol or "",
+            generation=value.generation,
+            leader=value.leader,
+        )
+        for member in value.members:
+            found.put(_loaded(member, value.protocol or ""))
+        found.know_topics()
+        return found
+
+    def copied(self) -> ClassicMembership:
+        return replace(
+            self,
+            members=dict(self.members),
+            static_members=dict(self.static_members),
+            support=dict(self.support),
+            pending_joins=dict(self.pending_joins),
+            pending_syncs=dict(self.pending_syncs),
+        )
+
+    # --- asked ---
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in ENTERED_FROM[ClassicGroupState.PREPARING_REBALANCE]
+
+    @property
+    def all_joined(self) -> bool:
+        return len(self.members) == self.waiting and not self.pending_joins
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of all members."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
+        """Whether somebody with these protocols may be a member."""
+        if self.is_empty:
+            return bool(protocol_type) and bool(names)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(self.support.get(name, 0) == count for name in names)
+
+    def selected_protocol(self) -> str:
+        """Of the members as they are now. There must be some."""
+        return selected_protocol(self.members.values(), candidates(self.support, len(self.members)))
+
+    def reads(self, topic: str) -> bool:
+        """Whether a member may be subscribed to it: consumers whose subscription is unknown may be to any."""
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed
+
+    def record_value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
+        """As the group's record; `assignments` by member id, None = those that the members have."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            current_state_timestamp=self.state_since_ms,
+            members=tuple(self._recorded(assignments)),
+        )
+
+    # --- changed ---
+
+    def enter(self, state: ClassicGroupState, now_ms: int) -> None:
+        """Raises AssertionError for a way that the table does not have: a bug in a rule."""
+        if self.state not in ENTERED_FROM[state]:
+            raise AssertionError(f"group {self.group_id}: {state} after {self.state}")
+        self.follows_empty = self.is_empty
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def put(self, member: ClassicMember) -> None:
+        """A new member, or a known one as it is now."""
+        known = self.members.get(member.member_id)
+        if known is not None:
+            self._count(known, -1)
+        self.members[member.member_id] = member
+        self._count(member, 1)
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """A member, or an id that was given out. The leader's place goes to the oldest member."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member, -1)
+            if member.instance_id is not None:
+                self.static_members.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+
+    def take_place(self, old: ClassicMember, new_id: str) -> ClassicMember:
+        """A static member under another id; the leader stays the leader. Nobody waits in its name any more."""
+        was_leader = self.leader == old.member_id
+        self.remove(old.member_id)
+        new = replace(old, member_id=new_id, join_token=None, sync_token=None, is_new=False)
+        self.put(new)
+        if was_leader:
+            self.leader = new_id
+        return new
+
+    def elect_joined_leader(self) -> bool:
+        """A leader that did not join again gives way to the oldest member that did. False: nobody did."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].waits_for_join:
+            return True
+        joined = next((member.member_id for member in self.members.values() if member.waits_for_join), None)
+        self.leader = self.leader if joined is None else joined
+        return joined is not None
+
+    def begin_generation(self, now_ms: int) -> None:
+        """The next one: Empty without members, else with a protocol, waiting for the leader's assignment."""
+        self.generation += 1
+        self.protocol = self.selected_protocol() if self.members else None
+        self.know_topics()
+        target = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
+        self.enter(target, now_ms)
+        self.pending_syncs.clear()
+
+    def know_topics(self) -> None:
+        """What all consumers together read, from their metadata for the selected protocol."""
+        self.subscribed = None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return
+        if not self.members:
+            self.subscribed = frozenset()
+        elif self.protocol is not None:
+            every = [subscribed_topics(member.metadata(self.protocol)) for member in self.members.values()]
+            if None not in every:
+                self.subscribed = frozenset().union(*(topics for topics in every if topics is not None))
+
+    def _count(self, member: ClassicMember, change: int) -> None:
+        self.waiting += change * member.waits_for_join
+        for name in dict.fromkeys(name for name, _ in member.protocols):
+            count = self.support.get(name, 0) + change
+            if count:
+                self.support[name] = count
+            else:
+                self.support.pop(name, None)
+
+    def _recorded(self, assignments: dict[str, bytes] | None) -> Iterator[GroupMember]:
+        for member in self.members.values():
+            yield GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.metadata(self.protocol),
+                assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+            )
+
+
+def _loaded(member: GroupMember, protocol: str) -> ClassicMember:
+    """Records of version 0 have no rebalance timeout: the session's, as in Kafka."""
+    timeout_ms = member.rebalance_timeout_ms if member.rebalance_timeout_ms >= 0 else member.session_timeout_ms
+    return ClassicMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        protocols=((protocol, member.subscription),),
+        assignment=member.assignment,
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,9 +1,12 @@
-"""JoinGroup (API 11): somebody wants to be in the next generation. The reply is parked until that has its members.
+"""JoinGroup (API 11): a member joins the next generation. The reply is parked until the generation is complete.
 
-In this order: (1) the group is full; (2) its protocols; then of a sender without an id (3) a static one takes the
-place of its instance, (4) a dynamic one is given an id, and from version 4 on has to come again with it; of a sender
-with an id (5) one that was given out joins, (6) a member joins again, which begins a rebalance when its metadata
-changed or it is the leader.
+Checks and cases, in this order:
+1. the group has room (`group.max.size`);
+2. the member supports a protocol that all members support;
+3. no member id, known instance id: the sender replaces the static member (KIP-345);
+4. no member id, dynamic member: it gets an id and, from version 4 on, must send JoinGroup again with it (KIP-394);
+5. a member id that was handed out: the member joins;
+6. a known member id: the member rejoins, which starts a rebalance if its metadata changed or it is the leader.
 """
 
 from __future__ import annotations
@@ -11,19 +14,61 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.group_state import ClassicGroupState
-from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.classic.member_checks import member_refusal
+from headrace.coordinator.classic.group import ClassicGroupState
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember, member_refusal, subscribed_topics
 from headrace.coordinator.classic.rebalance import prepare_or_complete
-from headrace.coordinator.classic.static_members import replace_static_member
-from headrace.coordinator.classic.turn import NEW_MEMBER_TIMEOUT_MS, ClassicTurn
+from headrace.coordinator.classic.transition import NEW_MEMBER_TIMEOUT_MS, ClassicTurn
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import join_group_request as req
 from headrace.protocol.units import to_ms
 
-__all__ = ["MEMBER_ID_REQUIRED_SINCE", "join_group", "rebalance_timeout_ms"]
+__all__ = ["MEMBER_ID_REQUIRED_SINCE", "join_group", "rebalance_timeout_ms", "replace_static_member"]
+
+_SKIP_ASSIGNMENT_SINCE = 9
+
+
+def replace_static_member(turn: ClassicTurn, sender: ClassicMember, context: RequestContext, reason: str) -> None:
+    """`sender` has a new member id, and an instance id that the group knows."""
+    group = turn.group
+    leader_before = group.leader
+    old = group.members[group.static_members[sender.instance_id or ""]]
+    old = turn.end_join(old, ErrorCode.fenced_instance_id, old.member_id)
+    old = turn.end_sync(old, ErrorCode.fenced_instance_id)
+    turn.expect_no_heartbeat(old.member_id)
+    member = group.take_place(old, sender.member_id)
+    turn.expect_heartbeat(member)
+    turn.tell("MemberReplaced", instance=sender.instance_id or "", member=member.member_id, old=old.member_id)
+    member = replace(
+        member,
+        protocols=sender.protocols,
+        rebalance_timeout_ms=sender.rebalance_timeout_ms,
+        session_timeout_ms=sender.session_timeout_ms,
+        join_token=context.token,
+    )
+    group.put(member)
+    if (
+        group.state is not ClassicGroupState.STABLE
+        or group.selected_protocol() != group.protocol
+        or (group.protocol_type == CONSUMER_PROTOCOL_TYPE and _reads_others(old, sender, group.protocol))
+    ):
+        prepare_or_complete(turn, f"static member {sender.instance_id} comes back as {member.member_id}; {reason}")
+        return
+    group.put(replace(member, join_token=None))
+    turn.write_group()
+    if context.api_version >= _SKIP_ASSIGNMENT_SINCE:
+        is_leader = group.leader == member.member_id
+        turn.reply(context.token, replies.joined(group, member.member_id, skip_assignment=is_leader))
+    else:
+        turn.reply(context.token, replies.joined(group, member.member_id, leader=leader_before))
+
+
+def _reads_others(old: ClassicMember, new: ClassicMember, protocol: str | None) -> bool:
+    """Of a group of consumers: bytes that differ need not mean other topics (they hold what the member owned)."""
+    topics = [subscribed_topics(each.metadata(protocol)) for each in (old, new)]
+    return None not in topics and topics[0] != topics[1]
+
 
 _S = ClassicGroupState
 MEMBER_ID_REQUIRED_SINCE = 4

@@ -1,12 +1,22 @@
-"""ClassicMember: one member of a classic group. Its protocols' metadata and its assignment are bytes that nobody here
-reads, but for the topics of a consumer's subscription."""
+"""ClassicMember, the checks on a sender's identity, and the subscription that a consumer sends as protocol metadata.
+
+Protocol metadata and assignments are opaque bytes to the coordinator, except the topics of a consumer's subscription:
+they decide which offsets may expire or be deleted. Every version of ConsumerProtocolSubscription starts like version 0
+(int16 version, topics, user data), so only that part is read, as in Kafka. Unreadable bytes are not an error; the
+topics are unknown then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-__all__ = ["ClassicMember"]
+from headrace.coordinator.errors import CorruptRecord
+from headrace.coordinator.records.fields import Cursor
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["CONSUMER_PROTOCOL_TYPE", "ClassicMember", "HasMembers", "member_refusal", "subscribed_topics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +65,45 @@ class ClassicMember:
             if name in candidates:
                 return name
         raise LookupError(f"member {self.member_id} speaks none of the protocols that all others speak")
+
+
+class HasMembers(Protocol):
+    """`members` by member id; `static_members`: instance id → member id."""
+
+    @property
+    def members(self) -> Mapping[str, object]: ...
+    @property
+    def static_members(self) -> Mapping[str, str]: ...
+
+
+def member_refusal(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
+    """UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another one took; else none."""
+    if instance_id is not None:
+        current = group.static_members.get(instance_id)
+        if current is None:
+            return ErrorCode.unknown_member_id
+        if current != member_id:
+            return ErrorCode.fenced_instance_id
+    return ErrorCode.none if member_id in group.members else ErrorCode.unknown_member_id
+
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
+    """None when the bytes are no subscription."""
+    try:
+        cursor = Cursor(subscription)
+        if cursor.int16() < 0:
+            return None
+        topics = frozenset(cursor.array(Cursor.string))
+        _skip_user_data(cursor)
+    except CorruptRecord:
+        return None
+    return topics
+
+
+def _skip_user_data(cursor: Cursor) -> None:
+    length = cursor.int32()
+    if length > 0:
+        cursor.take(length)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from kio.static.primitive import i32
 
+from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.classic.membership import ClassicMembership
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import (
     heartbeat_response,

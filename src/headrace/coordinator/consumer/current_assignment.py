@@ -10,9 +10,10 @@ from collections.abc import Container
 from uuid import UUID
 
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState
-from headrace.coordinator.consumer.partitions import (
+from headrace.coordinator.consumer.member import (
     NO_PARTITIONS,
+    ConsumerGroupMember,
+    MemberState,
     PartitionEpochs,
     Partitions,
     contains_any,

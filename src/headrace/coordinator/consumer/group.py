@@ -1,7 +1,7 @@
-"""ConsumerGroup: hard state, changed by `replay_*` only.
+"""ConsumerGroup: hard state, changed only by `replay_*`, with indexes of partition holders and subscriptions.
 
-Compaction may leave any subset of a group's records, so every replay creates what it needs and tolerates what is gone.
-Epochs begin at 1, so that the first join by topic names is group epoch 2 (Kafka 4.3).
+Compaction may leave any subset of a group's records, so every replay creates what it needs and tolerates missing state.
+Epochs start at 1, so the first join is group epoch 2 (Kafka 4.3).
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from uuid import UUID
 
 from headrace.coordinator.consumer import records
-from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, MemberState
-from headrace.coordinator.consumer.partition_holders import PartitionHolders
-from headrace.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, epochs_of, from_records
-from headrace.coordinator.consumer.subscriptions import Subscriptions
+from headrace.coordinator.consumer.member import (
+    NO_METADATA,
+    NO_PARTITIONS,
+    ConsumerGroupMember,
+    MemberState,
+    Partitions,
+    epochs_of,
+    from_records,
+)
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
 from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
@@ -27,7 +34,125 @@ from headrace.coordinator.records.consumer_schemas import (
 )
 from headrace.coordinator.result import CoordinatorRecord
 
-__all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState"]
+__all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState", "PartitionHolders", "Subscriptions"]
+
+
+class PartitionHolders:
+    """Partition → member id. Mutable: it is an index."""
+
+    __slots__ = ("_of_topic",)
+
+    def __init__(self) -> None:
+        self._of_topic: dict[UUID, dict[int, str]] = {}
+
+    def copy(self) -> PartitionHolders:
+        other = PartitionHolders()
+        other._of_topic = {topic_id: dict(holders) for topic_id, holders in self._of_topic.items()}
+        return other
+
+    def of_topic(self, topic_id: UUID) -> dict[int, str]:
+        """To be looked at, not to be changed."""
+        return self._of_topic.get(topic_id, {})
+
+    def hold(self, member: ConsumerGroupMember) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, of_topic in partitions.items():
+                self._of_topic.setdefault(topic_id, {}).update(dict.fromkeys(of_topic, member.member_id))
+
+    def release(self, member: ConsumerGroupMember) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, of_topic in partitions.items():
+                holders = self._of_topic.get(topic_id)
+                if holders is None:
+                    continue
+                for partition in of_topic:
+                    if holders.get(partition) == member.member_id:
+                        del holders[partition]
+                if not holders:
+                    del self._of_topic[topic_id]
+
+
+class Subscriptions:
+    """`names`, `regexes`: how many members subscribe to each. `resolved`: the topics behind a regular expression.
+
+    Mutable: it is an index.
+    """
+
+    __slots__ = ("names", "regexes", "resolved")
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.regexes: dict[str, int] = {}
+        self.resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
+
+    def copy(self) -> Subscriptions:
+        other = Subscriptions()
+        other.names, other.regexes, other.resolved = dict(self.names), dict(self.regexes), dict(self.resolved)
+        return other
+
+    def change(self, before: ConsumerGroupMemberMetadataValue, after: ConsumerGroupMemberMetadataValue) -> None:
+        """One member's subscription was `before` and is `after`."""
+        if before.subscribed_topic_names != after.subscribed_topic_names:
+            _count(self.names, before.subscribed_topic_names, -1)
+            _count(self.names, after.subscribed_topic_names, 1)
+        if before.subscribed_topic_regex != after.subscribed_topic_regex:
+            _count(self.regexes, filter(None, (before.subscribed_topic_regex,)), -1)
+            _count(self.regexes, filter(None, (after.subscribed_topic_regex,)), 1)
+
+    def changed(
+        self, before: ConsumerGroupMemberMetadataValue, after: ConsumerGroupMemberMetadataValue
+    ) -> Subscriptions:
+        """A copy after the change; a regular expression that nobody subscribes to any more is out of it."""
+        copy = self.copy()
+        copy.change(before, after)
+        left = before.subscribed_topic_regex
+        if left and left != after.subscribed_topic_regex and left not in copy.regexes:
+            copy.resolved.pop(left, None)
+        return copy
+
+    def resolve(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        if value is None:
+            self.resolved.pop(regex, None)
+        else:
+            self.resolved[regex] = value
+
+    def topics(self) -> dict[str, None]:
+        """All topics that are read, whether they exist or not."""
+        found = dict.fromkeys(self.names)
+        for value in self.resolved.values():
+            found.update(dict.fromkeys(value.topics))
+        return found
+
+    def topics_of(self, member: ConsumerGroupMember, image: MetadataImage) -> dict[str, TopicImage]:
+        """The member's topics that exist, by name, in the order of names."""
+        names = dict.fromkeys(member.metadata.subscribed_topic_names)
+        resolved = self.resolved.get(member.regex or "")
+        if resolved is not None:
+            names.update(dict.fromkeys(resolved.topics))
+        return {name: image.topics[name] for name in sorted(names) if name in image.topics}
+
+    def metadata_hash(self, image: MetadataImage) -> int:
+        return group_hash(image.topics[name] for name in self.topics() if name in image.topics)
+
+    def is_homogeneous(self, members: int) -> bool:
+        """Whether all members read the same, as far as an assignor cares; Kafka's rule, which takes a group in which
+        some use names and some a regular expression as different whatever they come to."""
+        if not self.regexes:
+            return all(count == members for count in self.names.values())
+        if next(iter(self.regexes.values())) != members or self.names:
+            return False
+        of_regex: dict[str, int] = {}
+        for value in self.resolved.values():
+            _count(of_regex, value.topics, 1)
+        return all(count == 1 for count in of_regex.values())
+
+
+def _count(counts: dict[str, int], names: Iterable[str], step: int) -> None:
+    for name in names:
+        counts[name] = counts.get(name, 0) + step
+        if counts[name] == 0:
+            del counts[name]
+
 
 FIRST_EPOCH = 1
 _UNWRITTEN = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)

@@ -1,27 +1,109 @@
-"""ConsumerGroupMember and its states.
+"""ConsumerGroupMember, its states, and the partitions it is assigned.
 
-STABLE                 has what its target says, or does not know of a newer target yet
-UNREVOKED_PARTITIONS   was told to give partitions up and has not confirmed
-UNRELEASED_PARTITIONS  waits for partitions that somebody else has not given up
-UNKNOWN                a newer broker wrote a state that we do not know
+`Partitions` maps topic ids to sorted partitions, `PartitionEpochs` to partitions with the epoch of their assignment.
+Neither is changed in place, neither has a topic without partitions, and topics are ordered by id.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TypeAlias
+from uuid import UUID
 
-from headrace.coordinator.consumer.partitions import PartitionEpochs
-from headrace.coordinator.records.consumer_schemas import ConsumerGroupMemberMetadataValue
+from headrace.coordinator.records.consumer_schemas import (
+    ConsumerGroupMemberMetadataValue,
+    CurrentTopicPartitions,
+    TopicPartitions,
+)
 
 __all__ = [
     "JOIN_EPOCH",
     "NO_METADATA",
+    "NO_PARTITIONS",
     "STATIC_LEAVE_EPOCH",
     "UNCHANGED_TIMEOUT_MS",
     "ConsumerGroupMember",
     "MemberState",
+    "PartitionEpochs",
+    "Partitions",
+    "contains_any",
+    "epochs_of",
+    "from_records",
+    "merged",
+    "partition_count",
+    "partitions_of",
+    "to_records",
+    "with_epochs",
+    "without_epochs",
 ]
+
+Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
+PartitionEpochs: TypeAlias = Mapping[UUID, Mapping[int, int]]
+NO_PARTITIONS: Mapping[UUID, tuple[int, ...]] = {}
+
+
+def partitions_of(given: Iterable[tuple[UUID | None, Iterable[int]]]) -> Partitions:
+    """From (topic id, partitions) in any order, a topic perhaps several times."""
+    found: dict[UUID, set[int]] = {}
+    for topic_id, partitions in given:
+        if topic_id is not None:
+            found.setdefault(topic_id, set()).update(partitions)
+    return {topic_id: tuple(sorted(found[topic_id])) for topic_id in sorted(found) if found[topic_id]}
+
+
+def with_epochs(partitions: Partitions, epoch: int) -> PartitionEpochs:
+    return {topic_id: dict.fromkeys(of_topic, epoch) for topic_id, of_topic in partitions.items()}
+
+
+def without_epochs(assigned: PartitionEpochs) -> Partitions:
+    return {topic_id: tuple(sorted(of_topic)) for topic_id, of_topic in assigned.items()}
+
+
+def contains_any(assigned: PartitionEpochs, partitions: Partitions) -> bool:
+    """Whether some partition is in both."""
+    return any(
+        not assigned[topic_id].keys().isdisjoint(of_topic)
+        for topic_id, of_topic in partitions.items()
+        if topic_id in assigned
+    )
+
+
+def merged(one: PartitionEpochs, other: PartitionEpochs) -> PartitionEpochs:
+    if not other:
+        return one
+    return {
+        topic_id: dict(sorted({**one.get(topic_id, {}), **other.get(topic_id, {})}.items()))
+        for topic_id in sorted({*one, *other})
+    }
+
+
+def partition_count(partitions: PartitionEpochs | Partitions) -> int:
+    return sum(map(len, partitions.values()))
+
+
+def to_records(partitions: Partitions) -> tuple[TopicPartitions, ...]:
+    return tuple(TopicPartitions(topic_id=each, partitions=partitions[each]) for each in partitions)
+
+
+def from_records(records: Iterable[TopicPartitions]) -> Partitions:
+    return partitions_of((each.topic_id, each.partitions) for each in records)
+
+
+def epochs_of(records: Iterable[CurrentTopicPartitions], *, member_epoch: int) -> PartitionEpochs:
+    """As the coordinator keeps them; where epochs lack or do not fit, the member's epoch stands in (0 for one that is
+    away)."""
+    found: dict[UUID, dict[int, int]] = {}
+    stand_in = max(member_epoch, 0)
+    for each in records:
+        known = each.assignment_epochs
+        if known is None or len(known) != len(each.partitions):
+            known = (stand_in,) * len(each.partitions)
+        if each.partitions:
+            found.setdefault(each.topic_id, {}).update(zip(each.partitions, known, strict=True))
+    return {topic_id: dict(sorted(found[topic_id].items())) for topic_id in sorted(found)}
+
 
 JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
 UNCHANGED_TIMEOUT_MS = -1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.partitions import PartitionEpochs, Partitions, to_records
+from headrace.coordinator.consumer.member import ConsumerGroupMember, PartitionEpochs, Partitions, to_records
 from headrace.coordinator.records import consumer_schemas as s
 from headrace.coordinator.result import CoordinatorRecord
 

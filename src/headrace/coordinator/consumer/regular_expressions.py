@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.consumer import records
-from headrace.coordinator.consumer.circumstances import Circumstances
-from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
+from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
 from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.member_timers import regexes_timer
-from headrace.coordinator.consumer.soft_state import ConsumerGroupSoftState
-from headrace.coordinator.consumer.subscriptions import Subscriptions
+from headrace.coordinator.consumer.timers import regexes_timer
 from headrace.coordinator.consumer.topic_regexes import PAUSE_MS, TopicRegexResolution, check_regex
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.coordinator.assignors.partition_assignor import ConsumerGroupSpec, MemberSubscription
+from headrace.coordinator.assignors.partition_assignors import ConsumerGroupSpec, MemberSubscription
 from headrace.coordinator.consumer import records
-from headrace.coordinator.consumer.circumstances import Circumstances
-from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
-from headrace.coordinator.consumer.subscriptions import Subscriptions
+from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
+from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.member import NO_PARTITIONS, ConsumerGroupMember, Partitions
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import CoordinatorRecord
 

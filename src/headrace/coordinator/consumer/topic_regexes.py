@@ -6,17 +6,18 @@ would cost more than its share is given up and stands for no topic, which is tol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from headrace.coordinator.consumer.circumstances import MayDescribe
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.linear_pattern import BadPattern, LinearPattern
 from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionValue
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["PAUSE_MS", "TopicRegexResolution", "check_regex"]
+__all__ = ["PAUSE_MS", "MayDescribe", "TopicRegexResolution", "check_regex"]
 
+MayDescribe = Callable[[str], bool]
+"""Whether the client that sent a request may describe a topic, by name."""
 PAUSE_MS = 5
 """Between two portions."""
 _PORTION = 20_000

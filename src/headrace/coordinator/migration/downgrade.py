@@ -15,20 +15,17 @@ from dataclasses import replace
 from uuid import UUID
 
 from headrace.assignors.consumer_protocol import MalformedUserData
-from headrace.coordinator.classic.classic_groups import ClassicGroups
-from headrace.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from headrace.coordinator.classic.group_state import ClassicGroupState
-from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.classic.membership import ClassicMembership
-from headrace.coordinator.classic.protocol_selection import candidates
+from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership, candidates
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember
 from headrace.coordinator.classic.rebalance import prepare
+from headrace.coordinator.classic_groups import ClassicGroups
+from headrace.coordinator.configuration import allows_downgrade
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.member_timers import regexes_timer, timers_of_gone
+from headrace.coordinator.consumer.timers import regexes_timer, timers_of_gone
 from headrace.coordinator.group_kind import ShardState
 from headrace.coordinator.metadata_image import TopicImage
 from headrace.coordinator.migration.embedded_protocol import assignment_bytes
-from headrace.coordinator.migration.policy import allows_downgrade
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult
 
 __all__ = ["Downgrades"]

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.assignors.assignor import Assignment, TopicPartition
 from headrace.assignors.consumer_protocol import Reader, encode_assignment
-from headrace.coordinator.consumer.partitions import Partitions, partitions_of
+from headrace.coordinator.consumer.member import Partitions, partitions_of
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 
 __all__ = ["assignment_bytes", "partitions_by_id"]

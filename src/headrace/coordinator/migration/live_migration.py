@@ -7,16 +7,20 @@ group; everything else is the affair of one kind of group.
 from __future__ import annotations
 
 from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.classic_groups import ClassicGroups
-from headrace.coordinator.consumer.circumstances import MayDescribe
-from headrace.coordinator.consumer.consumer_groups import ConsumerGroups
+from headrace.coordinator.classic_groups import ClassicGroups
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.member_timers import join_timer
+from headrace.coordinator.consumer.timers import join_timer
+from headrace.coordinator.consumer.topic_regexes import MayDescribe
+from headrace.coordinator.consumer_groups import ConsumerGroups
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.group_kind import ShardState
-from headrace.coordinator.migration.classic_member_requests import classic_heartbeat, classic_leave, classic_sync
+from headrace.coordinator.migration.classic_members import (
+    classic_heartbeat,
+    classic_leave,
+    classic_sync,
+    join_consumer_group,
+)
 from headrace.coordinator.migration.downgrade import Downgrades
-from headrace.coordinator.migration.join_group import join_consumer_group
 from headrace.coordinator.migration.upgrade import upgraded
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply
@@ -51,7 +55,7 @@ class LiveMigration:
         may_describe: MayDescribe | None = None,
     ) -> CoordinatorResult:
         """API 68. Raises CoordinatorError."""
-        return self._consumer.consumer_group_heartbeat(
+        return self._consumer.heartbeat(
             request,
             context,
             now_ms=now_ms,

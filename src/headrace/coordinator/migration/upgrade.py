@@ -14,22 +14,19 @@ from __future__ import annotations
 
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, decode_subscription
 from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from headrace.coordinator.classic.member import ClassicMember
-from headrace.coordinator.classic.membership import ClassicMembership
-from headrace.coordinator.classic.protocol_selection import candidates
-from headrace.coordinator.classic.turn import JOIN, SYNC, group_timer
+from headrace.coordinator.classic.group import ClassicMembership, candidates
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember
+from headrace.coordinator.classic.transition import JOIN, SYNC, group_timer
+from headrace.coordinator.configuration import allows_upgrade
 from headrace.coordinator.consumer import records
-from headrace.coordinator.consumer.circumstances import Circumstances
 from headrace.coordinator.consumer.group import FIRST_EPOCH, ConsumerGroup
-from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember
-from headrace.coordinator.consumer.member_timers import session
-from headrace.coordinator.consumer.partitions import with_epochs, without_epochs
+from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, with_epochs, without_epochs
+from headrace.coordinator.consumer.timers import session
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.member_timer_keys import session_timer
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.migration.embedded_protocol import partitions_by_id
-from headrace.coordinator.migration.policy import allows_upgrade
+from headrace.coordinator.modern.timers import session_timer
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records.builders import group_metadata_tombstone
 from headrace.coordinator.result import (

@@ -11,13 +11,11 @@ from typing import cast
 
 from kio.schema.types import TopicName
 
-from headrace.coordinator.classic.commits import check_classic_commit
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.offsets.consumer_members import check_consumer_commit
-from headrace.coordinator.offsets.member_ownership import may_commit
+from headrace.coordinator.offsets.member_validation import check_classic_commit, check_consumer_commit, may_commit
 from headrace.coordinator.records.builders import offset_commit_record
 from headrace.coordinator.records.schemas import OffsetCommitValue
 from headrace.coordinator.request_context import RequestContext

@@ -10,9 +10,8 @@ from kio.static.primitive import i32, i64
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.offsets.committed_offsets import CommittedOffsets
-from headrace.coordinator.offsets.consumer_members import check_consumer_fetch
-from headrace.coordinator.offsets.pending_offsets import PendingOffsets
+from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets
+from headrace.coordinator.offsets.member_validation import check_consumer_fetch
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import offset_fetch_request as req

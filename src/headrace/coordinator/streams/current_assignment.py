@@ -17,7 +17,7 @@ from dataclasses import replace
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
-from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple, sorted_tasks
+from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple, sorted_tasks
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["reconcile"]

@@ -1,35 +1,52 @@
-"""What happens to a streams group without a request: timers fire, topics or settings change, it has been loaded."""
+"""Timers of a streams group and its members, and what happens to the group without a request.
+
+Timers fire, topics or settings change, the group is loaded. Each session starts anew with a heartbeat; the rebalance
+timeout runs from a new demand to revoke tasks until the member has revoked them (KIP-1071).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.coordinator.member_timer_keys import rebalance_timer, session_timer
+from headrace.coordinator.modern.timers import rebalance_timer, session_timer
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorEvent,
-    CoordinatorResult,
-    SetTimer,
-)
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, SetTimer
 from headrace.coordinator.streams import records
-from headrace.coordinator.streams.circumstances import Circumstances
-from headrace.coordinator.streams.epoch_reason import epoch_reason
+from headrace.coordinator.streams.events import epoch_reason, topology_events
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.member import MemberState
-from headrace.coordinator.streams.membership_end import member_removed
-from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.leave_and_fence import remove_member
+from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
 from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
-from headrace.coordinator.streams.topology_events import topology_events
 
 __all__ = [
     "assignment_due",
     "circumstances_changed",
     "loaded_group_timers",
+    "member_timers",
     "rebalance_timed_out",
     "session_timed_out",
 ]
+
+
+def member_timers(
+    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, circumstances: Circumstances
+) -> list[SetTimer | CancelTimer]:
+    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
+    now_ms = circumstances.now_ms
+    session_ms = circumstances.configuration.session_timeout_ms
+    timers: list[SetTimer | CancelTimer] = [
+        SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
+    ]
+    key = rebalance_timer(group.group_id, after.member_id)
+    if after.state is MemberState.UNREVOKED_TASKS:
+        told_before = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
+        if not (told_before and before.pending_revocation == after.pending_revocation):
+            timers.append(SetTimer(key=key, deadline_ms=now_ms + after.metadata.rebalance_timeout_ms))
+    elif before.state is MemberState.UNREVOKED_TASKS:
+        timers.append(CancelTimer(key=key))
+    return timers
 
 
 def session_timed_out(
@@ -38,7 +55,7 @@ def session_timed_out(
     """No heartbeat within the session: the member is fenced."""
     if member_id not in group.members:
         return None
-    return member_removed(
+    return remove_member(
         group, soft, member_id, circumstances, event="MemberFenced", reason="the member session expired"
     )
 
@@ -50,7 +67,7 @@ def rebalance_timed_out(
     member = group.members.get(member_id)
     if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
         return None
-    return member_removed(
+    return remove_member(
         group, soft, member_id, circumstances, event="MemberFenced", reason="the rebalance timeout expired"
     )
 

@@ -14,9 +14,8 @@ answers keeps them by what those checks depend on.
 from __future__ import annotations
 
 from headrace.coordinator.result import CoordinatorResult, SetTimer
-from headrace.coordinator.streams.circumstances import Circumstances
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.soft_state import StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
 from headrace.coordinator.timers import Timer
 
 __all__ = ["RepeatableHeartbeat", "is_repeatable"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
-from headrace.coordinator.streams.tasks import AssignedTasks
+from headrace.coordinator.tasks import AssignedTasks
 
 __all__ = [
     "JOIN_EPOCH",

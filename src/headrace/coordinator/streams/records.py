@@ -1,4 +1,4 @@
-"""The records of a streams group from its own terms, and back. Lists are sorted, so that the same state has the same bytes."""
+"""Conversion of a streams group to its records and back. Lists are sorted, so equal state has equal bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.coordinator.records.schemas import (
 )
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.tasks import AssignedTasks, Task, TasksTuple, by_subtopology
+from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple, by_subtopology
 
 __all__ = [
     "assigned_tasks",

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.coordinator.assignors.assignor import (
-    AssignableSubtopology,
-    GroupSpec,
-    MemberSpec,
-    TaskAssignor,
-)
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec, TaskAssignor
 from headrace.coordinator.configuration import StreamsGroupConfiguration
 from headrace.coordinator.result import CoordinatorRecord, TimerKey
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
+from headrace.coordinator.streams.group_context import NO_OFFSETS, MemberTaskOffsets
 from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.task_offsets import NO_OFFSETS, MemberTaskOffsets
-from headrace.coordinator.streams.tasks import TasksTuple
 from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from headrace.coordinator.tasks import TasksTuple
 
 __all__ = ["TargetAssignment", "compute_target", "initial_delay_timer", "interval_end_ms", "interval_timer"]
 

@@ -4,7 +4,7 @@ A pure function of topology, image, and whether the topology runs already. Steps
 2 repartition counts, 3 copartitioning, 4 task and changelog counts, 5 internal topics and their retention. A failed
 step 1-3 leaves no subtopologies; missing or wrongly configured internal topics do, but the topology is not ready before
 they fit. Counts that do not fit stop a topology that runs only if more happened than that source topics grew
-(`kept_tasks`).
+(`retain_tasks`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.coordinator.metadata_hash import group_hash
-from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.metadata_image import MetadataImage, group_hash
 from headrace.coordinator.records.schemas import StreamsGroupTopologyValue, Subtopology
 from headrace.coordinator.result import CreatableTopic
-from headrace.coordinator.streams.topics.changelog_topics import task_count
-from headrace.coordinator.streams.topics.copartitioned_topics import enforce_copartitioning
-from headrace.coordinator.streams.topics.internal_topic_retention import retention_status
 from headrace.coordinator.streams.topics.internal_topics import (
     configured_internal_topic,
     missing_internal_topics,
     missing_status,
+    retention_status,
     summary,
 )
-from headrace.coordinator.streams.topics.kept_tasks import kept_tasks
-from headrace.coordinator.streams.topics.repartition_topics import repartition_partitions
+from headrace.coordinator.streams.topics.partition_counts import (
+    enforce_copartitioning,
+    repartition_partitions,
+    task_count,
+)
+from headrace.coordinator.streams.topics.retained_tasks import retain_tasks
 from headrace.coordinator.streams.topics.topic_status import (
     InvalidTopology,
     StatusCode,
@@ -93,7 +94,7 @@ def configure_topology(
             internal = _all_internal_topics(subtopologies)
             missing = missing_internal_topics(internal, image)
         except TopicProblem:
-            kept = kept_tasks(topology, sources, image, present_tasks()) if present_tasks is not None else None
+            kept = retain_tasks(topology, sources, image, present_tasks()) if present_tasks is not None else None
             if kept is None:
                 raise
             subtopologies = _configured(topology, kept.partitions, kept.tasks)

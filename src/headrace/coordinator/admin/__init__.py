@@ -1,1 +1,0 @@
-"""Looking at groups and deleting them."""

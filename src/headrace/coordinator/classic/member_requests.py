@@ -1,0 +1,156 @@
+"""SyncGroup (API 14), Heartbeat (API 12) and LeaveGroup (API 13) of members of a classic group.
+
+SyncGroup: the leader sends the assignment of every member, the others wait for theirs. The assignment is written to the
+log before any member receives it. If it exceeds the size of a record, all members are refused and rejoin, as in Kafka.
+
+LeaveGroup: several members at once from version 3 on, each with its own error code. Static members may be named by
+instance id alone, which is how an operator removes them (KIP-345).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
+from headrace.coordinator.classic.member import member_refusal
+from headrace.coordinator.classic.rebalance import fail_generation, prepare, prepare_or_complete
+from headrace.coordinator.classic.transition import SYNC, ClassicTurn, session_timer
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorResult, Reply, SetTimer
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import heartbeat_request
+from headrace.protocol.messages import leave_group_request as leave_request
+from headrace.protocol.messages import leave_group_response as leave_response
+from headrace.protocol.messages import sync_group_request as sync_request
+
+__all__ = ["answered", "heartbeat", "leave_group", "sync_group"]
+
+_S = ClassicGroupState
+_BATCH_OVERHEAD = 128
+"""Bytes of a batch and a record beside key and value, and some to spare."""
+_MEMBER_OVERHEAD = 20
+
+
+def sync_group(turn: ClassicTurn, request: sync_request.SyncGroupRequest, context: RequestContext) -> None:
+    group, member_id = turn.group, request.member_id
+    code = _refusal(group, request)
+    if code is not ErrorCode.none:
+        turn.reply(context.token, replies.sync_refused(code))
+        return
+    group.pending_syncs.pop(member_id, None)
+    if not group.pending_syncs:
+        turn.cancel_group_timer(SYNC)
+    member = group.members[member_id]
+    if group.state is _S.STABLE:
+        turn.reply(context.token, replies.synced(group, member))
+        return
+    member = turn.end_sync(member, ErrorCode.rebalance_in_progress)  # a double, or a connection that was lost
+    group.put(replace(member, sync_token=context.token))
+    if group.leader == member_id:
+        _assign(turn, request)
+
+
+def _refusal(group: ClassicMembership, request: sync_request.SyncGroupRequest) -> ErrorCode:
+    if group.is_empty:
+        return ErrorCode.unknown_member_id
+    code = member_refusal(group, request.member_id, request.group_instance_id)
+    if code is not ErrorCode.none:
+        return code
+    if request.generation_id != group.generation:
+        return ErrorCode.illegal_generation
+    if _differs(request.protocol_type, group.protocol_type or None) or _differs(request.protocol_name, group.protocol):
+        return ErrorCode.inconsistent_group_protocol
+    if group.state is _S.PREPARING_REBALANCE:
+        return ErrorCode.rebalance_in_progress
+    return ErrorCode.none
+
+
+def _differs(named: str | None, own: str | None) -> bool:
+    """Versions before 5 name neither."""
+    return named is not None and own is not None and named != own
+
+
+def _assign(turn: ClassicTurn, request: sync_request.SyncGroupRequest) -> None:
+    """From the leader: Stable. A member that the leader forgot gets no bytes; others that it names are nobody."""
+    group = turn.group
+    assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
+    if _record_bytes(group, assignments) > turn.configuration.max_record_bytes:
+        fail_generation(turn, ErrorCode.unknown_server_error)
+        prepare(turn, "the leader's assignment is too large for a record")
+        return
+    turn.write_group(assignments)
+    group.enter(_S.STABLE, turn.now_ms)
+    turn.tell("RebalanceCompleted", generation=str(group.generation), members=str(len(group.members)))
+    for member in tuple(group.members.values()):
+        token = member.sync_token
+        member = replace(member, assignment=assignments.get(member.member_id, b""), sync_token=None)
+        group.put(member)
+        if token is not None:
+            turn.reply(token, replies.synced(group, member))
+            turn.expect_heartbeat(member)
+
+
+def _record_bytes(group: ClassicMembership, assignments: dict[str, bytes]) -> int:
+    """An upper bound that is close."""
+    total = _BATCH_OVERHEAD + 2 * len(group.group_id.encode()) + len(group.protocol_type) + len(group.protocol or "")
+    for member in group.members.values():
+        texts = (member.member_id, member.instance_id or "", member.client_id, member.client_host)
+        total += _MEMBER_OVERHEAD + sum(2 + len(text.encode()) for text in texts)
+        total += len(member.metadata(group.protocol)) + len(assignments.get(member.member_id, b""))
+    return total
+
+
+def heartbeat(
+    group: ClassicMembership, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
+) -> CoordinatorResult:
+    """Changes nothing but the member's session."""
+    code = member_refusal(group, request.member_id, request.group_instance_id)
+    if code is ErrorCode.none and request.generation_id != group.generation:
+        code = ErrorCode.illegal_generation
+    if code is not ErrorCode.none:
+        return _heartbeat_result(context, code)
+    if group.state is ClassicGroupState.PREPARING_REBALANCE:
+        code = ErrorCode.rebalance_in_progress
+    deadline_ms = now_ms + group.members[request.member_id].session_timeout_ms
+    timer = SetTimer(key=session_timer(group.group_id, request.member_id), deadline_ms=deadline_ms)
+    return _heartbeat_result(context, code, timer)
+
+
+def _heartbeat_result(context: RequestContext, code: ErrorCode, *timers: SetTimer) -> CoordinatorResult:
+    return CoordinatorResult(
+        replies=(Reply(token=context.token, response=replies.heartbeat(code)),),
+        timers=timers,
+    )
+
+
+def leave_group(turn: ClassicTurn, request: leave_request.LeaveGroupRequest, context: RequestContext) -> None:
+    group = turn.group
+    codes = [_leave(turn, identity) for identity in request.members]
+    gone = [each.member_id for each, code in zip(request.members, codes, strict=True) if code is ErrorCode.none]
+    if gone and not group.is_empty:
+        prepare_or_complete(turn, f"members left: {', '.join(gone)}")
+    members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
+    turn.reply(context.token, replies.left(members))
+
+
+def answered(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_response.MemberResponse:
+    return leave_response.MemberResponse(
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+    )
+
+
+def _leave(turn: ClassicTurn, identity: leave_request.MemberIdentity) -> ErrorCode:
+    group = turn.group
+    member_id, instance_id = identity.member_id, identity.group_instance_id
+    if not member_id and instance_id is not None:
+        member_id = group.static_members.get(instance_id, "")
+    if member_id in group.pending_joins:
+        group.remove(member_id)
+        turn.expect_no_heartbeat(member_id)
+        return ErrorCode.none
+    code = member_refusal(group, member_id, instance_id)
+    if code is ErrorCode.none:
+        turn.remove(group.members[member_id])
+        turn.tell("MemberLeft", member=member_id, reason=identity.reason or "not provided")
+    return code

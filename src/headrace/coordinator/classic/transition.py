@@ -1,0 +1,134 @@
+"""ClassicTurn: one rule of a classic group at work. It changes a copy of the membership and collects what shall happen;
+`result` is all of it. When the log refuses the records, the group is as it was and no reply went out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.group import ClassicMembership
+from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.configuration import ClassicGroupConfiguration
+from headrace.coordinator.records.builders import group_metadata_record
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    SetTimer,
+    TimerKey,
+)
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["JOIN", "NEW_MEMBER_TIMEOUT_MS", "SESSION", "SYNC", "ClassicTurn", "group_timer", "session_timer"]
+
+SESSION = "session"
+JOIN = "classic-join"
+SYNC = "classic-sync"
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""Longest wait of a new member's JoinGroup (`ClassicGroup.NEW_MEMBER_JOIN_TIMEOUT_MS` in Kafka).
+
+A new member does not know its id yet: it can neither send heartbeats nor rejoin if its connection breaks.
+"""
+
+
+class ClassicTurn:
+    """Mutable; used for one result."""
+
+    def __init__(
+        self,
+        group: ClassicMembership,
+        configuration: ClassicGroupConfiguration,
+        *,
+        now_ms: int,
+        take: Callable[[ClassicMembership], None],
+        records: tuple[CoordinatorRecord, ...] = (),
+    ) -> None:
+        """`group` is a copy that the turn may change, and `take` puts it into its place; `records` come before those of
+        the turn."""
+        self.group = group
+        self.configuration = configuration
+        self.now_ms = now_ms
+        self._take = take
+        self._records = list(records)
+        self._timers: list[SetTimer | CancelTimer] = []
+        self._replies: list[Reply] = []
+        self._events: list[CoordinatorEvent] = []
+
+    def result(self) -> CoordinatorResult:
+        return CoordinatorResult(
+            records=tuple(self._records),
+            replies=tuple(self._replies),
+            timers=tuple(self._timers),
+            events=tuple(self._events),
+            soft=partial(self._take, self.group),
+        )
+
+    # --- what shall happen ---
+
+    def write_group(self, assignments: dict[str, bytes] | None = None) -> None:
+        """The group's record, as the group is now."""
+        self._records.append(group_metadata_record(self.group.group_id, self.group.record_value(assignments)))
+
+    def reply(self, token: int, response: object) -> None:
+        self._replies.append(Reply(token=token, response=response))
+
+    def tell(self, name: str, **details: str) -> None:
+        pairs = tuple(sorted(details.items()))
+        self._events.append(CoordinatorEvent(name=name, group_id=self.group.group_id, details=pairs))
+
+    def expect_heartbeat(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
+        """Within the member's session timeout, or the one that is given."""
+        deadline_ms = self.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
+        self.set_timer(session_timer(self.group.group_id, member.member_id), deadline_ms)
+
+    def expect_no_heartbeat(self, member_id: str) -> None:
+        self._timers.append(CancelTimer(key=session_timer(self.group.group_id, member_id)))
+
+    def set_group_timer(self, kind: str, delay_ms: int) -> None:
+        self.set_timer(group_timer(kind, self.group.group_id), self.now_ms + delay_ms)
+
+    def cancel_group_timer(self, kind: str) -> None:
+        self._timers.append(CancelTimer(key=group_timer(kind, self.group.group_id)))
+
+    def set_timer(self, key: TimerKey, deadline_ms: int) -> None:
+        self._timers.append(SetTimer(key=key, deadline_ms=deadline_ms))
+
+    # --- members that wait for an answer ---
+
+    def end_join(self, member: ClassicMember, code: ErrorCode, member_id: str = "") -> ClassicMember:
+        """A parked JoinGroup, if there is one, is refused. The member as it is then."""
+        if member.join_token is None:
+            return member
+        self.reply(member.join_token, replies.join_refused(code, member_id))
+        return self._now(replace(member, join_token=None))
+
+    def end_sync(self, member: ClassicMember, code: ErrorCode) -> ClassicMember:
+        """The same for a parked SyncGroup."""
+        if member.sync_token is None:
+            return member
+        self.reply(member.sync_token, replies.sync_refused(code))
+        return self._now(replace(member, sync_token=None))
+
+    def remove(self, member: ClassicMember) -> None:
+        """It is no member any more. A new one may ask again: it never learnt its id."""
+        member = self.end_join(member, ErrorCode.unknown_member_id)
+        member = self.end_sync(member, ErrorCode.unknown_member_id)
+        self.group.remove(member.member_id)
+        self.expect_no_heartbeat(member.member_id)
+
+    def _now(self, member: ClassicMember) -> ClassicMember:
+        self.group.put(member)
+        return member
+
+
+def session_timer(group_id: str, member_id: str) -> TimerKey:
+    return TimerKey(kind=SESSION, group_id=group_id, member_id=member_id)
+
+
+def group_timer(kind: str, group_id: str) -> TimerKey:
+    return TimerKey(kind=kind, group_id=group_id)

@@ -1,0 +1,206 @@
+"""ClassicGroups: the classic groups of one shard and the way from a request to its rule.
+
+The rules are in the modules beside this one, one per API. See `group_kind` for what the shard asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.group import ClassicGroup, ClassicMembership
+from headrace.coordinator.classic.join_group import join_group
+from headrace.coordinator.classic.member_requests import answered, heartbeat, leave_group, sync_group
+from headrace.coordinator.classic.rebalance import (
+    join_timed_out,
+    loaded_timers,
+    prepare,
+    session_timed_out,
+    sync_timed_out,
+)
+from headrace.coordinator.classic.transition import JOIN, SESSION, SYNC, ClassicTurn, group_timer, session_timer
+from headrace.coordinator.configuration import ClassicGroupConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.group_kind import ShardState
+from headrace.coordinator.group_registry import Group
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
+from headrace.protocol.units import to_ms
+
+__all__ = ["ClassicGroups"]
+
+
+class ClassicGroups:
+    """A `GroupKind`. What is soft about its groups hangs on the groups themselves (`ClassicGroup.membership`)."""
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+
+    # --- requests ---
+
+    def join_group(
+        self,
+        request: join_group_request.JoinGroupRequest,
+        context: RequestContext,
+        *,
+        fresh_id: str,
+        now_ms: int,
+    ) -> CoordinatorResult:
+        """API 11. `fresh_id`: something unique, of which a new member's id is made. Raises CoordinatorError."""
+        group_id, member_id = request.group_id, request.member_id
+        if not group_id:
+            return _join_refused(context, ErrorCode.invalid_group_id, member_id)
+        refusal = self.session_refusal(request)
+        if refusal is not None:
+            return _join_refused(context, refusal, member_id)
+        try:
+            group, conversion = self._state.registry.classic_group_to_join(group_id)
+        except CoordinatorError as error:
+            return _join_refused(context, error.code)
+        is_new = self._state.registry.get(group_id) is not group
+        if is_new and member_id:
+            return _join_refused(context, ErrorCode.unknown_member_id, member_id)
+        turn = self._turn(group, now_ms, conversion)
+        if group.metadata is None:
+            turn.group.state_since_ms = now_ms
+            turn.write_group()  # or the group would be gone with its offsets, or was never there
+        join_group(turn, request, context, fresh_id=fresh_id)
+        return turn.result()
+
+    def session_refusal(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+        """INVALID_SESSION_TIMEOUT, or None."""
+        configuration, session_ms = self._configuration, to_ms(request.session_timeout)
+        if configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
+            return None
+        return ErrorCode.invalid_session_timeout
+
+    def sync_group(
+        self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 14."""
+        if not request.group_id:
+            return _sync_refused(context, ErrorCode.invalid_group_id)
+        group = self._group(request.group_id)
+        if group is None:
+            return _sync_refused(context, ErrorCode.unknown_member_id)
+        turn = self._turn(group, now_ms)
+        sync_group(turn, request, context)
+        return turn.result()
+
+    def heartbeat(
+        self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 12. Raises CoordinatorError."""
+        if not request.group_id:
+            raise CoordinatorError(ErrorCode.invalid_group_id, "A group id must not be empty.")
+        group = self._group(request.group_id)
+        if group is None:
+            raise CoordinatorError(ErrorCode.unknown_member_id, f"Group {request.group_id} not found.")
+        return heartbeat(group.membership, request, context, now_ms=now_ms)
+
+    def leave_group(
+        self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 13. Raises CoordinatorError when the whole request is refused."""
+        if not request.group_id:
+            raise CoordinatorError(ErrorCode.invalid_group_id, "A group id must not be empty.")
+        group = self._group(request.group_id)
+        if group is None:
+            members = tuple(answered(each, ErrorCode.unknown_member_id) for each in request.members)
+            return CoordinatorResult(replies=(Reply(token=context.token, response=replies.left(members)),))
+        turn = self._turn(group, now_ms)
+        leave_group(turn, request, context)
+        return turn.result()
+
+    def committed(
+        self, group: ClassicGroup, member_id: str, result: CoordinatorResult, *, now_ms: int
+    ) -> CoordinatorResult:
+        """A member's OffsetCommit is a sign of life as well."""
+        member = group.membership.members.get(member_id)
+        if member is None:
+            return result
+        key = session_timer(group.group_id, member_id)
+        timer = SetTimer(key=key, deadline_ms=now_ms + member.session_timeout_ms)
+        return CoordinatorResult(records=result.records, replies=result.replies, timers=(*result.timers, timer))
+
+    def turn(
+        self, membership: ClassicMembership, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()
+    ) -> ClassicTurn:
+        """A rule that may change `membership`, which then is that of the group; `records` come first."""
+        return ClassicTurn(membership, self._configuration, now_ms=now_ms, take=self._take, records=records)
+
+    # --- what the shard asks ---
+
+    def owns(self, group: Group) -> bool:
+        return isinstance(group, ClassicGroup)
+
+    def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
+        """A group that has become too large since (`group.max.size`) rebalances, and the last to join are out."""
+        for group in self._groups():
+            membership = group.membership
+            if membership.can_rebalance and len(membership.members) > self._configuration.max_size:
+                turn = self._turn(group, now_ms)
+                prepare(turn, f"the group has more members than group.max.size = {self._configuration.max_size}")
+                self._take(turn.group)
+            yield from loaded_timers(group.membership, now_ms=now_ms)
+
+    def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
+        group = self._group(key.group_id)
+        if group is None:
+            return None
+        turn = self._turn(group, now_ms)
+        if key.kind == SESSION:
+            has_result = session_timed_out(turn, key.member_id)
+        elif key.kind == JOIN:
+            has_result = join_timed_out(turn)
+        else:
+            has_result = key.kind == SYNC and sync_timed_out(turn)
+        return turn.result() if has_result else None
+
+    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupKind's
+        """Topics are their members' business."""
+        return iter(())
+
+    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+        return (CancelTimer(key=group_timer(JOIN, group_id)), CancelTimer(key=group_timer(SYNC, group_id)))
+
+    def changed(self, group_id: str) -> None:
+        """Nothing is remembered of an answer."""
+
+    def all_changed(self) -> None:
+        """See `changed`."""
+
+    def replayed(self, record: CoordinatorRecord) -> None:
+        """The membership went with its group."""
+
+    # --- parts ---
+
+    @property
+    def _configuration(self) -> ClassicGroupConfiguration:
+        return self._state.configuration.classic_groups
+
+    def _take(self, membership: ClassicMembership) -> None:
+        """A rule's result takes effect: its records are replayed, so the group is there."""
+        group = self._group(membership.group_id)
+        if group is not None:
+            group.membership = membership
+
+    def _group(self, group_id: str) -> ClassicGroup | None:
+        group = self._state.registry.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def _groups(self) -> Iterator[ClassicGroup]:
+        return (group for group in self._state.registry.all() if isinstance(group, ClassicGroup))
+
+    def _turn(self, group: ClassicGroup, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()) -> ClassicTurn:
+        return self.turn(group.membership.copied(), now_ms, records)
+
+
+def _join_refused(context: RequestContext, code: ErrorCode, member_id: str = "") -> CoordinatorResult:
+    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.join_refused(code, member_id)),))
+
+
+def _sync_refused(context: RequestContext, code: ErrorCode) -> CoordinatorResult:
+    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.sync_refused(code)),))

@@ -1,0 +1,209 @@
+"""ConsumerGroups: the consumer groups of one shard, their soft state and the way from a request to its rule.
+
+The rules themselves are in the modules beside this one. See `group_kind` for what the shard asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+from uuid import UUID
+
+from headrace.coordinator.assignors.partition_assignors import PartitionAssignor, RangeAssignor, UniformAssignor
+from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.configuration import ConsumerGroupConfiguration
+from headrace.coordinator.consumer.describe import described_group, undescribed_group
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState, Downgrade
+from headrace.coordinator.consumer.heartbeat import process_heartbeat, validate_request
+from headrace.coordinator.consumer.leave_and_fence import (
+    fence_member,
+    process_leave,
+    rebalance_timed_out,
+    session_timed_out,
+)
+from headrace.coordinator.consumer.member import JOIN_EPOCH
+from headrace.coordinator.consumer.regular_expressions import regexes_go_on
+from headrace.coordinator.consumer.timers import loaded_member_timers, regexes_timer
+from headrace.coordinator.consumer.topic_regexes import MayDescribe
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.group_kind import ShardState
+from headrace.coordinator.group_registry import Group
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import consumer_group_describe_response, consumer_group_heartbeat_request
+
+__all__ = ["ConsumerGroups"]
+
+Upgrade: TypeAlias = Callable[[ClassicGroup, Circumstances], tuple[ConsumerGroup, CoordinatorResult]]
+
+_ASSIGNORS: tuple[PartitionAssignor, ...] = (UniformAssignor(), RangeAssignor())
+
+
+class ConsumerGroups:
+    """A `GroupKind`. Mutable: soft state, which may vanish at a restart."""
+
+    def __init__(self, state: ShardState, downgrade: Downgrade | None = None) -> None:
+        self._state = state
+        self._downgrade = downgrade
+        self._soft: dict[str, ConsumerGroupSoftState] = {}
+        self._seen_image: MetadataImage | None = None
+        self._new_topics_version = 0
+        self._by_id: tuple[MetadataImage | None, Mapping[UUID, TopicImage]] = (None, {})
+
+    # --- requests ---
+
+    def heartbeat(
+        self,
+        request: consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,
+        may_describe: MayDescribe | None = None,
+        upgrade: Upgrade | None = None,
+    ) -> CoordinatorResult:
+        """API 68. The member has an id, also one that joins; a classic group with members becomes its group by
+        `upgrade`. Raises CoordinatorError."""
+        group_id, registry = request.group_id, self._state.registry
+        circumstances = self.circumstances(group_id, now_ms, may_describe)
+        validate_request(request, context.api_version, tuple(circumstances.assignors))
+        if request.member_epoch < JOIN_EPOCH:
+            return process_leave(registry.consumer_group(group_id), request, context, circumstances)
+        if request.member_epoch > JOIN_EPOCH:
+            if registry.get(group_id) is None:
+                raise CoordinatorError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
+            group = registry.consumer_group(group_id)
+            return process_heartbeat(group, self.soft_state(group_id), request, context, circumstances)
+        known = registry.get(group_id)
+        if upgrade is not None and isinstance(known, ClassicGroup) and not known.is_empty:
+            group, conversion = upgrade(known, circumstances)
+        else:
+            group, tombstones = registry.consumer_group_to_join(group_id)
+            conversion = CoordinatorResult(records=tombstones)
+        soft = self.soft_state(group_id)
+        result = process_heartbeat(group, soft, request, context, circumstances)
+        self._soft[group_id] = soft
+        return conversion.before(result) if conversion.records else result
+
+    def describe(
+        self,
+        group_ids: Iterable[str],
+        context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
+    ) -> tuple[consumer_group_describe_response.DescribedGroup, ...]:
+        """API 69. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        return tuple(self._described(group_id) for group_id in group_ids)
+
+    # --- what the shard asks ---
+
+    def owns(self, group: Group) -> bool:
+        return isinstance(group, ConsumerGroup)
+
+    def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
+        for group in self._state.registry.consumer_groups():
+            group.rebuild_holders()
+            yield from loaded_member_timers(group, self.circumstances(group.group_id, now_ms))
+            soft = self._soft.get(group.group_id)
+            if soft is not None and soft.resolution is not None:  # its timer may have been lost with a failed append
+                yield SetTimer(key=regexes_timer(group.group_id), deadline_ms=now_ms)
+            elif soft is not None:
+                soft.regexes_seen_version = None
+
+    def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
+        group = self._state.registry.consumer_group(key.group_id)
+        circumstances = self.circumstances(key.group_id, now_ms)
+        if key.kind == "session":
+            return session_timed_out(group, key.member_id, circumstances)
+        if key.kind == "rebalance":
+            return rebalance_timed_out(group, key.member_id, circumstances)
+        if key.kind == "member-join":
+            return fence_member(group, key.member_id, circumstances, reason="it did not join again in time")
+        if key.kind == "member-sync":
+            return fence_member(group, key.member_id, circumstances, reason="it did not ask for its assignment")
+        if key.kind == "regexes":
+            return regexes_go_on(group, self.soft_state(key.group_id), circumstances)
+        return None
+
+    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - see GroupKind
+        """Groups follow with the next heartbeat of a member, as in Kafka: only there can anybody act on it."""
+        self._look_for_new_topics()
+        return iter(())
+
+    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+        return (CancelTimer(key=regexes_timer(group_id)),)
+
+    def changed(self, group_id: str) -> None:
+        """No answer is kept."""
+
+    def all_changed(self) -> None:
+        """No answer is kept."""
+
+    def replayed(self, record: CoordinatorRecord) -> None:
+        key = record.key
+        group_id = getattr(key, "group_id", None)
+        if group_id is None:
+            return
+        if isinstance(key, ConsumerGroupRegularExpressionKey) and record.value is not None:
+            self.soft_state(group_id).regexes_seen_version = getattr(record.value, "version", None)
+        has_gone = record.value is None and not isinstance(self._state.registry.get(group_id), ConsumerGroup)
+        if has_gone:
+            self._soft.pop(group_id, None)
+
+    # --- parts ---
+
+    def soft_state(self, group_id: str) -> ConsumerGroupSoftState:
+        """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
+        known = self._soft.get(group_id)
+        if known is None:
+            known = ConsumerGroupSoftState()
+            if isinstance(self._state.registry.get(group_id), ConsumerGroup):
+                self._soft[group_id] = known
+        return known
+
+    def circumstances(self, group_id: str, now_ms: int, may_describe: MayDescribe | None = None) -> Circumstances:
+        state = self._state
+        configuration = state.configuration.for_consumer_group(group_id)
+        self._look_for_new_topics()
+        return Circumstances(
+            configuration=configuration,
+            image=state.image,
+            new_topics_version=self._new_topics_version,
+            assignors=_chosen(configuration),
+            now_ms=now_ms,
+            regexes_timer_runs=state.timers.deadline_ms(regexes_timer(group_id)) is not None,
+            may_describe=may_describe,
+            downgrade=self._downgrade,
+        )
+
+    def _look_for_new_topics(self) -> None:
+        """Created topics are a reason to look at regular expressions anew, deleted ones are not (as in Kafka)."""
+        image, seen = self._state.image, self._seen_image
+        if image is seen:
+            return
+        known = {} if seen is None else seen.topics
+        if seen is None or any(
+            name not in known or known[name].topic_id != topic.topic_id for name, topic in image.topics.items()
+        ):
+            self._new_topics_version = image.version
+        self._seen_image = image
+
+    def _described(self, group_id: str) -> consumer_group_describe_response.DescribedGroup:
+        try:
+            group = self._state.registry.consumer_group(group_id)
+        except CoordinatorError as error:
+            return undescribed_group(group_id, error.code, error.message)
+        configuration = self._state.configuration.for_consumer_group(group_id)
+        return described_group(group, self.topics_by_id(), configuration.assignors)
+
+    def topics_by_id(self) -> Mapping[UUID, TopicImage]:
+        image = self._state.image
+        if self._by_id[0] is not image:
+            self._by_id = (image, {topic.topic_id: topic for topic in image.topics.values()})
+        return self._by_id[1]
+
+
+def _chosen(configuration: ConsumerGroupConfiguration) -> Mapping[str, PartitionAssignor]:
+    known = {assignor.name: assignor for assignor in _ASSIGNORS}
+    return {name: known[name] for name in configuration.assignors}

@@ -1,0 +1,315 @@
+"""Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup (APIs 11, 14, 12, 13).
+
+JoinGroup. The subscription and the owned partitions are read from the metadata of the member's preferred protocol; the
+member is then reconciled like by a heartbeat. The reply has the member epoch as generation and names no leader. If the
+sender replaces a static member that was the last one to speak the consumer protocol, the group becomes a classic one.
+
+Heartbeat replies REBALANCE_IN_PROGRESS while the member can come closer to its target by rejoining; it has its
+rebalance timeout for that. SyncGroup returns the partitions that the member has.
+
+Deliberate differences from Kafka 4.3.1: an unreadable subscription is INCONSISTENT_GROUP_PROTOCOL (there
+UNKNOWN_SERVER_ERROR), and a known static member does not count against the maximum size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from headrace.assignors.assignor import Subscription
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
+from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, rebalance_timeout_ms
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, member_refusal
+from headrace.coordinator.classic.member_requests import answered
+from headrace.coordinator.configuration import is_disabled
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
+from headrace.coordinator.consumer.heartbeat_step import HeartbeatStep, heartbeat_step
+from headrace.coordinator.consumer.join import Admission, check_room, replace_member, static_member
+from headrace.coordinator.consumer.leave_and_fence import remove_members
+from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState, without_epochs
+from headrace.coordinator.consumer.timers import join_timer, session, sync_timer, timers_of_gone
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import TopicImage
+from headrace.coordinator.migration.downgrade import Downgrades
+from headrace.coordinator.migration.embedded_protocol import assignment_bytes, partitions_by_id
+from headrace.coordinator.modern.timers import rebalance_timer
+from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorResult, Reply, SetTimer
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
+from headrace.protocol.units import to_ms
+
+__all__ = ["classic_heartbeat", "classic_leave", "classic_sync", "join_consumer_group"]
+
+_UNCHANGED_TIMEOUT_MS = -1
+_NO_REGEX = ""
+
+
+def join_consumer_group(
+    group: ConsumerGroup,
+    soft: ConsumerGroupSoftState,
+    request: join_group_request.JoinGroupRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+    downgrades: Downgrades,
+    *,
+    fresh_id: str,
+) -> CoordinatorResult:
+    """Raises CoordinatorError; the answer has then no member id."""
+    is_new = not request.member_id
+    member_id = fresh_id if is_new else request.member_id
+    known_id = None if request.group_instance_id is None else group.static_members.get(request.group_instance_id)
+    if is_disabled(circumstances.configuration.migration_policy):
+        message = f"Group {group.group_id} is a consumer group, and groups may not migrate here."
+        raise CoordinatorError(ErrorCode.inconsistent_group_protocol, message)
+    check_room(group, member_id, known_id, max_size=circumstances.configuration.max_size)
+    _check_protocols(group, request)
+    if is_new and request.group_instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
+        refused = replies.join_refused(ErrorCode.member_id_required, member_id)
+        return CoordinatorResult(replies=(Reply(token=context.token, response=refused),))
+    admission = _admission(group, member_id, request.group_instance_id, known_id, is_new=is_new)
+    subscription = _subscription(request)
+    updated = _updated(admission.member, request, context, subscription)
+    owned = partitions_by_id(subscription.owned_partitions, circumstances.image)
+    if known_id is not None and not group.members[known_id].uses_classic_protocol:
+        members = {**admission.group.members, member_id: updated}
+        if downgrades.is_due(list(members.values())):
+            step = heartbeat_step(admission, updated, owned, soft, circumstances, computes_target=False)
+            result = _downgraded(step, downgrades, circumstances.now_ms)
+            if result is not None:
+                return replace(result, replies=(_reply(step.reconciled, context), *result.replies))
+    step = heartbeat_step(admission, updated, owned, soft, circumstances)
+    return CoordinatorResult(
+        records=step.records(),
+        replies=(_reply(step.reconciled, context),),
+        timers=(*step.timers(circumstances.now_ms), *_timers(group, step.reconciled, circumstances)),
+        events=step.events(),
+    )
+
+
+def _check_protocols(group: ConsumerGroup, request: join_group_request.JoinGroupRequest) -> None:
+    """Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL): some protocol must be one of all classic members."""
+    every = [each.metadata.classic_member_metadata for each in group.members.values()]
+    known = [frozenset(name for name, _ in classic.supported_protocols) for classic in every if classic is not None]
+    common = frozenset(each.name for each in request.protocols).intersection(*known)
+    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
+        message = f"The classic members of group {group.group_id} are consumers that have a protocol in common."
+        raise CoordinatorError(ErrorCode.inconsistent_group_protocol, message)
+
+
+def _admission(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, known_id: str | None, *, is_new: bool
+) -> Admission:
+    """Anybody may come with an id of its own; with an instance id only who has the instance, or has no id yet and takes
+    its place. Raises CoordinatorError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    if instance_id is not None and not is_new:
+        return Admission(group=group, member=static_member(group, instance_id, member_id))
+    if known_id is None:
+        member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+        return Admission(group=group, member=member)
+    replacement = replace_member(group, group.members[known_id], member_id)
+    return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
+
+
+def _subscription(request: join_group_request.JoinGroupRequest) -> Subscription:
+    try:
+        return decode_subscription(bytes(request.protocols[0].metadata))
+    except MalformedUserData as error:
+        message = f"The metadata of protocol {request.protocols[0].name} are no subscription: {error}."
+        raise CoordinatorError(ErrorCode.inconsistent_group_protocol, message) from None
+
+
+def _updated(
+    member: ConsumerGroupMember,
+    request: join_group_request.JoinGroupRequest,
+    context: RequestContext,
+    subscription: Subscription,
+) -> ConsumerGroupMember:
+    """The same object if nothing differs."""
+    known, timeout_ms = member.metadata, rebalance_timeout_ms(request, context)
+    metadata = replace(
+        known,
+        instance_id=known.instance_id if request.group_instance_id is None else request.group_instance_id,
+        rack_id=subscription.rack_id or known.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        subscribed_topic_regex=_NO_REGEX,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == _UNCHANGED_TIMEOUT_MS else timeout_ms,
+        classic_member_metadata=ClassicMemberMetadata(
+            session_timeout_ms=to_ms(request.session_timeout),
+            supported_protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        ),
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
+
+
+def _downgraded(step: HeartbeatStep, downgrades: Downgrades, now_ms: int) -> CoordinatorResult | None:
+    """The new member comes last, as in Kafka; it has the target of the member whose place it took."""
+    group, joined_id = step.admission.group, step.reconciled.member_id
+    members = [group.members[each] for each in sorted(group.members) if each != joined_id]
+    reason = None
+    if group.assignment_epoch < step.metadata.epoch:
+        reason = "a static member that reads something else came back"
+    elif not all(each.is_reconciled_to(group.assignment_epoch) for each in members):
+        reason = "members have not got their partitions yet"  # in a Stable group nobody would tell them
+    result = downgrades.downgraded(
+        group,
+        [*members, step.reconciled],
+        now_ms=now_ms,
+        rebalance_reason=reason,
+        records=step.records(),
+    )
+    if result is None:
+        return None
+    gone = timers_of_gone(group.group_id, step.replaced_id or "")
+    return replace(result, timers=(*gone, *result.timers), events=(*step.events(), *result.events))
+
+
+def _timers(
+    group: ConsumerGroup, member: ConsumerGroupMember, circumstances: Circumstances
+) -> list[SetTimer | CancelTimer]:
+    """It joined, and is to ask for its assignment now."""
+    group_id, member_id = group.group_id, member.member_id
+    due_ms = circumstances.now_ms + member.metadata.rebalance_timeout_ms
+    return [
+        session(group, member, circumstances),
+        CancelTimer(key=rebalance_timer(group_id, member_id)),
+        CancelTimer(key=join_timer(group_id, member_id)),
+        SetTimer(key=sync_timer(group_id, member_id), deadline_ms=due_ms),
+    ]
+
+
+def _reply(member: ConsumerGroupMember, context: RequestContext) -> Reply:
+    classic = member.metadata.classic_member_metadata
+    assert classic is not None
+    protocol = classic.supported_protocols[0][0]
+    response = replies.joined_as_follower(
+        member.member_id, member.member_epoch, protocol_type=CONSUMER_PROTOCOL_TYPE, protocol_name=protocol
+    )
+    return Reply(token=context.token, response=response)
+
+
+def classic_sync(
+    group: ConsumerGroup,
+    request: sync_group_request.SyncGroupRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+    topics: Mapping[UUID, TopicImage],
+    *,
+    join_timer_runs: bool,
+) -> CoordinatorResult:
+    """`topics` by id. What a leader assigns is not looked at: there is none."""
+    member_id = request.member_id
+    code = _refusal(group, member_id, request.group_instance_id, request.generation_id)
+    if code is not ErrorCode.none:
+        return _sync_refused(context, code)
+    member = group.members[member_id]
+    protocol, subscription = _classic(member).supported_protocols[0]
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
+        return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
+    if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        timers = () if join_timer_runs else (_time_to_join(group, member, circumstances),)
+        return _sync_refused(context, ErrorCode.rebalance_in_progress, *timers)
+    try:
+        assignment = assignment_bytes(without_epochs(member.assigned), topics, subscription)
+    except MalformedUserData:  # a record that another broker wrote: we looked at the metadata when it joined
+        return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
+    response = replies.synced_with(assignment, request.protocol_type, request.protocol_name)
+    return CoordinatorResult(
+        replies=(Reply(token=context.token, response=response),),
+        timers=(
+            CancelTimer(key=sync_timer(group.group_id, member_id)),
+            session(group, member, circumstances),
+        ),
+    )
+
+
+def classic_heartbeat(
+    group: ConsumerGroup,
+    request: heartbeat_request.HeartbeatRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+    *,
+    join_timer_runs: bool,
+) -> CoordinatorResult:
+    """Changes nothing but timers."""
+    code = _refusal(group, request.member_id, request.group_instance_id, request.generation_id)
+    timers: list[SetTimer | CancelTimer] = []
+    if code is ErrorCode.none:
+        member = group.members[request.member_id]
+        timers.append(session(group, member, circumstances))
+        if _should_join_again(group, member):
+            code = ErrorCode.rebalance_in_progress
+            if not join_timer_runs:
+                timers.append(_time_to_join(group, member, circumstances))
+    reply = Reply(token=context.token, response=replies.heartbeat(code))
+    return CoordinatorResult(replies=(reply,), timers=tuple(timers))
+
+
+def classic_leave(
+    group: ConsumerGroup,
+    request: leave_group_request.LeaveGroupRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+) -> CoordinatorResult:
+    """Any members, of either protocol, each with an answer of its own; static ones also by their instance id alone."""
+    codes: list[ErrorCode] = []
+    leaving: dict[str, None] = {}
+    for identity in request.members:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if not member_id and instance_id is not None:
+            member_id = group.static_members.get(instance_id, "")
+        codes.append(member_refusal(group, member_id, instance_id))
+        if codes[-1] is ErrorCode.none:
+            leaving[member_id] = None
+    members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
+    answer = CoordinatorResult(replies=(Reply(token=context.token, response=replies.left(members)),))
+    if not leaving:
+        return answer
+    return answer.before(remove_members(group, tuple(leaving), circumstances, event="MemberLeft", reason="leave"))
+
+
+def _refusal(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    code = member_refusal(group, member_id, instance_id)
+    if code is not ErrorCode.none:
+        return code
+    member = group.members[member_id]
+    if not member.uses_classic_protocol:
+        return ErrorCode.unknown_member_id
+    return ErrorCode.none if generation == member.member_epoch else ErrorCode.illegal_generation
+
+
+def _classic(member: ConsumerGroupMember) -> ClassicMemberMetadata:
+    classic = member.metadata.classic_member_metadata
+    assert classic is not None
+    return classic
+
+
+def _should_join_again(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
+    """There is a newer target; or it has something to give up; or all that it waits for is free by now."""
+    if member.member_epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+        return True
+    return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
+
+
+def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
+    return any(
+        partition not in member.assigned.get(topic_id, {}) and partition in group.holders.of_topic(topic_id)
+        for topic_id, of_topic in group.target_of(member.member_id).items()
+        for partition in of_topic
+    )
+
+
+def _time_to_join(group: ConsumerGroup, member: ConsumerGroupMember, circumstances: Circumstances) -> SetTimer:
+    due_ms = circumstances.now_ms + member.metadata.rebalance_timeout_ms
+    return SetTimer(key=join_timer(group.group_id, member.member_id), deadline_ms=due_ms)
+
+
+def _sync_refused(context: RequestContext, code: ErrorCode, *timers: SetTimer) -> CoordinatorResult:
+    reply = Reply(token=context.token, response=replies.sync_refused(code))
+    return CoordinatorResult(replies=(reply,), timers=timers)

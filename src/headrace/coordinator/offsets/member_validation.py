@@ -1,0 +1,162 @@
+"""Validation of members that commit or fetch offsets, for each type of group.
+
+Classic groups validate by generation, not by partition: only the members know who owns which partition.
+
+Consumer groups (KIP-848, KIP-1251, Kafka 4.3): with its current epoch a member may commit any partition, also an
+unassigned one. With an older epoch it may commit only partitions that it has had, or has been revoking, since that
+epoch. One partition that it may not commit refuses the whole request. A classic member sends its epoch as generation.
+
+Streams groups (KIP-1071) are stricter than in Kafka, which checks ownership only for epochs older than the member's own
+and so lets a member commit another member's partition. Here a partition of the topology must be active at the member,
+assigned or being revoked, and must not have been assigned after the epoch of the request. Partitions outside the
+topology have no owner: the current epoch may commit them. A foreign partition fails alone; in Kafka the request fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
+from headrace.coordinator.classic.member import member_refusal
+from headrace.coordinator.consumer.group import ConsumerGroup
+from headrace.coordinator.consumer.member import ConsumerGroupMember
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.records.schemas import StreamsGroupTopologyValue
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import StreamsGroupMember
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["check_classic_commit", "check_consumer_commit", "check_consumer_fetch", "may_commit", "subscribed_topics"]
+
+
+def check_classic_commit(
+    group: ClassicMembership, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+) -> None:
+    """Raises CoordinatorError when the whole request is refused.
+
+    Who names no generation may commit while there are no members; in a transaction always, as long as it names no
+    member either: so did producers before KIP-447. While the group waits for its assignment nobody may, unless in a
+    transaction: a member that has the new generation may still hold partitions of the old one.
+    """
+    if generation < 0 and group.is_empty:
+        return
+    if generation >= 0 or member_id or instance_id is not None:
+        code = member_refusal(group, member_id, instance_id)
+        if code is ErrorCode.fenced_instance_id:
+            raise CoordinatorError(code, f"Another member has taken the place of instance {instance_id}.")
+        if code is not ErrorCode.none:
+            raise CoordinatorError(code, f"Member {member_id} is not a member of group {group.group_id}.")
+        if generation != group.generation:
+            message = f"Generation {generation} is not that of group {group.group_id}, {group.generation}."
+            raise CoordinatorError(ErrorCode.illegal_generation, message)
+    elif not transactional:
+        message = f"Group {group.group_id} has members; only they may commit."
+        raise CoordinatorError(ErrorCode.unknown_member_id, message)
+    if not transactional and group.state is ClassicGroupState.COMPLETING_REBALANCE:
+        message = f"Group {group.group_id} waits for the assignment of generation {group.generation}."
+        raise CoordinatorError(ErrorCode.rebalance_in_progress, message)
+
+
+_MEMBER_EPOCHS_SINCE = 9
+_NO_EPOCH = -1
+
+
+def check_consumer_commit(
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    partitions: Iterable[tuple[str, int]],
+    *,
+    image: MetadataImage,
+    api_version: int,
+    transactional: bool = False,
+) -> None:
+    """`partitions` by topic name. Raises CoordinatorError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH,
+    ILLEGAL_GENERATION (to classic members and in transactions)."""
+    if epoch < 0 and group.is_empty:
+        return
+    if transactional and epoch == _NO_EPOCH and not member_id and instance_id is None:
+        return
+    member = _member(group, member_id)
+    if not transactional and not member.uses_classic_protocol and api_version < _MEMBER_EPOCHS_SINCE:
+        raise CoordinatorError(
+            ErrorCode.unsupported_version,
+            "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
+        )
+    if epoch == member.member_epoch:
+        return
+    is_generation = transactional or member.uses_classic_protocol
+    if epoch > member.member_epoch:
+        raise _stale(f"is newer than current member epoch {member.member_epoch}", epoch, is_generation)
+    for name, partition in partitions:
+        topic = image.topics.get(name)
+        assigned = None
+        if topic is not None:
+            pending = member.pending_revocation.get(topic.topic_id, {}).get(partition)
+            assigned = member.assigned.get(topic.topic_id, {}).get(partition, pending)
+        if assigned is None:
+            raise _stale(
+                f"is old, and partition {name}-{partition} is not assigned to the member", epoch, is_generation
+            )
+        if epoch < assigned:
+            since = f"is older than assignment epoch {assigned} for partition {name}-{partition}"
+            raise _stale(since, epoch, is_generation)
+
+
+def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    """Raises CoordinatorError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (to classic members)."""
+    if member_id is None and epoch < 0:
+        return
+    member = _member(group, member_id or "")
+    if epoch != member.member_epoch:
+        what = f"does not match the expected member epoch {member.member_epoch}"
+        raise _stale(what, epoch, is_generation=member.uses_classic_protocol)
+
+
+def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
+    member = group.members.get(member_id)
+    if member is None:
+        message = f"Member {member_id} is not a member of group {group.group_id}."
+        raise CoordinatorError(ErrorCode.unknown_member_id, message)
+    return member
+
+
+def _stale(what: str, epoch: int, is_generation: bool) -> CoordinatorError:
+    if is_generation:
+        return CoordinatorError(ErrorCode.illegal_generation, f"The received generation id {epoch} {what}.")
+    return CoordinatorError(ErrorCode.stale_member_epoch, f"The received member epoch {epoch} {what}.")
+
+
+def may_commit(group: StreamsGroup, member: StreamsGroupMember, epoch: int, topic: str, partition: int) -> bool:
+    """`epoch` is at most the member's own."""
+    subtopologies = _reading_subtopologies(group.topology, topic)
+    if not subtopologies:
+        return epoch == member.member_epoch
+    for subtopology_id in subtopologies:
+        task = (subtopology_id, partition)
+        assigned_at = member.assigned.active.get(task, member.pending_revocation.active.get(task))
+        if assigned_at is not None and assigned_at <= epoch:
+            return True
+    return False
+
+
+def subscribed_topics(topology: StreamsGroupTopologyValue | None) -> frozenset[str]:
+    """External and repartition source topics."""
+    if topology is None:
+        return frozenset()
+    sources = {topic for each in topology.subtopologies for topic in each.source_topics}
+    return frozenset(
+        sources | {topic.name for each in topology.subtopologies for topic in each.repartition_source_topics}
+    )
+
+
+def _reading_subtopologies(topology: StreamsGroupTopologyValue | None, topic: str) -> list[str]:
+    if topology is None:
+        return []
+    return [
+        each.subtopology_id
+        for each in topology.subtopologies
+        if topic in each.source_topics or any(source.name == topic for source in each.repartition_source_topics)
+    ]

@@ -1,0 +1,112 @@
+"""A regular expression that is matched in time linear in the text, whatever the expression is.
+
+Kafka compiles what clients send (topics to subscribe to, transactional ids to list) with RE2 for this reason; Python's
+`re` backtracks, and one request could hold up a broker for hours. The syntax is RE2's (`linear_syntax`). As in Kafka
+the whole text has to match. An expression becomes a nondeterministic automaton, which is walked as sets of its states;
+sets that were met are remembered. `cost` counts the work, so that whoever has many texts can do them in portions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from headrace.coordinator.re2_parser import MOST_STATES, BadPattern, PatternParser, is_word
+
+__all__ = ["BadPattern", "LinearPattern"]
+
+MOST_REMEMBERED = 10_000
+_PAUSE_COST = 5_000
+_END, _WORD, _NEWLINE, _OTHER = 0, 1, 2, 3  # what comes next
+
+
+class LinearPattern:
+    """Raises BadPattern. Mutable: what was met is remembered, and the work is counted."""
+
+    def __init__(self, pattern: str, *, most_states: int = MOST_STATES) -> None:
+        self.pattern = pattern
+        self.cost = 0
+        parser = PatternParser(pattern, most_states)
+        self._first, self._last = parser.parsed()
+        self._states = parser.states
+        self._looks_ahead = parser.looks_ahead
+        self._remembered: dict[tuple[frozenset[int], str, int], frozenset[int]] = {}
+
+    def matches(self, text: str) -> bool:
+        """The whole text."""
+        walk = self.walk(text)
+        while True:
+            try:
+                next(walk)
+            except StopIteration as end:
+                return bool(end.value)
+
+    def walk(self, text: str) -> Generator[int, None, bool]:
+        """`matches` for somebody who has other things to do: stops now and then and tells the cost since."""
+        told = self.cost
+        current = self._closure((self._first,), before=None, ahead=self._kind(text, 0))
+        for index, character in enumerate(text):
+            current = self._step(current, character, self._kind(text, index + 1))
+            if not current:
+                return False
+            if self.cost - told > _PAUSE_COST:
+                yield self.cost - told
+                told = self.cost
+        return self._last in current
+
+    def _kind(self, text: str, index: int) -> int:
+        if index >= len(text):
+            return _END
+        if not self._looks_ahead:
+            return _OTHER
+        if text[index] == "\n":
+            return _NEWLINE
+        return _WORD if is_word(text[index]) else _OTHER
+
+    def _step(self, current: frozenset[int], character: str, ahead: int) -> frozenset[int]:
+        self.cost += 1
+        key = current, character, ahead
+        known = self._remembered.get(key)
+        if known is not None:
+            return known
+        self.cost += len(current)
+        moved = [
+            target
+            for number in current
+            if (characters := self._states[number].characters) is not None and character in characters
+            for target in self._states[number].following
+        ]
+        reached = self._closure(moved, before=character, ahead=ahead)
+        if len(self._remembered) >= MOST_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[key] = reached
+        return reached
+
+    def _closure(self, numbers: list[int] | tuple[int, ...], *, before: str | None, ahead: int) -> frozenset[int]:
+        """All states that are reached without a character."""
+        seen: set[int] = set()
+        waiting = list(numbers)
+        while waiting:
+            number = waiting.pop()
+            if number in seen:
+                continue
+            state = self._states[number]
+            if state.at and not _holds(state.at, before, ahead):
+                continue
+            seen.add(number)
+            if state.characters is None:
+                waiting.extend(state.following)
+        self.cost += len(seen)
+        return frozenset(seen)
+
+
+def _holds(at: str, before: str | None, ahead: int) -> bool:
+    if at == "^":
+        return before is None
+    if at == "$":
+        return ahead == _END
+    if at == "<":
+        return before is None or before == "\n"
+    if at == ">":
+        return ahead in (_END, _NEWLINE)
+    between = (before is not None and is_word(before)) != (ahead == _WORD)
+    return between if at == "b" else not between

@@ -1,0 +1,244 @@
+"""GroupContext and StreamsGroupSoftState: what a rule of a streams group sees besides the group's hard state.
+
+Soft state is kept in memory only: it may be lost at a restart and is rebuilt from heartbeats. Unlike in Kafka it is not
+attached to the group object, so nothing that the very first heartbeat reports is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, u16
+
+from headrace.coordinator.assignors.task_assignor import TaskAssignor
+from headrace.coordinator.configuration import StreamsGroupConfiguration
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.records.schemas import Endpoint, StreamsGroupTopologyValue
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.member import StreamsGroupMember
+from headrace.coordinator.streams.topics.configured_topology import (
+    ConfiguredTopology,
+    configure_topology,
+    required_topics,
+)
+from headrace.coordinator.tasks import AssignedTasks, Task, sorted_tasks
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.messages import streams_group_heartbeat_response as messages
+
+__all__ = [
+    "NO_OFFSETS",
+    "Circumstances",
+    "EndpointPartitions",
+    "MemberTaskOffsets",
+    "StreamsGroupSoftState",
+    "reported_offsets",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """`initial_delay_runs`, `interval_timer_runs`: whether the group's named timers are set."""
+
+    configuration: StreamsGroupConfiguration
+    image: MetadataImage
+    assignor: TaskAssignor
+    now_ms: int
+    initial_delay_runs: bool
+    interval_timer_runs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberTaskOffsets:
+    """By task: the sum of its changelogs' positions, and of their ends. In task order."""
+
+    offsets: Mapping[Task, int] = field(default_factory=dict)
+    end_offsets: Mapping[Task, int] = field(default_factory=dict)
+
+
+NO_OFFSETS = MemberTaskOffsets()
+
+
+def reported_offsets(known: MemberTaskOffsets, request: m.StreamsGroupHeartbeatRequest) -> MemberTaskOffsets:
+    """What is known after the request: each list that it has takes the place of the old one, null keeps that. The same
+    object when nothing differs. Raises INVALID_REQUEST for a task that is listed twice."""
+    if request.task_offsets is None and request.task_end_offsets is None:
+        return known
+    told = MemberTaskOffsets(
+        offsets=known.offsets if request.task_offsets is None else _by_task(request.task_offsets),
+        end_offsets=known.end_offsets if request.task_end_offsets is None else _by_task(request.task_end_offsets),
+    )
+    return known if told == known else told
+
+
+def _by_task(listed: Iterable[m.TaskOffset]) -> dict[Task, int]:
+    offsets: dict[Task, int] = {}
+    for each in listed:
+        task = (each.subtopology_id, int(each.partition))
+        if task in offsets:
+            raise CoordinatorError(
+                ErrorCode.invalid_request,
+                f"Task offsets contain a duplicate entry for subtopology {task[0]} and partition {task[1]}.",
+            )
+        offsets[task] = int(each.offset)
+    return dict(sorted(offsets.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """What is told of a member, and the objects that it was made from."""
+
+    told: messages.EndpointToPartitions
+    endpoint: Endpoint
+    assigned: AssignedTasks
+    configured: ConfiguredTopology
+
+
+class EndpointPartitions:
+    """Mutable: remembers what it told of each member, since after a change everybody asks for everybody."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+
+    def of(
+        self, members: Iterable[StreamsGroupMember], configured: ConfiguredTopology
+    ) -> tuple[messages.EndpointToPartitions, ...]:
+        """Source and repartition source partitions of the assigned active tasks, and of standby and warm-up tasks."""
+        entries: dict[str, _Entry] = {}
+        for member in sorted(members, key=lambda member: member.member_id):
+            endpoint, known = member.metadata.user_endpoint, self._entries.get(member.member_id)
+            if endpoint is None:
+                continue
+            if (
+                known is None
+                or known.assigned is not member.assigned
+                or known.configured is not configured
+                or known.endpoint != endpoint
+            ):
+                known = _Entry(
+                    told=_told(endpoint, member.assigned, configured),
+                    endpoint=endpoint,
+                    assigned=member.assigned,
+                    configured=configured,
+                )
+            entries[member.member_id] = known
+        self._entries = entries
+        return tuple(entry.told for entry in entries.values())
+
+
+def _told(endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTopology) -> messages.EndpointToPartitions:
+    return messages.EndpointToPartitions(
+        user_endpoint=messages.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
+        active_partitions=_partitions(assigned.active, configured),
+        standby_partitions=_partitions(sorted_tasks((*assigned.standby, *assigned.warmup)), configured),
+    )
+
+
+def _partitions(tasks: Iterable[Task], configured: ConfiguredTopology) -> tuple[messages.TopicPartition, ...]:
+    by_topic: dict[str, list[int]] = {}
+    for subtopology_id, partition in tasks:
+        subtopology = configured.subtopologies.get(subtopology_id)
+        for topic, count in subtopology.inputs if subtopology is not None else ():
+            if partition < count:
+                by_topic.setdefault(topic, []).append(partition)
+    return tuple(
+        messages.TopicPartition(topic=cast("TopicName", topic), partitions=cast("tuple[i32, ...]", tuple(partitions)))
+        for topic, partitions in sorted(by_topic.items())
+    )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Configured:
+    """A configured topology and all it was computed from. `image` is the newest whose `topics` of the names in
+    `required` are these."""
+
+    configured: ConfiguredTopology
+    topology: StreamsGroupTopologyValue
+    is_running: bool
+    image: MetadataImage
+    required: tuple[str, ...]
+    topics: tuple[TopicImage | None, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StreamsGroupSoftState:
+    """Mutable. `endpoint_epoch` rises when a member's endpoint or, with one, its tasks change.
+
+    `version` rises with everything that may change an answer to a heartbeat, soft or hard: a remembered answer holds
+    for one version (`heartbeat_memo`). Whoever adds soft state that answers depend on calls `changed` with it.
+    """
+
+    version: int = 0
+    endpoint_epoch: int = 0
+    endpoints: EndpointPartitions = field(default_factory=EndpointPartitions)
+    shutdown_requested_by: str | None = None
+    task_offsets: dict[str, MemberTaskOffsets] = field(default_factory=dict)
+    _configured: _Configured | None = None
+
+    def changed(self) -> None:
+        """Answers that were remembered hold no longer."""
+        self.version += 1
+
+    def request_shutdown(self, member_id: str) -> None:
+        """The first to ask is named until the group is empty, also when it has left or others ask too."""
+        if self.shutdown_requested_by is None:
+            self.shutdown_requested_by = member_id
+            self.changed()
+
+    def task_offsets_of(self, member_id: str) -> MemberTaskOffsets:
+        return self.task_offsets.get(member_id, NO_OFFSETS)
+
+    def task_offsets_with(self, member_id: str, offsets: MemberTaskOffsets) -> Mapping[str, MemberTaskOffsets]:
+        """Everybody's, with those that a member reports just now."""
+        known = self.task_offsets
+        return known if offsets is self.task_offsets_of(member_id) else {**known, member_id: offsets}
+
+    def keep_task_offsets(self, member_id: str, offsets: MemberTaskOffsets) -> None:
+        """A remembered answer would not keep them, so it holds no longer."""
+        if offsets is not self.task_offsets_of(member_id):
+            self.task_offsets[member_id] = offsets
+            self.changed()
+
+    def configured_topology(
+        self, group: StreamsGroup, topology: StreamsGroupTopologyValue, image: MetadataImage
+    ) -> ConfiguredTopology:
+        """The group's topology, or the one it is about to get, on the topics of the image.
+
+        Computed anew for another topology, when a topic it needs is another one, or when it came to be ready.
+        """
+        is_running = group.metadata.validated_topology_epoch == topology.epoch
+        known = self._configured
+        if known is None or known.topology is not topology or known.is_running is not is_running:
+            required = required_topics(topology)
+        elif known.image is image:
+            return known.configured
+        else:
+            required = known.required
+        topics = tuple(image.topics.get(name) for name in required)
+        if known is not None and known.required is required and known.topics == topics:
+            known.image = image
+            return known.configured
+        present_tasks = partial(_present_tasks, group) if is_running else None
+        self._configured = _Configured(
+            configured=configure_topology(topology, image, present_tasks=present_tasks),
+            topology=topology,
+            is_running=is_running,
+            image=image,
+            required=required,
+            topics=topics,
+        )
+        return self._configured.configured
+
+
+def _present_tasks(group: StreamsGroup) -> dict[str, int]:
+    """How many tasks of each subtopology the present target gives to somebody."""
+    counts: dict[str, int] = {}
+    for target in group.target.values():
+        for subtopology_id, partition in target.active:
+            counts[subtopology_id] = max(counts.get(subtopology_id, 0), partition + 1)
+    return counts

@@ -1,0 +1,315 @@
+"""StreamsGroupHeartbeat (API 88; KIP-1071, assignment interval KIP-1263): a member joins, lives, leaves.
+
+Steps of a heartbeat, one function each:
+  1 validate the request            request_validation
+  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven; static_membership
+  3 update the member               member_admission: what the request says anew
+  4 initialize the topology         the first one stays; another is refused
+  5 configure the topics            ready, or a status for everybody
+  6 bump the group epoch            when anything above changed what the assignor sees
+  7 target assignment               now, or by a named timer
+  8 current assignment              current_assignment: revoke first, then assign
+  9 reply                           heartbeat_reply
+
+Where we differ from Kafka 4.3.1, on purpose:
+- the initial delay and the assignment interval have timers that compute the target when they fire;
+- topology, shutdown request and endpoint epoch of the very first heartbeat are kept;
+- an endpoint without configured topics gets empty lists instead of an error;
+- a known member that joins again does not count against the maximum group size (as Kafka 4.4);
+- the reply repeats the tasks when the member's epoch or its owned tasks show that it has not heard of them;
+- an owned task that the topics no longer have is forgiven as long as the member was assigned it;
+- a grown source topic leaves tasks with state as they are, and says so with a status (`topics.kept_tasks`);
+- a member whose topology is older than the group's is given no tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.events import heartbeat_events
+from headrace.coordinator.modern.timers import timers_of_replaced
+from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer
+from headrace.coordinator.streams import records
+from headrace.coordinator.streams.current_assignment import reconcile
+from headrace.coordinator.streams.events import epoch_reason, topology_events
+from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
+from headrace.coordinator.streams.group_context import (
+    Circumstances,
+    MemberTaskOffsets,
+    StreamsGroupSoftState,
+    reported_offsets,
+)
+from headrace.coordinator.streams.group_timers import member_timers
+from headrace.coordinator.streams.heartbeat_request import is_same_topology, owned_tasks, topology_of
+from headrace.coordinator.streams.heartbeat_response import heartbeat_reply, statuses
+from headrace.coordinator.streams.join import Admission, admit_member, check_owned_tasks, update_member
+from headrace.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
+from headrace.coordinator.streams.target_assignment import (
+    compute_target,
+    initial_delay_timer,
+    interval_end_ms,
+    interval_timer,
+)
+from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
+from headrace.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
+from headrace.coordinator.tasks import TasksTuple
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.messages import streams_group_heartbeat_response as replies
+
+__all__ = ["process_heartbeat"]
+
+_DELAYED_INITIALLY = TopicStatus(
+    code=StatusCode.ASSIGNMENT_DELAYED,
+    detail="Assignment delayed due to the configured initial rebalance delay.",
+)
+_DELAYED_BY_INTERVAL = TopicStatus(
+    code=StatusCode.ASSIGNMENT_DELAYED,
+    detail="Assignment delayed due to the configured assignment interval.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Step 7's answer for this member, and what comes with it."""
+
+    epoch: int
+    tasks: TasksTuple
+    records: tuple[CoordinatorRecord, ...] = ()
+    timers: tuple[SetTimer | CancelTimer, ...] = ()
+    delay: TopicStatus | None = None
+
+
+def process_heartbeat(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+) -> CoordinatorResult:
+    """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
+
+    `group` is a new one when the group does not exist yet. Raises CoordinatorError.
+    """
+    owned = owned_tasks(request)
+    admission = admit_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    group, member = admission.group, admission.member
+    updated = update_member(member, request, context)
+    topology = initialize_topology(group, request)
+    configured = configure_topics(group, soft, topology, circumstances)
+    check_owned_tasks(member, request, owned, configured)
+    offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
+    member_changed = admission.needs_new_target(updated, request)
+    metadata = bump_group_epoch(group, circumstances, configured, member_changed=member_changed)
+    target = target_assignment(
+        group, updated, metadata, configured, circumstances, soft.task_offsets_with(member.member_id, offsets)
+    )
+    reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
+
+    written = [] if admission.replacement is None else [*admission.replacement.records]
+    if updated.metadata != member.metadata:
+        written.append(records.member_record(group.group_id, updated))
+    if topology is not group.topology:
+        written.append(records.topology_record(group.group_id, topology))
+    if metadata is not group.metadata:
+        written.append(records.group_metadata_record(group.group_id, metadata))
+    written.extend(target.records)
+    if reconciled is not updated:
+        written.append(records.current_assignment_record(group.group_id, reconciled))
+
+    _note_soft_changes(soft, request, member, reconciled)
+    if admission.replacement is not None:
+        soft.task_offsets.pop(admission.replacement.replaced_id, None)
+    soft.keep_task_offsets(member.member_id, offsets)
+    response = heartbeat_reply(
+        member_id=reconciled.member_id,
+        member_epoch=reconciled.member_epoch,
+        configuration=circumstances.configuration,
+        statuses=statuses(
+            reconciled.metadata,
+            configured,
+            delay=target.delay,
+            shutdown_requested_by=soft.shutdown_requested_by,
+            required_tags=circumstances.configuration.rack_aware_assignment_tags,
+            api_version=context.api_version,
+        ),
+        tasks=reconciled.assigned.without_epochs() if _tells_tasks(request, owned, member, reconciled) else None,
+        endpoint_epoch=soft.endpoint_epoch,
+        endpoints=_endpoints(group, soft, request, reconciled, configured),
+    )
+    replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
+    return CoordinatorResult(
+        records=tuple(written),
+        replies=(Reply(token=context.token, response=response),),
+        timers=(
+            *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),
+            *member_timers(group, member, reconciled, circumstances),
+            *target.timers,
+        ),
+        topics_to_create=configured.topics_to_create,
+        events=(
+            *heartbeat_events(
+                admission.group.group_id,
+                admission.member.member_id,
+                joined=admission.member.member_id not in admission.group.members,
+                replaced_id=replaced_id,
+                bumped_to=_epoch_and_reason(admission, metadata, member_changed=member_changed),
+                computed_for=target.epoch if target.records else None,
+            ),
+            *topology_events(admission.group, configured),
+        ),
+    )
+
+
+def _epoch_and_reason(
+    admission: Admission, metadata: StreamsGroupMetadataValue, *, member_changed: bool
+) -> tuple[int, str] | None:
+    """None when the epoch stayed, which is the common case."""
+    group = admission.group
+    if metadata is group.metadata:
+        return None
+    joined = admission.member.member_id not in group.members
+    return metadata.epoch, epoch_reason(group.metadata, metadata, joined=joined, member_changed=member_changed)
+
+
+def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:
+    """Step 4: the group's topology; the first member's becomes it. One with a lower epoch is stale and passes, any
+    other that differs is INVALID_REQUEST."""
+    given = None if request.topology is None else topology_of(request.topology)
+    if group.topology is None:
+        if given is None:
+            raise CoordinatorError(
+                ErrorCode.invalid_request, f"Group {group.group_id} has no topology; the member must rejoin with one."
+            )
+        return given
+    is_stale = given is None or given.epoch < group.topology.epoch
+    if given is not None and not is_stale and not is_same_topology(given, group.topology):
+        raise CoordinatorError(ErrorCode.invalid_request, "Topology updates are not supported yet.")
+    return group.topology
+
+
+def configure_topics(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    topology: StreamsGroupTopologyValue,
+    circumstances: Circumstances,
+) -> ConfiguredTopology:
+    """Step 5. Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could satisfy."""
+    configured = soft.configured_topology(group, topology, circumstances.image)
+    if configured.invalid is not None:
+        raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
+    return configured
+
+
+def bump_group_epoch(
+    group: StreamsGroup, circumstances: Circumstances, configured: ConfiguredTopology, *, member_changed: bool
+) -> StreamsGroupMetadataValue:
+    """Step 6: the group's metadata, one epoch on when the assignor would see something new; else the same object."""
+    configs = circumstances.configuration.assignment_configs
+    unchanged = (
+        not member_changed
+        and configured.metadata_hash == group.metadata.metadata_hash
+        and configured.validated_epoch == group.metadata.validated_topology_epoch
+        and configs == group.metadata.last_assignment_configs
+    )
+    if unchanged:
+        return group.metadata
+    return StreamsGroupMetadataValue(
+        epoch=group.group_epoch + 1,
+        metadata_hash=configured.metadata_hash,
+        validated_topology_epoch=configured.validated_epoch,
+        last_assignment_configs=configs,
+    )
+
+
+def target_assignment(
+    group: StreamsGroup,
+    member: StreamsGroupMember,
+    metadata: StreamsGroupMetadataValue,
+    configured: ConfiguredTopology,
+    circumstances: Circumstances,
+    task_offsets: Mapping[str, MemberTaskOffsets],
+) -> _Target:
+    """Step 7: during the initial delay nobody has a target; then the stored one, a new one, or the stored one while
+    the assignment interval lasts."""
+    configuration, now_ms = circumstances.configuration, circumstances.now_ms
+    starts_delay = not group.members and configuration.initial_rebalance_delay_ms > 0
+    if circumstances.initial_delay_runs or starts_delay:
+        timers: tuple[SetTimer, ...] = ()
+        if not circumstances.initial_delay_runs:
+            end_ms = now_ms + configuration.initial_rebalance_delay_ms
+            timers = (SetTimer(key=initial_delay_timer(group.group_id), deadline_ms=end_ms),)
+        return _Target(epoch=group.assignment_epoch, tasks=NO_TASKS, timers=timers, delay=_DELAYED_INITIALLY)
+    stored = _Target(epoch=group.assignment_epoch, tasks=group.target_of(member.member_id))
+    if group.assignment_epoch >= metadata.epoch:
+        return stored
+    end_of_interval_ms = interval_end_ms(group, configuration, now_ms)
+    key = interval_timer(group.group_id)
+    if end_of_interval_ms is not None:
+        due = () if circumstances.interval_timer_runs else (SetTimer(key=key, deadline_ms=end_of_interval_ms),)
+        return replace(stored, timers=due, delay=_DELAYED_BY_INTERVAL)
+    computed = compute_target(
+        group,
+        epoch=metadata.epoch,
+        configured=configured,
+        assignment_configs=metadata.last_assignment_configs,
+        assignor=circumstances.assignor,
+        now_ms=now_ms,
+        task_offsets=task_offsets,
+        joining=member,
+    )
+    return _Target(
+        epoch=computed.epoch,
+        tasks=computed.target_of(member.member_id),
+        records=computed.records,
+        timers=(CancelTimer(key=key),) if circumstances.interval_timer_runs else (),
+    )
+
+
+def _note_soft_changes(
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    before: StreamsGroupMember,
+    after: StreamsGroupMember,
+) -> None:
+    if request.shutdown_application:
+        soft.request_shutdown(after.member_id)
+    endpoint = after.metadata.user_endpoint
+    if endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after)):
+        soft.endpoint_epoch += 1
+        soft.changed()
+
+
+def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
+    return before.assigned is not after.assigned and (
+        before.assigned.without_epochs() != after.assigned.without_epochs()
+    )
+
+
+def _tells_tasks(
+    request: m.StreamsGroupHeartbeatRequest,
+    owned: TasksTuple | None,
+    before: StreamsGroupMember,
+    after: StreamsGroupMember,
+) -> bool:
+    """A joining member is told its tasks, and one whose tasks changed or that has not heard of them yet."""
+    has_old_epoch = request.member_epoch != before.member_epoch
+    owns_others = owned is not None and owned != after.assigned.without_epochs()
+    return request.member_epoch == JOIN_EPOCH or has_old_epoch or owns_others or _tasks_changed(before, after)
+
+
+def _endpoints(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    member: StreamsGroupMember,
+    configured: ConfiguredTopology,
+) -> tuple[replies.EndpointToPartitions, ...] | None:
+    if soft.endpoint_epoch == request.endpoint_information_epoch:
+        return None
+    others = (group.members[each] for each in group.with_endpoint if each != member.member_id)
+    return soft.endpoints.of((*others, member), configured)

@@ -1,0 +1,103 @@
+"""A member goes: it leaves (epoch -1), its session ends, or it does not revoke in time. And what others then wait for.
+Or a static member leaves for a while (epoch -2, `static_membership`): it stays a member as long as its session lasts.
+
+The records are the same in all cases. Who stays gets a new target by the assignment interval's timer, at once when the
+interval is over; Kafka waits for the next heartbeat of somebody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.timers import rebalance_timer, session_timer
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, Reply, SetTimer
+from headrace.coordinator.streams import records
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.heartbeat_response import leave_reply
+from headrace.coordinator.streams.join import member_away, static_member
+from headrace.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
+from headrace.coordinator.streams.target_assignment import interval_end_ms, interval_timer
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_heartbeat_request as m
+
+__all__ = ["process_leave", "remove_member"]
+
+
+def process_leave(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    context: RequestContext,
+    circumstances: Circumstances,
+) -> CoordinatorResult:
+    """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
+    member is another."""
+    if request.shutdown_application:
+        soft.request_shutdown(request.member_id)
+    if request.instance_id is not None:
+        static_member(group, request.instance_id, request.member_id)
+    elif request.member_id not in group.members:
+        raise CoordinatorError(
+            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
+        )
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        result = _left_for_a_while(group, group.members[request.member_id])
+    else:
+        result = remove_member(group, soft, request.member_id, circumstances, event="MemberLeft", reason="leave")
+    response = leave_reply(request.member_id, request.member_epoch)
+    return replace(result, replies=(Reply(token=context.token, response=response),))
+
+
+def _left_for_a_while(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
+    """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
+    details = (("member_id", member.member_id), ("reason", "will be back"))
+    return CoordinatorResult(
+        records=(records.current_assignment_record(group.group_id, member_away(member)),),
+        timers=(CancelTimer(key=rebalance_timer(group.group_id, member.member_id)),),
+        events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
+    )
+
+
+def remove_member(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    member_id: str,
+    circumstances: Circumstances,
+    *,
+    event: str,
+    reason: str,
+) -> CoordinatorResult:
+    """The member's tombstones and a new group epoch. The last one to go takes the shutdown request with it."""
+    group_id = group.group_id
+    metadata = replace(group.metadata, epoch=group.group_epoch + 1)
+    timers: list[SetTimer | CancelTimer] = [
+        CancelTimer(key=session_timer(group_id, member_id)),
+        CancelTimer(key=rebalance_timer(group_id, member_id)),
+    ]
+    is_last = len(group.members) == 1
+    if is_last:
+        soft.shutdown_requested_by = None
+        if circumstances.interval_timer_runs:
+            timers.append(CancelTimer(key=interval_timer(group_id)))
+    elif not circumstances.initial_delay_runs:
+        end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+        due_ms = circumstances.now_ms if end_ms is None else end_ms
+        timers.append(SetTimer(key=interval_timer(group_id), deadline_ms=due_ms))
+    if group.members[member_id].metadata.user_endpoint is not None:
+        soft.endpoint_epoch += 1
+    soft.task_offsets.pop(member_id, None)
+    bumped = (("epoch", str(metadata.epoch)), ("reason", "a member left" if event == "MemberLeft" else reason))
+    return CoordinatorResult(
+        records=(
+            *records.member_tombstones(group_id, member_id),
+            records.group_metadata_record(group_id, metadata),
+        ),
+        timers=tuple(timers),
+        events=(
+            CoordinatorEvent(name=event, group_id=group_id, details=(("member_id", member_id), ("reason", reason))),
+            CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=bumped),
+        ),
+    )
