@@ -10,7 +10,7 @@ from tests.coordinator.coordinator_context import CoordinatorContext, Outcome, s
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, SetTimer, TimerKey
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.streams_group_heartbeat import initialize_topology
+from headrace.coordinator.streams.heartbeat import initialize_topology
 
 INTERVAL = {"group.streams.assignment.interval.ms": 1_000}
 INTERVAL_TIMER = TimerKey(kind="assignment-interval", group_id="g")
