@@ -63,6 +63,11 @@ class Group:
 
         load_application(self.program(aggregates)).run(until="caught-up")
 
+    def verify(self, aggregates):
+        from headrace.cli.application import load_application
+
+        return load_application(self.program(aggregates)).verify()
+
     def send(self, numbers):
         rows = [{"origin": ORIGINS[n % 4], "n": n} for n in numbers]
         self._broker.produce(f"{self.name}-in", [json.dumps(row) for row in rows])
@@ -160,9 +165,11 @@ def test_a_source_that_is_created_again_adds_to_the_state_or_is_recounted(group)
     group.send(range(100, 160))
     group.run(OLD)
     assert group.newest("count", "largest") == group.counted(old_values), "of both topics"
+    assert group.verify(OLD).status == "differs", "the deleted records cannot be recounted"
     group.upgrade(group.name, "--program", group.program(OLD), "--state", "recompute")
     group.run(OLD)
     assert group.newest("count", "largest") == group.counted(old_values, group.sent[40:]), "of the new topic"
+    assert group.verify(OLD).status == "equal"
 
 
 @longer
