@@ -222,6 +222,32 @@ def test_a_truncated_leader_epoch_is_forgotten_on_the_disk_too(tmp_path: Path) -
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
 
 
+def test_a_time_lookup_finds_nothing_that_readers_do_not_see(tmp_path: Path) -> None:
+    log = opened(tmp_path, flush_messages=1)  # fsync "always"
+    log.append(batch("flushed", timestamp_ms=NOW_MS), leader_epoch=0)
+    log.flush()
+    log.append(batch("not flushed", timestamp_ms=NOW_MS + 5), leader_epoch=0, flush_now=False)
+    assert (log.high_watermark, log.log_end_offset) == (1, 2)
+    found = log.offset_for_timestamp(NOW_MS)
+    assert found is not None
+    assert found.offset == 0
+    assert log.offset_for_timestamp(NOW_MS + 1) is None
+
+
+def test_the_newest_leader_epoch_ends_where_the_log_ends(tmp_path: Path) -> None:
+    log = of_six(tmp_path)
+    assert log.end_offset_for_epoch(0) == (0, 6)
+    assert log.end_offset_for_epoch(1) == (-1, -1)
+
+
+def test_a_changed_bound_on_producers_holds_from_the_next_append_on(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.reconfigure(LogConfig(max_producers=1))
+    for producer_id in (1, 2, 3):
+        log.append(produced(0, "x", producer_id=producer_id), leader_epoch=0)
+    assert len(log.producers) == 1
+
+
 # Which files a flush syncs: without the names a file does not survive, and every fsync more costs milliseconds.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import uuid
 from dataclasses import replace
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.storage.compaction_samples import cleaned, keyed, latest, pairs, put, records
-from tests.storage.faulty_file_system import FaultyFileSystem
+from tests.storage.faulty_file_system import NOTHING_FAILS, FaultyFileSystem, error
 from tests.storage.log_samples import NOW_MS, ManualClock, opened
 
 from headrace.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
 from headrace.storage.batch_rewriting import delete_horizon_ms
 from headrace.storage.cleanup_policy import SegmentFacts, find_compactable, group_segments
+from headrace.storage.errors import LogFailed
 from headrace.storage.log_cleaning import LogCleaning, OffsetMap
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
@@ -271,6 +273,63 @@ def test_a_log_that_was_shortened_meanwhile_refuses_the_exchange(disk: FaultyFil
     assert not log.swap_segments(swap)
     swaps.close()
     assert records(log) == before
+
+
+def test_a_log_that_was_truncated_within_what_was_cleaned_refuses_the_exchange(disk: FaultyFileSystem) -> None:
+    """The segments are the same ones by their names, and shorter."""
+    log = log_of(disk)
+    filled(log)
+    log.flush()
+    swap = next(swaps := LogCleaning(log.plan_cleaning(0, NOW_MS)).clean_segments())
+    log.truncate_to(log.segment_base_offsets[len(swap.old)] - 1)
+    before = records(log)
+    assert log.segment_base_offsets[: len(swap.old)] == swap.old
+    assert not log.swap_segments(swap)
+    swaps.close()
+    assert records(log) == before
+
+
+@pytest.mark.parametrize(("number", "is_begun"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
+def test_an_exchange_that_the_disk_refuses_is_undone_or_ends_the_log(
+    disk: FaultyFileSystem, number: int, is_begun: bool
+) -> None:
+    """The third rename makes the new segment count; what fails behind it is for the next opening to complete."""
+    log = log_of(disk)
+    filled(log)
+    end = log.flush()
+    before, table, names = records(log), latest(log), sorted(disk.names(LOGS))
+    swap = next(swaps := LogCleaning(log.plan_cleaning(0, NOW_MS)).clean_segments())
+    left = [number]
+
+    def failures(operation: str, path: Path) -> OSError | None:
+        left[0] -= operation == "rename"
+        return error(errno.EIO, path) if left[0] < 0 and operation == "rename" else None
+
+    disk.failures = failures
+    if not is_begun:
+        assert log.swap_segments(swap) is False
+        disk.failures = NOTHING_FAILS
+        swaps.close()
+        assert records(log) == before
+        assert sorted(disk.names(LOGS)) == names
+    else:
+        with pytest.raises(LogFailed, match="flights-0 could not take a cleaned segment: "):
+            log.swap_segments(swap)
+        disk.failures = NOTHING_FAILS
+        assert not log.is_usable
+    log.abandon()
+    assert latest(opened(LOGS, file_system=disk, config=COMPACTED, recovery_point=end)) == table
+
+
+@pytest.mark.parametrize(("lag_ms", "is_overdue"), [(None, False), (5_000, False), (4_999, True)])
+def test_the_compaction_lag_counts_from_the_first_record_of_a_segment(
+    disk: FaultyFileSystem, lag_ms: int | None, is_overdue: bool
+) -> None:
+    log = log_of(disk, **({} if lag_ms is None else {"max_compaction_lag_ms": lag_ms}))
+    put(log, ("key", "first"), timestamp_ms=NOW_MS - 5_000)
+    for _ in range(4):
+        put(log, ("filler", "x" * 300), timestamp_ms=NOW_MS)
+    assert log.compactable(0, NOW_MS).is_overdue is is_overdue
 
 
 def test_a_cleaning_that_is_stopped_leaves_nothing_behind(disk: FaultyFileSystem) -> None:
