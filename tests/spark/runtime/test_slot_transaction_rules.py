@@ -449,3 +449,56 @@ def test_what_was_aborted_is_checked_and_stays_aborted(started: Started, how: st
     known = {slots[0].transactional_id: False} if how == "renew" else {}
     assert driver.cluster.calls[1][2]["committed"] == known, "the coordinator itself tells of an EndTxn"
     assert again[0].transactional_id != slots[0].transactional_id
+
+
+def test_offsets_have_no_metadata_unless_it_is_given(started: Started) -> None:
+    driver = started()
+    plan = MicroBatchPlan(
+        subtopology_id="by-id",
+        batch=BatchKey(incarnation="m1", batch_id=0),
+        member_id="member",
+        member_epoch=5,
+        bootstrap_servers="",
+        state_dir="",
+        slots=driver.begin(0),
+        topic_ids={},
+    )
+    driver.transactions.commit(plan, {0: {("in", 0): 9}})
+    ((_, _, _, given),) = [call for call in driver.cluster.calls if call[0] == "commit_offsets"]
+    assert given["metadata"] == ""
+
+
+def test_a_commit_behind_an_abort_is_refused_by_the_cluster_alone(started: Started) -> None:
+    driver = started()
+    slots = driver.begin(0)
+    driver.transactions.abort(slots)
+    driver.cluster.refuses["end", slots[0].transactional_id] = REFUSED
+    assert driver.commit(slots) == {0: REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_logged"), [(None, False), (BrokerError("broker-refused", "never", retriable=False), True)]
+)
+def test_an_id_that_cannot_be_settled_is_logged(
+    started: Started, caplog: pytest.LogCaptureFixture, error: HeadraceError | None, is_logged: bool
+) -> None:
+    driver = started()
+    tid = driver.begin(0)[0].transactional_id
+    if error is not None:
+        driver.cluster.refuses["settle", tid] = error
+    driver.transactions.doubt()
+    driver.transactions.settle_if_in_doubt()
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(lines) == is_logged
+    assert all(tid in line and "never" in line for line in lines)
+
+
+@pytest.mark.parametrize(("version", "is_logged"), [(0, True), (1, False), (2, False)])
+def test_a_cluster_without_transaction_versions_is_logged_once(
+    started: Started, caplog: pytest.LogCaptureFixture, version: int, is_logged: bool
+) -> None:
+    caplog.set_level("INFO", logger="headrace.spark")
+    driver = started(version=version)
+    for _ in range(2):
+        driver.commit(driver.begin(0))
+    assert len([each for each in caplog.records if "transaction.version" in each.getMessage()]) == is_logged
