@@ -20,8 +20,8 @@ from headrace.broker.server_metrics import MOST_PARTITIONS, LogSize
 from headrace.broker.shard_runner import Outcome
 from headrace.coordinator.records.schemas import OffsetCommitKey
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord
-from headrace.metrics.metric_sensors import Distribution, Meter
 from headrace.metrics.prometheus_text import Family, Sample, prometheus_text
+from headrace.metrics.sensors import Distribution, Meter
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 

@@ -19,7 +19,7 @@ from headrace.client.membership.group_member import GroupMemberState as State
 from headrace.client.parallel.pipeline_metrics import pipeline_families
 from headrace.client.parallel.work import PipelineStats
 from headrace.errors import ConfigError
-from headrace.metrics.http_face import MetricsPage
+from headrace.metrics.http_exporter import MetricsPage
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "consumer-metrics.md"
 LAGS = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 9}

@@ -16,9 +16,8 @@ from typing import Protocol
 from headrace.broker.request_metrics import RequestMetrics
 from headrace.broker.server_metrics import ServerMetrics, ServerSizes
 from headrace.broker.shard_runner import Outcome
-from headrace.metrics.metric_families import counter, gauge, one
-from headrace.metrics.metric_sensors import Distribution, Meter
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, counter, gauge, unlabeled
+from headrace.metrics.sensors import Distribution, Meter
 
 __all__ = ["BrokerMetrics", "BrokerSizes"]
 
@@ -114,8 +113,10 @@ class BrokerMetrics:
         yield gauge(GROUP_METADATA, "Value", "Classic groups, by state.", classic)
         for name, meter in self._meters.items():
             what = _METER_HELP[name]
-            yield gauge(COORDINATOR, f"{name}-rate", f"{what}, per second over the last minute.", one(meter.rate()))
-            yield counter(COORDINATOR, f"{name}-count", f"{what}, since the start.", one(meter.total))
+            yield gauge(
+                COORDINATOR, f"{name}-rate", f"{what}, per second over the last minute.", unlabeled(meter.rate())
+            )
+            yield counter(COORDINATOR, f"{name}-count", f"{what}, since the start.", unlabeled(meter.total))
 
     def _coordinator(self, sizes: BrokerSizes) -> Iterator[Family]:
         partitions = sizes.partition_counts()
@@ -126,15 +127,15 @@ class BrokerMetrics:
             [(partitions.get(state, 0), {"state": state}) for state in ("loading", "active", "failed")],
         )
         load = "Reading a partition of __consumer_offsets at start, ms"
-        yield gauge(COORDINATOR, "partition-load-time-max", f"{load}: the longest.", one(self._load_times.max()))
-        yield gauge(COORDINATOR, "partition-load-time-avg", f"{load}: the mean.", one(self._load_times.mean()))
-        waiting = one(sizes.events_waiting())
+        yield gauge(COORDINATOR, "partition-load-time-max", f"{load}: the longest.", unlabeled(self._load_times.max()))
+        yield gauge(COORDINATOR, "partition-load-time-avg", f"{load}: the mean.", unlabeled(self._load_times.mean()))
+        waiting = unlabeled(sizes.events_waiting())
         yield gauge(COORDINATOR, "event-queue-size", "Work of the coordinator that waits for its turn.", waiting)
         work = "Running one request in the coordinator, append included, ms"
-        longest = one(self._event_times.max())
+        longest = unlabeled(self._event_times.max())
         yield gauge(COORDINATOR, "event-processing-time-ms-max", f"{work}: the longest.", longest)
         for name, share in _PERCENTILES.items():
-            found = one(self._event_times.percentile(share))
+            found = unlabeled(self._event_times.percentile(share))
             yield gauge(COORDINATOR, f"event-processing-time-ms-{name}", f"{work}: percentile {name}.", found)
 
 

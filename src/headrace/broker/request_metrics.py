@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from headrace.metrics.metric_families import Values, counter, gauge
-from headrace.metrics.metric_sensors import Distribution
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, Values, counter, gauge
+from headrace.metrics.sensors import Distribution
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
 

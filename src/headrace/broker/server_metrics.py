@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from headrace.broker.request_metrics import PERCENTILES, times_of
-from headrace.metrics.metric_families import counter, gauge, one
-from headrace.metrics.metric_sensors import Distribution, Meter
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, counter, gauge, unlabeled
+from headrace.metrics.sensors import Distribution, Meter
 
 __all__ = ["LogSize", "Login", "ServerMetrics", "ServerSizes"]
 
@@ -129,16 +128,18 @@ class ServerMetrics:
         yield counter(FLUSHES, "Count", "Flushes of a log to the disk.", [(self._flushes.count, flush[0][1])])
         yield from times_of(FLUSHES, "One fsync, ms", flush)
         failures = "Flushes that the disk refused; acknowledgements that waited for them were not given."
-        yield counter(DISK, "flush-failures-total", failures, one(self._flush_failures))
-        yield gauge(DISK, "failed-partitions", "Logs out of service until a restart.", one(len(sizes.failed_logs())))
+        yield counter(DISK, "flush-failures-total", failures, unlabeled(self._flush_failures))
+        yield gauge(
+            DISK, "failed-partitions", "Logs out of service until a restart.", unlabeled(len(sizes.failed_logs()))
+        )
         with suppress(OSError):
             found = os.statvfs(sizes.data_directory())
             free = found.f_bavail * found.f_frsize
-            yield gauge(DISK, "free-bytes", "Room left where the data directory is.", one(free))
-        yield gauge(LOOP, "lag-ms-max", "How late the event loop was, ms: the most.", one(self._lag.max()))
+            yield gauge(DISK, "free-bytes", "Room left where the data directory is.", unlabeled(free))
+        yield gauge(LOOP, "lag-ms-max", "How late the event loop was, ms: the most.", unlabeled(self._lag.max()))
         for name, share in PERCENTILES.items():
             if name in ("50thPercentile", "99thPercentile"):
-                late = one(self._lag.percentile(share))
+                late = unlabeled(self._lag.percentile(share))
                 yield gauge(LOOP, f"lag-ms-{name}", f"How late the event loop was, ms: the {name}.", late)
         yield from self._process()
 
@@ -175,12 +176,12 @@ class ServerMetrics:
     def _process(self) -> Iterator[Family]:
         used = resource.getrusage(resource.RUSAGE_SELF)
         cpu = "Processor time used, user and system."
-        yield counter("process:type=cpu", "seconds_total", cpu, one(used.ru_utime + used.ru_stime))
-        yield gauge("process:type=start", "time_seconds", "When it started, since the epoch.", one(self._started))
-        yield gauge("process:type=resident", "memory_bytes", "Memory in use (RSS).", one(_resident_bytes(used)))
+        yield counter("process:type=cpu", "seconds_total", cpu, unlabeled(used.ru_utime + used.ru_stime))
+        yield gauge("process:type=start", "time_seconds", "When it started, since the epoch.", unlabeled(self._started))
+        yield gauge("process:type=resident", "memory_bytes", "Memory in use (RSS).", unlabeled(_resident_bytes(used)))
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        yield gauge("process:type=open", "fds", "Open file descriptors.", one(_open_files()))
-        yield gauge("process:type=max", "fds", "Most file descriptors that may be open.", one(limit))
+        yield gauge("process:type=open", "fds", "Open file descriptors.", unlabeled(_open_files()))
+        yield gauge("process:type=max", "fds", "Most file descriptors that may be open.", unlabeled(limit))
 
     def _meter(self, meters: dict[str, Meter], listener: str) -> Meter:
         found = meters.get(listener)
@@ -209,8 +210,8 @@ def _logs(sizes: list[LogSize]) -> Iterator[Family]:
     ]
     what = f"Of open logs: bytes, segments, first and next offset; the {MOST_PARTITIONS} largest partitions."
     yield gauge(LOGS, "Value", what, values)
-    yield gauge(DISK, "log-bytes", "Bytes of all open logs.", one(sum(size.size_bytes for size in sizes)))
-    yield gauge(DISK, "open-partitions", "Partitions whose log is open.", one(len(sizes)))
+    yield gauge(DISK, "log-bytes", "Bytes of all open logs.", unlabeled(sum(size.size_bytes for size in sizes)))
+    yield gauge(DISK, "open-partitions", "Partitions whose log is open.", unlabeled(len(sizes)))
 
 
 def _resident_bytes(used: resource.struct_rusage) -> int:

@@ -1,1 +1,1 @@
-"""Metrics of brokers, consumers and applications: what measures, families under Kafka's names, and Prometheus' text."""
+"""Metrics of brokers, consumers and applications: sensors, families under Kafka's names, and exporters."""

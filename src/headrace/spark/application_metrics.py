@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.metrics.metric_families import Values, counter, gauge, one
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, Values, counter, gauge, unlabeled
 from headrace.spark.runtime.status import restoring, state_of
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ def application_families(runtime: ApplicationRuntime) -> Iterator[Family]:
 def _client(runtime: ApplicationRuntime) -> Iterator[Family]:
     state, snapshot = state_of(runtime), runtime.snapshot
     text = "The number of KafkaStreams.State: 1 joining or not ready, 2 running, 4 stopped, 6 failed."
-    yield gauge(_CLIENT, "client-state", text, one(_CLIENT_STATES[state]))
-    yield gauge(_OURS, "member-epoch", "The member's epoch; 0 outside of the group.", one(_epoch(snapshot)))
+    yield gauge(_CLIENT, "client-state", text, unlabeled(_CLIENT_STATES[state]))
+    yield gauge(_OURS, "member-epoch", "The member's epoch; 0 outside of the group.", unlabeled(_epoch(snapshot)))
     yield gauge(
         _OURS,
         "tasks",
@@ -78,7 +77,7 @@ def _restoring(runtime: ApplicationRuntime) -> Iterator[Family]:
     opening = {name: runner.opening() for name, runner in runtime.runners.items()}
     found = {name: restoring(runtime, name, partitions) for name, partitions in opening.items()}
     active = sum(len(partitions) for partitions in opening.values())
-    yield gauge(_UPDATER, "active-restoring-tasks", "Tasks that were assigned and do not run yet.", one(active))
+    yield gauge(_UPDATER, "active-restoring-tasks", "Tasks that were assigned and do not run yet.", unlabeled(active))
     for attribute, key, text in (
         ("restore-total", "restored", "Changelog records restored so far, of tasks that are being restored."),
         ("restore-remaining-records-total", "remaining", "Changelog records still to come, of tasks being restored."),
@@ -95,17 +94,17 @@ def _restoring(runtime: ApplicationRuntime) -> Iterator[Family]:
 def _copies(runtime: ApplicationRuntime, opening: dict[str, list[int]]) -> Iterator[Family]:
     state = runtime.state
     copies = {task: copy for task, copy in state.copies().items() if task[1] not in opening.get(task[0], [])}
-    yield gauge(_UPDATER, "standby-updating-tasks", "Copies that are kept current.", one(len(copies)))
+    yield gauge(_UPDATER, "standby-updating-tasks", "Copies that are kept current.", unlabeled(len(copies)))
     lag = [(float(copy.end - copy.position), _task_id(*task)) for task, copy in sorted(copies.items())]
     yield gauge(_OURS, "standby-lag", "Changelog offsets that a copy kept current lacks.", lag)
-    disk = one(state.disk_bytes())
+    disk = unlabeled(state.disk_bytes())
     yield gauge(_OURS, "state-disk-bytes", "What all stores of the state directory take on disk.", disk)
     if state.replicas is None:
         return
-    records, read = one(state.replicas.restored_records), one(state.replicas.restored_bytes)
+    records, read = unlabeled(state.replicas.restored_records), unlabeled(state.replicas.restored_bytes)
     yield counter(_OURS, "restored-records-total", "Changelog records read into stores, copies included.", records)
     yield counter(_OURS, "restored-bytes-total", "Keys and values of those records.", read)
-    rebuilt = one(state.replicas.rebuilt)
+    rebuilt = unlabeled(state.replicas.rebuilt)
     yield counter(_OURS, "stores-rebuilt-total", "Stores that were of no use, and why is in the log.", rebuilt)
 
 
@@ -135,7 +134,7 @@ def _loops(runtime: ApplicationRuntime) -> Iterator[Family]:
     yield gauge(_OURS, "last-turn-seconds", "Since the loop of a subtopology last turned; long: it is stuck.", quiet)
     limits = [(runner.records_limit, {"subtopology": name}) for name, runner in runners]
     yield gauge(_OURS, "batch-records-limit", "Records per task that the next micro-batch may take.", limits)
-    lost = one(max((runner.losses for _, runner in runners), default=0))
+    lost = unlabeled(max((runner.losses for _, runner in runners), default=0))
     yield counter(_OURS, "memberships-lost-total", "How often all tasks were lost: fenced, or the guardian died.", lost)
 
 

@@ -15,9 +15,8 @@ from typing import Final
 
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.membership.group_member import GroupMemberState
-from headrace.metrics.metric_families import Values, counter, gauge
-from headrace.metrics.metric_sensors import Distribution, Meter
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, Values, counter, gauge
+from headrace.metrics.sensors import Distribution, Meter
 
 __all__ = ["COORDINATOR", "FETCHES", "POLLS", "ConsumerMetrics"]
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.client.parallel.work import PipelineStats
-from headrace.metrics.metric_families import counter, gauge
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.prometheus_text import Family, counter, gauge
 
 __all__ = ["pipeline_families"]
 

@@ -1,4 +1,4 @@
-"""One page of metrics over HTTP for Prometheus, from a thread of its own: for clients, which have no event loop."""
+"""HTTP server for the Prometheus page of a client, in a thread: clients have no event loop that could serve it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,31 @@ from headrace.errors import ConfigError
 __all__ = ["MetricsPage"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PATIENCE_SECONDS = 5
+REQUEST_TIMEOUT_SECONDS = 5
 
 
 class MetricsPage:
-    """A context manager: `GET /metrics` answers what `text` gives at that moment; nothing else is answered."""
+    """A context manager that serves `GET /metrics`.
+
+    Example:
+        with Consumer(...) as consumer, MetricsPage(consumer.prometheus, port=9404):
+            ...
+    """
 
     def __init__(self, text: Callable[[], str], *, port: int = 0, host: str = "127.0.0.1") -> None:
-        """`port` 0: a free one. Raises ConfigError `port-taken`."""
+        """Bind the port.
+
+        Args:
+            text: Called for each request, in the thread of the server; returns the page.
+            port: Port to listen on; 0 for a free one.
+            host: Address to listen on.
+
+        Raises:
+            ConfigError: port-taken: another process listens there.
+        """
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = PATIENCE_SECONDS
+            timeout = REQUEST_TIMEOUT_SECONDS
 
             def do_GET(self) -> None:
                 found = self.path.partition("?")[0] == "/metrics"
@@ -49,6 +63,7 @@ class MetricsPage:
 
     @property
     def port(self) -> int:
+        """The port that the page is served on."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:

@@ -9,9 +9,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
 
 from headrace.errors import ConfigError
-from headrace.metrics.metric_families import counter, gauge
-from headrace.metrics.opentelemetry_face import observe
-from headrace.metrics.prometheus_text import Family
+from headrace.metrics.opentelemetry_exporter import observe
+from headrace.metrics.prometheus_text import Family, counter, gauge
 
 
 class Measured:

@@ -1,6 +1,6 @@
-"""Families of metrics as observable instruments of an OpenTelemetry meter, under the names of the Prometheus page.
+"""Metric families as observable instruments of an OpenTelemetry meter, under the names of the Prometheus page.
 
-Needs the extra `otel` (the API alone; which SDK and exporter stand behind the meter is the program's affair).
+Needs the extra `otel`, which is the API alone; the program chooses the SDK and the exporter behind the meter.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ __all__ = ["observe"]
 
 
 def observe(meter: Meter, families: Callable[[], Iterable[Family]]) -> None:
-    """From now on `meter` tells what `families` gives, asked once for each collection; one instrument per name.
+    """Register one observable instrument per metric name with a meter.
 
-    Raises ConfigError `extra-missing` without the OpenTelemetry API.
+    Args:
+        meter: Meter of an OpenTelemetry SDK.
+        families: Called once per collection; returns the current families.
+
+    Raises:
+        ConfigError: extra-missing: the OpenTelemetry API is not installed.
     """
     try:
-        import opentelemetry.metrics  # noqa: F401 - whether it is there
+        import opentelemetry.metrics  # noqa: F401 - is it installed?
     except ImportError as error:
         raise ConfigError(
             "extra-missing",
@@ -38,16 +43,21 @@ def observe(meter: Meter, families: Callable[[], Iterable[Family]]) -> None:
 
 
 class _Collection:
-    """Mutable: what was told last. Instruments are asked one by one; who is asked again, belongs to the next one."""
+    """The families of the current collection. Mutable.
+
+    An SDK calls the instruments one by one and does not mark where a collection begins. A second call of the same
+    instrument therefore begins a new collection, and the families are read again.
+    """
 
     def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
         self._families = families
         self._asked: set[str] = set()
         self.by_name: dict[str, list[Family]] = {}
         self._refresh()
-        self._asked = set(self.by_name)  # these values are too old for the first collection
+        self._asked = set(self.by_name)  # so that the first collection reads the families again
 
     def samples(self, name: str) -> Iterator[Sample]:
+        """Yield the samples of one instrument."""
         if name in self._asked:
             self._refresh()
         self._asked.add(name)

@@ -1,7 +1,8 @@
-"""What measures: rates over the last minute, and distributions of times over the last minute. Kafka's windows.
+"""Sensors of the last minute: rates, and distributions of times, in Kafka's windows.
 
-As Kafka's sensors: two windows of 30 s, the older one dropped when a new one begins. `clock` gives seconds that only go
-forward. Mutable, and never larger than when new: a distribution counts in buckets 9 % apart.
+As Kafka's sensors they have two windows of 30 s, of which the older one is dropped when a new one begins. `clock`
+returns seconds that only go forward. Sensors never grow: a distribution counts in buckets of which each is 9 % wider
+than the one before.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable
 __all__ = ["Distribution", "Meter"]
 
 WINDOW_SECONDS = 30.0
-_PER_DOUBLING = 8
-_LEAST_MS = 0.001
-_BUCKETS = 30 * _PER_DOUBLING  # up to 12 days
+_BUCKETS_PER_DOUBLING = 8
+_SMALLEST_MS = 0.001
+_BUCKETS = 30 * _BUCKETS_PER_DOUBLING  # up to 12 days
 
 
 class Meter:
-    """A total, and its rate per second."""
+    """A total and its rate per second. Mutable."""
 
     __slots__ = ("_before", "_clock", "_current", "_started", "total")
 
@@ -30,16 +31,21 @@ class Meter:
         self.total = 0
 
     def add(self, count: int = 1) -> None:
-        self._turn()
+        """Count events."""
+        self._roll_windows()
         self._current += count
         self.total += count
 
     def rate(self) -> float:
-        """Per second, over the last 30 to 60 s; a young meter's over a whole window, as Kafka's."""
-        self._turn()
+        """Return the rate per second over the last 30 to 60 s.
+
+        As in Kafka, a meter younger than one window is divided by a whole window, so that its first events are no
+        burst.
+        """
+        self._roll_windows()
         return (self._before + self._current) / (WINDOW_SECONDS + self._clock() - self._started)
 
-    def _turn(self) -> None:
+    def _roll_windows(self) -> None:
         passed = self._clock() - self._started
         if passed >= WINDOW_SECONDS:
             self._before = self._current if passed < 2 * WINDOW_SECONDS else 0
@@ -48,7 +54,7 @@ class Meter:
 
 
 class Distribution:
-    """Times in ms: how many ever, and mean, greatest and percentiles of the last 30 to 60 s; 0 when there were none."""
+    """Times in ms: the total count; mean, maximum and percentiles of the last 30 to 60 s (0 if none). Mutable."""
 
     __slots__ = ("_before", "_clock", "_current", "_started", "count")
 
@@ -59,29 +65,32 @@ class Distribution:
         self.count = 0
 
     def add(self, time_ms: float, times: int = 1) -> None:
-        self._turn()
+        """Count a time, `times` times."""
+        self._roll_windows()
         self.count += times
         self._current.add(time_ms, times)
 
     def add_all(self, times_ms: list[float]) -> None:
-        """Of some that ended just now."""
+        """Count many times at once."""
         if times_ms:
-            self._turn()
+            self._roll_windows()
             self.count += len(times_ms)
             self._current.add_all(times_ms)
 
     def mean(self) -> float:
-        self._turn()
+        """Return the mean."""
+        self._roll_windows()
         count = self._before.count + self._current.count
         return (self._before.sum_ms + self._current.sum_ms) / count if count else 0.0
 
     def max(self) -> float:
-        self._turn()
+        """Return the maximum."""
+        self._roll_windows()
         return max(self._before.max_ms, self._current.max_ms)
 
     def percentile(self, share: float) -> float:
-        """The time that `share` (0 to 1) of all stayed below; within 9 %."""
-        self._turn()
+        """Return the time below which a `share` (0 to 1) of all times lies, within 9 %."""
+        self._roll_windows()
         wanted = share * (self._before.count + self._current.count)
         if not wanted:
             return 0.0
@@ -89,10 +98,10 @@ class Distribution:
         for bucket in range(_BUCKETS):
             seen += self._before.buckets.get(bucket, 0) + self._current.buckets.get(bucket, 0)
             if seen >= wanted:
-                return min(float(_LEAST_MS * 2 ** ((bucket + 1) / _PER_DOUBLING)), self.max())
+                return min(float(_SMALLEST_MS * 2 ** ((bucket + 1) / _BUCKETS_PER_DOUBLING)), self.max())
         return self.max()
 
-    def _turn(self) -> None:
+    def _roll_windows(self) -> None:
         passed = self._clock() - self._started
         if passed >= WINDOW_SECONDS:
             self._before = self._current if passed < 2 * WINDOW_SECONDS else _Window()
@@ -126,7 +135,7 @@ class _Window:
 
 
 def _bucket(time_ms: float) -> int:
-    if time_ms <= _LEAST_MS:
+    if time_ms <= _SMALLEST_MS:
         return 0
-    bucket = int(_PER_DOUBLING * math.log2(time_ms / _LEAST_MS))
+    bucket = int(_BUCKETS_PER_DOUBLING * math.log2(time_ms / _SMALLEST_MS))
     return bucket if bucket < _BUCKETS else _BUCKETS - 1
