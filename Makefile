@@ -72,8 +72,8 @@ disk: $(STAMP)   ## a broker on a disk that is full, refuses, forgets: make disk
 soak: $(STAMP)   ## mixed load with memory, files and latency watched: make soak MINUTES=30
 	@$(BIN)/python -m tests.durability.soak --minutes $(or $(MINUTES),30)
 
-chaos: $(STAMP)  ## instances, workers, guardians and the broker killed at random, the result recomputed: make chaos MINUTES=10 SEED=1 BROKER=kafka
-	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),headrace) --instances $(or $(INSTANCES),3)
+chaos: $(STAMP)  ## instances, workers, guardians and the broker killed at random, the result recomputed: make chaos MINUTES=10 SEED=1 BROKER=kafka (or kafka-cluster: three brokers)
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),headrace) --instances $(or $(INSTANCES),3) $(ARGS)
 
 soak-app: $(STAMP) ## an application for many micro-batches, memory of every process watched: make soak-app BATCHES=50000
 	@$(BIN)/python -m tests.chaos.soak --batches $(or $(BATCHES),50000)

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --minutes 10 --seed 1 --broker headrace|kafka --instances 3`: a run, and a verdict.
+"""`python -m tests.chaos --minutes 10 --seed 1 --broker headrace|kafka|kafka-cluster --instances 3`: a run, and a verdict.
 
 Prints each disaster as it strikes. The exit code is 0 when nothing was lost, repeated or wrong and no instance ended by
 itself; else 1, and everything (logs, state directories, the broker's data) is kept in the directory that is named.
@@ -20,8 +20,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10, help="of disasters; start and judgement come on top")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--broker", choices=("headrace", "kafka"), default="headrace")
+    parser.add_argument("--broker", choices=("headrace", "kafka", "kafka-cluster"), default="headrace")
+    parser.add_argument("--replication-factor", type=int, default=1, help="of topics on kafka-cluster")
     parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument("--keep", action="store_true", help="logs and data stay, also when nothing was wrong")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     directory = new_directory()
@@ -33,7 +35,7 @@ def main() -> int:
             ends.append(time.monotonic() + arguments.minutes * 60)
         return time.monotonic() < ends[0]
 
-    with broker_of(arguments.broker, directory) as broker:
+    with broker_of(arguments.broker, directory, replication_factor=arguments.replication_factor) as broker:
         outcome = chaos(broker, directory, seed=arguments.seed, instances=arguments.instances, goes_on=goes_on)
     for name, times in sorted(outcome.disasters.items(), key=lambda pair: -pair[1]):
         print(f"{times:4d}  {name}")
@@ -42,12 +44,14 @@ def main() -> int:
         f"at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody: "
         + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
     )
-    if outcome.failures:
-        for data in (directory / "data", directory / "kafka" / "data"):
-            print("".join(f"{fault}\n" for fault in faults(data)) if data.exists() else "", end="")
+    places = (directory / "data", directory / "kafka" / "data", *sorted(directory.glob("broker-*/data")))
+    torn = faults(*(place for place in places if place.exists()))
+    print("".join(f"{fault}\n" for fault in torn), end="")
+    if outcome.failures or any("different ways" in fault for fault in torn):
         print(f"logs, state and data are in {directory}; what became of a record: python -m tests.chaos.segments")
         return 1
-    shutil.rmtree(directory, ignore_errors=True)
+    if not arguments.keep:
+        shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.disasters import DISASTERS, SESSION_S, strike
-from tests.chaos.world import GROUP, PROGRAM, Broker, World
+from tests.chaos.world import GROUP, PROGRAM, Cluster, World
 from tests.spark.application.judgement import flights_in, wrong_sums, wrongly_counted
 from tests.spark.application.processes import Application, BrokerProcess, caught_up, headrace, send_flights
 
@@ -44,8 +44,10 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def broker_of(kind: str, directory: Path, *, session_s: float = SESSION_S) -> Iterator[Broker]:
-    """`kind`: "headrace" or "kafka"."""
+def broker_of(
+    kind: str, directory: Path, *, session_s: float = SESSION_S, replication_factor: int = 1
+) -> Iterator[Cluster]:
+    """`kind`: "headrace", "kafka" or "kafka-cluster" (three brokers, topics with `replication_factor`)."""
     bounds = {
         "group.streams.min.session.timeout.ms": 1000,
         "group.streams.max.session.timeout.ms": 600_000,
@@ -58,12 +60,20 @@ def broker_of(kind: str, directory: Path, *, session_s: float = SESSION_S) -> It
     from tests.interop.kafka_broker import KafkaBroker
 
     # Its data stay beside the applications' logs: what became of a record is in its segments, not in anybody's log.
-    with KafkaBroker(properties=bounds, directory=directory / "kafka", log_level="INFO") as theirs:
-        yield theirs
+    if kind == "kafka":
+        with KafkaBroker(properties=bounds, directory=directory / "kafka", log_level="INFO") as theirs:
+            yield theirs
+        return
+    from tests.interop.kafka_cluster import KafkaCluster
+
+    with KafkaCluster(
+        properties=bounds, replication_factor=replication_factor, directory=directory, log_level="INFO"
+    ) as cluster:
+        yield cluster
 
 
 def chaos(
-    broker: Broker,
+    broker: Cluster,
     directory: Path,
     *,
     seed: int,
@@ -130,7 +140,7 @@ def settle(world: World) -> int:
     return sent
 
 
-def judge(broker: Broker, sent: int) -> list[str]:
+def judge(broker: Cluster, sent: int) -> list[str]:
     servers = broker.bootstrap_servers
     stored = flights_in(servers)
     found = []
@@ -151,7 +161,7 @@ def judge(broker: Broker, sent: int) -> list[str]:
     return found
 
 
-def _state_is_right(broker: Broker, directory: Path, sent: int) -> list[str]:
+def _state_is_right(broker: Cluster, directory: Path, sent: int) -> list[str]:
     """More flights, counted on top of the stores as they lie there, then on top of a state restored from changelogs."""
     found: list[str] = []
     for place in ("a", "restored"):

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from tests.chaos.world import STOP_WITHIN_S, Instance, World
+from tests.chaos.world import STOP_WITHIN_S, Broker, Instance, World
 
 from headrace.client.process_tree import ProcessEntry
 
@@ -110,30 +110,33 @@ def _pause(roles: tuple[str, ...] = ()) -> Disaster:
 
 def _broker_killed(world: World, _victim: Instance, rng: random.Random) -> str:
     world.broker_is_up = False
-    world.broker.kill()
-    return _back_after(world, rng)
+    node = rng.choice(world.nodes)
+    node.kill()
+    return _start_later(world, node, rng)
 
 
 def _broker_stopped(world: World, _victim: Instance, rng: random.Random) -> str:
     world.broker_is_up = False
-    world.broker.stop()
-    return _back_after(world, rng)
+    node = rng.choice(world.nodes)
+    node.stop()
+    return _start_later(world, node, rng)
 
 
-def _back_after(world: World, rng: random.Random) -> str:
+def _start_later(world: World, node: Broker, rng: random.Random) -> str:
     def back() -> None:
-        world.broker.start()
+        node.start()
         world.broker_is_up = True
         world.note("the broker is back")
 
     seconds = rng.choice((0.0, rng.uniform(0, 3), rng.uniform(3, 10)))
     world.later(seconds, back)
-    return f"for {seconds:.1f} s"
+    return f"{node.bootstrap_servers} for {seconds:.1f} s"
 
 
 def _broker_paused(world: World, _victim: Instance, rng: random.Random) -> str:
     """Too short for a session that is 6 s from the last heartbeat, or longer."""
-    pid, seconds = world.broker.pid, rng.uniform(0.5, 9)
+    node = rng.choice(world.nodes)
+    pid, seconds = node.pid, rng.uniform(0.5, 9)
     world.broker_is_up = False
     os.kill(pid, signal.SIGSTOP)
 
@@ -142,7 +145,7 @@ def _broker_paused(world: World, _victim: Instance, rng: random.Random) -> str:
         world.broker_is_up = True
 
     world.later(seconds, go_on)
-    return f"for {seconds:.1f} s"
+    return f"{node.bootstrap_servers} for {seconds:.1f} s"
 
 
 DISASTERS: Mapping[str, tuple[int, Disaster]] = {  # name → (how often, what)

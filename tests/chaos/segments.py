@@ -1,13 +1,14 @@
-"""What became of transactions and records, read from the segments of a broker that does not run: ours or Kafka's.
+"""What became of transactions and records, read from the segments of brokers that do not run: ours or Kafka's.
 
-`python -m tests.chaos.segments DATA_DIRECTORY [TEXT]`: the transactions that ended otherwise in one partition than in
-another, which exactly once forbids; those without an end; and with TEXT each record whose value holds it, where it
-lies, whose it is, and whether readers of committed records see it. Topics that were compacted or purged tell only of
-what is left in them. Says nothing when there is nothing to say but the number of transactions.
+`python -m tests.chaos.segments DATA_DIRECTORY... [--text TEXT]` prints the transactions that ended otherwise in one
+partition than in another, which exactly once forbids, and those without an end; with a text also each record whose
+value holds it: where it lies, whose it is, and whether readers of committed records see it. Topics that were compacted
+or purged show only what is left in them.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -65,11 +66,12 @@ def _pieces_of(directory: Path) -> Iterator[Piece]:
         yield from ended(producer_id, "open")
 
 
-def faults(data: Path) -> list[str]:
-    """Transactions with different ends, and those without one, in words."""
+def faults(*data: Path) -> list[str]:
+    """Transactions with different ends, and those without one, in words. Brokers of a cluster are judged together."""
     transactions: dict[Owner, list[Piece]] = defaultdict(list)
-    for piece in pieces_in(data):
-        transactions[piece.owner].append(piece)
+    for directory in data:
+        for piece in pieces_in(directory):
+            transactions[piece.owner].append(piece)
     found = []
     for (producer_id, epoch), pieces in sorted(transactions.items()):
         ends = {piece.end for piece in pieces}
@@ -77,7 +79,7 @@ def faults(data: Path) -> list[str]:
             what = "ended in different ways" if len(ends) > 1 else "has no end"
             places = "; ".join(map(str, pieces))
             found.append(f"the transaction of producer {producer_id}, epoch {epoch}, {what}: {places}")
-    print(f"{data}: {len(transactions)} transactions", file=sys.stderr)
+    print(f"{', '.join(map(str, data))}: {len(transactions)} transactions", file=sys.stderr)
     return found
 
 
@@ -95,11 +97,15 @@ def places_of(data: Path, text: bytes) -> Iterator[str]:
 
 
 def main() -> int:
-    data = Path(sys.argv[1])
-    found = faults(data)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="+", help="data directories of the brokers of one cluster")
+    parser.add_argument("--text", action="append", default=[])
+    arguments = parser.parse_args()
+    found = faults(*arguments.data)
     print("\n".join(found))
-    for text in sys.argv[2:]:
-        print("\n".join(places_of(data, text.encode())))
+    for text in arguments.text:
+        for data in arguments.data:
+            print("\n".join(places_of(data, text.encode())))
     return 1 if found else 0
 
 

@@ -10,10 +10,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
 
@@ -21,7 +21,7 @@ from headrace.client.admin import Admin
 from headrace.client.process_tree import ProcessEntry
 from headrace.errors import HeadraceError
 
-__all__ = ["GROUP", "Broker", "Instance", "World", "roles_of"]
+__all__ = ["GROUP", "Broker", "Cluster", "Instance", "World", "roles_of"]
 
 GROUP = "chaos"
 PROGRAM = Path(__file__).with_name("chaos_app.py")
@@ -38,13 +38,20 @@ ROLES = {  # what stands in a command line, and who that is; the first that fits
 }
 
 
-class Broker(Protocol):
+class Cluster(Protocol):
+    """Brokers under one address list."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    @property
+    def log(self) -> Path: ...
+
+
+class Broker(Cluster, Protocol):
     """Ours or Apache Kafka: a process that can die and come back on its port and directory."""
 
-    bootstrap_servers: str
-    pid: int
-    log: Path
-
+    @property
+    def pid(self) -> int: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
@@ -91,9 +98,16 @@ class World:
     """Mutable. `journal`: what happened, line by line, with seconds since the start."""
 
     def __init__(
-        self, broker: Broker, directory: Path, *, instances: int, feed_per_second: int, are_static: bool = False
+        self,
+        broker: Cluster,
+        directory: Path,
+        *,
+        instances: int,
+        feed_per_second: int,
+        are_static: bool = False,
     ) -> None:
         self.broker, self.directory = broker, directory
+        self.nodes: Sequence[Broker] = getattr(broker, "brokers", None) or [cast("Broker", broker)]
         self.instances = [
             Instance(name, Application(str(PROGRAM), broker.bootstrap_servers, directory / name, **env))
             for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in "abcdefgh"[:instances])

@@ -1,6 +1,8 @@
-"""Three Apache Kafka brokers on loopback, each of them a controller as well: replication 3, two must have a record.
+"""Three Apache Kafka brokers on loopback, each of them a controller as well.
 
-`with KafkaCluster() as kafka: …`; `kafka.brokers[0].kill()` takes one away, `kafka.restart(0)` brings it back.
+`with KafkaCluster() as kafka: …`; `kafka.brokers[0].kill()` crashes one, `kafka.restart(0)` starts it again. With
+replication factor 3 (the default) a record is acknowledged by two brokers; with 1 a partition, a group coordinator and
+a transaction coordinator are unavailable while their broker is down.
 """
 
 from __future__ import annotations
@@ -20,7 +22,21 @@ NODES = (1, 2, 3)
 class KafkaCluster:
     """Mutable: started by entering it, stopped by leaving it."""
 
-    def __init__(self, version: str = "4.3.1", properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        version: str = "4.3.1",
+        properties: Mapping[str, object] | None = None,
+        *,
+        replication_factor: int = 3,
+        directory: Path | None = None,
+        log_level: str = "ERROR",
+    ) -> None:
+        """Args:
+        properties: broker settings, the same for the three.
+        replication_factor: of topics without one of their own, the internal ones included.
+        directory: parent of the brokers' directories, which stay; None: temporary ones.
+        log_level: of the brokers' logs.
+        """
         controllers = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         listening = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.brokers: list[KafkaBroker] = []
@@ -37,16 +53,20 @@ class KafkaCluster:
                         "transaction.state.log.replication.factor",
                         "share.coordinator.state.topic.replication.factor",
                     ),
-                    3,
+                    replication_factor,
                 ),
-                **dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), 2),
+                **dict.fromkeys(
+                    ("min.insync.replicas", "transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr"),
+                    2 if replication_factor > 1 else 1,
+                ),
                 "offsets.topic.num.partitions": 6,
                 "transaction.state.log.num.partitions": 6,
                 # a broker that is killed is taken for dead after so long; 9 s would be Kafka's default
                 "broker.session.timeout.ms": 6000,
                 **(properties or {}),
             }
-            broker = KafkaBroker(version, own)
+            place = None if directory is None else directory / f"broker-{node}"
+            broker = KafkaBroker(version, own, directory=place, log_level=log_level)
             broker.port = listening[node]
             self.brokers.append(broker)
 
