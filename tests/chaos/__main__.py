@@ -1,7 +1,9 @@
-"""`python -m tests.chaos --minutes 10 --seed 1 --broker headrace|kafka|kafka-cluster --instances 3`: a run, and a verdict.
+"""A chaos run and its verdict.
+
+`python -m tests.chaos --minutes 10 --seed 1 --broker headrace|kafka|kafka-cluster --instances 3`
 
 Prints each disaster as it strikes. The exit code is 0 when nothing was lost, repeated or wrong and no instance ended by
-itself; else 1, and everything (logs, state directories, the broker's data) is kept in the directory that is named.
+itself; else 1, and everything (logs, state directories, the data of the brokers) is kept in the directory it names.
 """
 
 from __future__ import annotations
