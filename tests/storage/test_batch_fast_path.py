@@ -175,7 +175,7 @@ def test_sequences_are_judged_on_both_ways(tmp_path: Path) -> None:
         found, usual = short_way(logs[0], data)
         taken.append(usual)
         assert found == long_way(logs[1], data)
-        assert list(logs[0].producers.described()) == list(logs[1].producers.described())
+        assert list(logs[0].producers.describe()) == list(logs[1].producers.describe())
     assert taken == [False, True, True, False, False, False, True, False, False, False, True, False, False]
 
 
@@ -193,7 +193,7 @@ def test_a_producer_that_expires_with_the_segment_that_its_batch_begins(tmp_path
         found, usual = short_way(logs[0], data)
         taken.append(usual)
         assert found == long_way(logs[1], data)
-        assert list(logs[0].producers.described()) == list(logs[1].producers.described())
+        assert list(logs[0].producers.describe()) == list(logs[1].producers.describe())
         assert logs[0].producers.last_batches() == logs[1].producers.last_batches()
     assert taken == [False] + 7 * [True]
     assert len(logs[0].segment_base_offsets) == len(logs[1].segment_base_offsets) > 2

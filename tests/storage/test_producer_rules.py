@@ -256,7 +256,7 @@ def test_a_coordinator_of_an_older_epoch_is_fenced() -> None:
         0,
     )
     note(state, marker(0), coordinator_epoch=2)
-    assert [each.coordinator_epoch for each in state.described()] == [5], "it never goes back"
+    assert [each.coordinator_epoch for each in state.describe()] == [5], "it never goes back"
     check_marker(state, produced(0, "v"), 0)
 
 
@@ -293,7 +293,7 @@ def test_a_marker_is_no_data_batch_and_raises_the_epoch() -> None:
 
 def test_what_operators_see() -> None:
     state = state_of(produced(4, *values(3), epoch=2, transactional=True, base_offset=10), seen_ms=NOW_MS + 9)
-    assert list(state.described()) == [
+    assert list(state.describe()) == [
         DescribedProducer(
             producer_id=PRODUCER,
             producer_epoch=2,
@@ -305,9 +305,9 @@ def test_what_operators_see() -> None:
     ]
     assert list(state.open_transactions()) == [(PRODUCER, 2, 10)]
     note(state, marker(2, base_offset=13), seen_ms=NOW_MS, coordinator_epoch=8)
-    assert list(state.described()) == [DescribedProducer(PRODUCER, 2, 6, NOW_MS + 9, 8, -1)], "time never goes back"
+    assert list(state.describe()) == [DescribedProducer(PRODUCER, 2, 6, NOW_MS + 9, 8, -1)], "time never goes back"
     only_markers = state_of(marker(2), seen_ms=NOW_MS)
-    assert list(only_markers.described()) == [DescribedProducer(PRODUCER, 2, -1, NOW_MS, -1, -1)]
+    assert list(only_markers.describe()) == [DescribedProducer(PRODUCER, 2, -1, NOW_MS, -1, -1)]
     assert (state.next_sequence(PRODUCER), state.next_sequence(99), only_markers.next_sequence(PRODUCER)) == (7, 0, 0)
     assert state.last_batches() == {PRODUCER: (12, 2)}
     assert only_markers.last_batches() == {PRODUCER: (-1, 2)}
@@ -319,22 +319,22 @@ def test_what_operators_see() -> None:
 )
 def test_what_surely_follows(producer_id: int, epoch: int, sequence: int, is_next: bool) -> None:
     state = state_of(produced(10, *values(3), epoch=2))
-    assert state.surely_next(producer_id, epoch, sequence) is is_next
+    assert state.is_next_in_sequence(producer_id, epoch, sequence) is is_next
 
 
 def test_nothing_surely_follows_in_a_transaction_or_behind_a_marker() -> None:
     for begins_at in (0, 1):
         state = state_of(produced(0, "v", transactional=True, base_offset=begins_at))
-        assert not state.surely_next(PRODUCER, 0, 1)
-    assert not state_of(marker(0)).surely_next(PRODUCER, 0, 0)
+        assert not state.is_next_in_sequence(PRODUCER, 0, 1)
+    assert not state_of(marker(0)).is_next_in_sequence(PRODUCER, 0, 0)
 
 
 def test_noting_the_next_batch_is_an_update() -> None:
     state, plainly = state_of(produced(0, "v")), state_of(produced(0, "v"))
-    state.note_next(PRODUCER, 0, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
+    state.record_next(PRODUCER, 0, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
     note(plainly, produced(1, *values(2), base_offset=50), seen_ms=NOW_MS + 5)
     assert state.snapshot() == plainly.snapshot()
-    state.note_next(PRODUCER, 0, WrittenBatch(3, 3, 52, 52, NOW_MS), seen_ms=NOW_MS)
+    state.record_next(PRODUCER, 0, WrittenBatch(3, 3, 52, 52, NOW_MS), seen_ms=NOW_MS)
     note(plainly, produced(3, "v", base_offset=52))
     assert state.snapshot() == plainly.snapshot(), "time never goes back"
     assert check(state, produced(1, *values(2))) == WrittenBatch(1, 2, 50, 51, NOW_MS)
@@ -342,9 +342,9 @@ def test_noting_the_next_batch_is_an_update() -> None:
 
 def test_a_producer_that_expired_meanwhile_is_noted_anew() -> None:
     state = state_of()
-    state.note_next(PRODUCER, 4, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
-    assert list(state.described()) == [DescribedProducer(PRODUCER, 4, 2, NOW_MS + 5, -1, -1)]
-    assert state.surely_next(PRODUCER, 4, 3)
+    state.record_next(PRODUCER, 4, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
+    assert list(state.describe()) == [DescribedProducer(PRODUCER, 4, 2, NOW_MS + 5, -1, -1)]
+    assert state.is_next_in_sequence(PRODUCER, 4, 3)
 
 
 def test_a_transaction_begins_at_its_first_batch_even_at_offset_zero() -> None:
@@ -358,8 +358,8 @@ def test_a_transaction_begins_at_its_first_batch_even_at_offset_zero() -> None:
 
 def test_a_producer_that_was_seen_at_time_zero_has_that_age() -> None:
     state = state_of(produced(0, "v"), seen_ms=0)
-    state.note_next(8, 0, WrittenBatch(0, 0, 1, 1, NOW_MS), seen_ms=0)
-    assert [each.last_timestamp_ms for each in state.described()] == [0, 0]
+    state.record_next(8, 0, WrittenBatch(0, 0, 1, 1, NOW_MS), seen_ms=0)
+    assert [each.last_timestamp_ms for each in state.describe()] == [0, 0]
     state.expire(1)
     assert len(state) == 0
 
@@ -368,9 +368,9 @@ def test_age_counts_from_the_last_batch() -> None:
     state = state_of(produced(0, "v", producer_id=1), produced(0, "v", producer_id=2, transactional=True))
     note(state, produced(1, "v", producer_id=1), seen_ms=NOW_MS + 10)
     state.expire(NOW_MS + 10)
-    assert {each.producer_id for each in state.described()} == {1, 2}
+    assert {each.producer_id for each in state.describe()} == {1, 2}
     state.expire(NOW_MS + 11)
-    assert {each.producer_id for each in state.described()} == {2}, "its transaction began at offset 0"
+    assert {each.producer_id for each in state.describe()} == {2}, "its transaction began at offset 0"
 
 
 def test_the_bound_counts_producers_without_an_open_transaction() -> None:
@@ -381,12 +381,12 @@ def test_the_bound_counts_producers_without_an_open_transaction() -> None:
         note(state, produced(0, "v", producer_id=number), seen_ms=NOW_MS + (20 - number))
     assert len(state) == 30
     note(state, produced(0, "v", producer_id=50), seen_ms=NOW_MS)
-    known = {each.producer_id for each in state.described()}
+    known = {each.producer_id for each in state.describe()}
     assert len(known) == 29, "a tenth of those that are idle goes at once"
     assert known & set(range(20)) == set(range(18)), "those that wrote longest ago"
     small = state_of(produced(0, "v", producer_id=1), most=1)
     note(small, produced(0, "v", producer_id=2))
-    assert {each.producer_id for each in small.described()} == {2}
+    assert {each.producer_id for each in small.describe()} == {2}
     five = state_of(*(produced(0, "v", producer_id=number) for number in range(5)), most=5)
     note(five, produced(0, "v", producer_id=9))
     assert len(five) == 5, "one goes where a tenth is less than one"
@@ -400,7 +400,7 @@ def test_a_loaded_state_knows_what_the_saved_one_knew(sequence: int, count: int)
     state = state_of(produced(sequence, *values(count), epoch=2, base_offset=30))
     loaded = state_of(produced(9, "v", producer_id=1234, transactional=True))
     loaded.load(state.snapshot())
-    assert list(loaded.described()) == list(state.described())
+    assert list(loaded.describe()) == list(state.describe())
     repeat = produced(sequence, *values(count), epoch=2)
     assert check(loaded, repeat) == check(state, repeat) is not None
     assert list(loaded.open_transactions()) == []
@@ -411,7 +411,7 @@ def test_a_loaded_state_knows_markers_and_a_transaction_at_offset_zero() -> None
     note(state, produced(0, "v", producer_id=8, transactional=True))
     loaded = state_of()
     loaded.load(state.snapshot())
-    assert list(loaded.described()) == list(state.described())
+    assert list(loaded.describe()) == list(state.describe())
     assert list(loaded.open_transactions()) == [(8, 0, 0)]
     assert loaded.last_batches() == {PRODUCER: (-1, 1), 8: (0, 0)}
     assert check(loaded, produced(0, "v", producer_id=8)) == WrittenBatch(0, 0, 0, 0, NOW_MS)

@@ -74,7 +74,7 @@ def test_beyond_the_bound_those_that_wrote_longest_ago_are_forgotten() -> None:
         for header in iter_batch_headers(produced(3, "a", producer_id=1000 + number, base_offset=1 + number)):
             state.update(header, seen_ms=NOW_MS + number)
         assert len(state) <= 101
-    known = {each.producer_id for each in state.described()}
+    known = {each.producer_id for each in state.describe()}
     assert 7 in known, "it has a transaction open"
     assert set(range(1910, 2000)) <= known, "the newest"
     assert state.check(iter_batch_headers(produced(50, "a", producer_id=1000))) is None, "forgotten: may begin anywhere"
@@ -93,7 +93,7 @@ def partitions_under(budget: ProducerBudget, count: int) -> list[ProducerState]:
 def invent(state: ProducerState, producer_id: int, seen_ms: int) -> None:
     """The five batches that are remembered of a producer."""
     for number in range(5):
-        state.note_next(producer_id, 0, WrittenBatch(number, number, number, number, seen_ms), seen_ms=seen_ms)
+        state.record_next(producer_id, 0, WrittenBatch(number, number, number, number, seen_ms), seen_ms=seen_ms)
 
 
 def test_all_partitions_together_know_a_bounded_number_of_producers() -> None:
@@ -124,7 +124,7 @@ def test_those_who_fill_a_partition_displace_their_own() -> None:
     assert len(honest) == 100
     assert hostile.first_unstable_offset == 0, "an open transaction is not forgotten"
     assert len(honest) + hostile.idle + other.idle <= 1000
-    assert {each.producer_id for each in hostile.described()} >= {1000 + 19_999, 1000 + 19_997}
+    assert {each.producer_id for each in hostile.describe()} >= {1000 + 19_999, 1000 + 19_997}
 
 
 def test_what_partitions_know_when_they_are_opened_counts() -> None:
@@ -171,7 +171,7 @@ def test_the_stable_offset_is_as_cheap_beside_5000_idle_producers(monkeypatch: p
     monkeypatch.setattr(state, "_producers", Unwalked(state._producers))
     assert state.first_unstable_offset == 0
     with pytest.raises(AssertionError, match="walked"):
-        list(state.described())  # which has to, and shows that a walk is noticed
+        list(state.describe())  # which has to, and shows that a walk is noticed
 
 
 def test_a_snapshot_of_a_producer_with_markers_only_is_kafkas() -> None:

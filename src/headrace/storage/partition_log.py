@@ -360,7 +360,7 @@ class PartitionLog:
             return None
         fields, in_crc_range = checked
         _, _, _, _, _, _, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = fields
-        if producer_id >= 0 and not producers.surely_next(producer_id, producer_epoch, sequence):
+        if producer_id >= 0 and not producers.is_next_in_sequence(producer_id, producer_epoch, sequence):
             return None
         # 2. Write with the assigned offset. The CRC does not cover it, so the rest of the batch is written as it came.
         base_offset = local.log_end_offset
@@ -379,7 +379,7 @@ class PartitionLog:
         if producer_id >= 0:
             last_sequence = (sequence + delta) & LARGEST_SEQUENCE
             batch = WrittenBatch(sequence, last_sequence, base_offset, last_offset, max_timestamp)
-            producers.note_next(producer_id, producer_epoch, batch, seen_ms=now_ms)
+            producers.record_next(producer_id, producer_epoch, batch, seen_ms=now_ms)
         local.log_end_offset = last_offset + 1
         self._written_since_open = True
         return AppendResult(base_offset, last_offset, -1, self._log_start_offset)

@@ -1,14 +1,22 @@
-"""What a partition remembers of the producers that wrote to it: epochs, sequences, open transactions.
+"""Producers of one partition: epochs, sequence numbers and open transactions (Kafka's `ProducerStateManager`).
 
-Rules (KIP-98, KIP-185, KIP-360): a batch follows its producer's last one without a gap, sequences wrap from 2^31 - 1
-to 0; a repeat of one of the last five batches is answered with that batch's offsets and not written; a smaller epoch
-is refused, a larger one begins at sequence 0; a producer nothing is known of (expired, records deleted) may begin
-anywhere, unless it speaks transaction version 2 (KIP-890), where each transaction begins at 0. Of what a coordinator
-appends only the epochs are checked, its own too: TxnOffsetCommit batches all carry sequence 0. At version 2 an end
-raises the epoch, so a marker with the epoch that has an open transaction is one that comes late (KIP-1228).
-Ids are the clients' word, so a stranger can invent them: beyond `most` producers those that wrote longest ago, and have
-no transaction open, are forgotten as if they had expired. Open transactions stand apart, in the order they began in.
-`snapshot` and `load` speak Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
+Rules for the batches of clients (KIP-98, KIP-185, KIP-360):
+
+- A batch must follow the last one of its producer without a gap. Sequence numbers wrap from 2^31 - 1 to 0.
+- A repeat of one of the last five batches gets the offsets of that batch and is not written.
+- A smaller epoch is refused; a larger one starts at sequence 0.
+- A producer of which nothing is known (expired, or its records were deleted) may start at any sequence. Under
+  transaction version 2 (KIP-890) it must start at 0, as every transaction does.
+
+Of the batches of a coordinator only the epochs are checked, the coordinator's own too: TxnOffsetCommit batches all
+carry sequence 0. At transaction version 2 the end of a transaction raises the epoch, so a marker with the epoch of the
+open transaction is a late one, of the transaction before (KIP-1228).
+
+Producer ids are chosen by clients, so a hostile client can invent any number of them. Beyond `ProducerState.most`, and
+the broker's `ProducerBudget`, those without an open transaction that wrote longest ago are forgotten, as if they had
+expired.
+
+`snapshot` and `load` write and read Kafka's `.snapshot` files (version 1), which hold the last batch of each producer.
 """
 
 from __future__ import annotations
@@ -50,11 +58,11 @@ _CRC_END = 6
 
 
 class SnapshotCorrupt(Exception):
-    """The file is no snapshot, or torn; the state is rebuilt from the log instead."""
+    """The file is not a snapshot, or torn; the state is rebuilt from the log instead."""
 
 
 class WrittenBatch(NamedTuple):
-    """A batch as its producer may repeat it."""
+    """A batch that was written, by which a repeat is recognized and answered."""
 
     first_sequence: int
     last_sequence: int
@@ -64,7 +72,7 @@ class WrittenBatch(NamedTuple):
 
 
 class DescribedProducer(NamedTuple):
-    """A producer as it stands in the log. -1: nothing known, or no transaction open."""
+    """A producer for DescribeProducers. -1 stands for unknown, or for no open transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -75,24 +83,26 @@ class DescribedProducer(NamedTuple):
 
 
 class _Producer:
-    """Mutable: one entry per producer id, moved forward by every batch."""
+    """The state of one producer id. Mutable; every batch updates it."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "transaction_start")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: list[WrittenBatch] = []  # a deque would take 600 bytes more
+        self.batches: list[WrittenBatch] = []  # the last ones; a deque would take 600 bytes more
         self.timestamp_ms = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
 
     def remember(self, batch: WrittenBatch) -> None:
+        """Add a batch; forget the oldest beyond five."""
         if len(self.batches) == REMEMBERED_BATCHES:
             del self.batches[0]
         self.batches.append(batch)
 
     @property
     def last_sequence(self) -> int:
+        """The last sequence number; -1 if no data batch is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
 
@@ -138,7 +148,7 @@ class ProducerBudget:
 
 
 class ProducerState:
-    """All producers of one partition. Mutable, owned by its PartitionLog.
+    """The producers of one partition. Mutable, owned by its PartitionLog.
 
     Attributes:
         most: Producers known at once, besides those with an open transaction.
@@ -146,13 +156,18 @@ class ProducerState:
     """
 
     def __init__(self, topic: str, partition: int, most: int = MOST_PRODUCERS) -> None:
-        """`most`: so many producers are known at once, besides those with an open transaction."""
+        """
+        Args:
+            topic: For messages.
+            partition: For messages.
+            most: Producers known at once, besides those with an open transaction.
+        """
         self._topic = topic
         self._partition = partition
         self.most = most
         self.budget: ProducerBudget | None = None
         self._producers: dict[int, _Producer] = {}
-        self._open: dict[int, int] = {}  # producer id → where its transaction began, the oldest first
+        self._open: dict[int, int] = {}  # producer id → first offset of its open transaction, ascending
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -169,51 +184,74 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """First offset of the oldest open transaction; None if none is open."""
         return next(iter(self._open.values()), None)
 
     def check(self, headers: Iterable[BatchHeader], transaction_version: int = 0) -> WrittenBatch | None:
-        """Judge the batches of one append, in order; change nothing. `transaction_version`: the producer's.
+        """Check the batches of one append, in order, without a change.
 
-        The remembered batch when the append repeats it. Raises OutOfOrderSequence, InvalidProducerEpoch,
-        InvalidTransactionState.
+        Args:
+            headers: The batches; those without a producer id pass.
+            transaction_version: Version that the producer uses, 0 to 2.
+
+        Returns:
+            The batch that the append repeats; None if it is to be written.
+
+        Raises:
+            OutOfOrderSequence: A batch does not follow the producer's last one.
+            InvalidProducerEpoch: A newer instance of the producer has written.
+            InvalidTransactionState: A batch is not part of the open transaction of its producer.
         """
+        # Producer id → (epoch, last sequence) after the batches of this append that were checked so far.
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
             if header.producer_id < 0:
                 continue
             known = self._producers.get(header.producer_id)
+            # 1. The first batch of a producer decides whether the append is a repeat: a client repeats a request as a
+            #    whole, and it has one batch per producer and partition.
             if header.producer_id not in ahead:
-                if known is not None and (repeated := _repeated(known, header)) is not None:
+                if known is not None and (repeated := _find_repeated(known, header)) is not None:
                     return repeated
                 if known is not None:
                     ahead[header.producer_id] = (known.epoch, known.last_sequence)
                 elif header.is_transactional and transaction_version >= EPOCH_BUMP_VERSION:
                     ahead[header.producer_id] = (header.producer_epoch, -1)
+            # 2. Sequence and epoch. A producer without an entry is unknown and may start anywhere.
             if header.producer_id in ahead:
                 self._check_follows(header, *ahead[header.producer_id])
+            # 3. No batch outside of the open transaction: its end would decide about it, too.
             if known is not None and known.transaction_start >= 0 and not header.is_transactional:
                 self._refuse_outside(header)
             ahead[header.producer_id] = (header.producer_epoch, header.last_sequence)
         return None
 
     def check_coordinators(self, batches: Buffer, headers: Iterable[BatchHeader], transaction_version: int) -> None:
-        """Judge what a coordinator appends; change nothing. `transaction_version`: under which the marker is written.
+        """Check the batches that a coordinator appends, without a change.
 
-        Raises InvalidProducerEpoch, TransactionCoordinatorFenced.
+        Args:
+            batches: The bytes in which the positions of the headers count.
+            headers: The batches.
+            transaction_version: Version under which a marker is written.
+
+        Raises:
+            InvalidProducerEpoch: A newer instance of the producer has written, or the marker is late.
+            TransactionCoordinatorFenced: A newer coordinator has written markers of this producer.
         """
         for header in headers:
             known = self._producers.get(header.producer_id)
             if known is None:
                 continue
-            late = transaction_version >= EPOCH_BUMP_VERSION and header.is_control and known.transaction_start >= 0
-            if header.producer_epoch < known.epoch or (late and header.producer_epoch == known.epoch):
+            may_be_late = (
+                transaction_version >= EPOCH_BUMP_VERSION and header.is_control and known.transaction_start >= 0
+            )
+            if header.producer_epoch < known.epoch or (may_be_late and header.producer_epoch == known.epoch):
                 self._refuse_epoch(header, known.epoch)
             if header.is_control and control_record(batches, header)[1] < known.coordinator_epoch:
                 self._refuse_coordinator(header, control_record(batches, header)[1], known.coordinator_epoch)
 
-    def surely_next(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
-        """Whether a batch outside of transactions certainly follows its producer's last one; False says nothing."""
+    def is_next_in_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bool:
+        """Whether a non-transactional batch follows its producer's last one; on False `check` has to decide."""
         known = self._producers.get(producer_id)
         return (
             known is not None
@@ -223,10 +261,10 @@ class ProducerState:
             and known.batches[-1].last_sequence + 1 == base_sequence
         )
 
-    def note_next(self, producer_id: int, producer_epoch: int, batch: WrittenBatch, *, seen_ms: int) -> None:
-        """`update` for a batch that was `surely_next`."""
+    def record_next(self, producer_id: int, producer_epoch: int, batch: WrittenBatch, *, seen_ms: int) -> None:
+        """Update the producer of a batch for which `is_next_in_sequence` was true."""
         producer = self._producers.get(producer_id)
-        if producer is None:  # it has expired since, with the segment that was begun for this batch
+        if producer is None:  # rolling the segment for this batch has expired it
             producer = self._add(producer_id, producer_epoch)
         if seen_ms > producer.timestamp_ms:
             producer.timestamp_ms = seen_ms
@@ -261,7 +299,7 @@ class ProducerState:
                 "sequence-out-of-order",
                 f"Out of order sequence number {self._where(header)}: {header.base_sequence} (incoming), {expected} "
                 f"(expected, epoch {epoch}).",
-                "Batches of this producer were lost or overtook each other; begin anew with InitProducerId.",
+                "Batches of this producer were lost or reordered; start again with InitProducerId.",
                 **self._facts(header),
             )
 
@@ -269,7 +307,7 @@ class ProducerState:
         raise InvalidProducerEpoch(
             "producer-epoch-old",
             f"Epoch {header.producer_epoch} {self._where(header)} is too old: the last seen epoch is {epoch}.",
-            "A newer incarnation of this producer is at work; begin anew with InitProducerId.",
+            "A newer instance of this producer is running; start again with InitProducerId.",
             **self._facts(header),
         )
 
@@ -278,7 +316,7 @@ class ProducerState:
             "coordinator-epoch-old",
             f"A marker {self._where(header)} comes from a coordinator of epoch {epoch}, and one of epoch {seen} has "
             "written.",
-            "Give the coordinator epoch that `kafka-transactions describe-producers` shows, or a later one.",
+            "Pass the coordinator epoch that `kafka-transactions describe-producers` shows, or a later one.",
             **self._facts(header),
         )
 
@@ -297,9 +335,15 @@ class ProducerState:
         return {"topic": self._topic, "partition": self._partition, "producer_id": header.producer_id}
 
     def update(self, header: BatchHeader, *, seen_ms: int, coordinator_epoch: int = -1) -> int:
-        """Note a batch that is in the log, at its final offset; where the transaction began that it ends, else -1.
+        """Update the producer of a batch that is in the log, at its final offset.
 
-        `seen_ms` is the wall clock: records may be old. `coordinator_epoch`: as the marker says, of a control batch.
+        Args:
+            header: The batch.
+            seen_ms: Wall-clock time. Record timestamps would not do: a producer may send old records.
+            coordinator_epoch: From the marker, if the batch is a control batch.
+
+        Returns:
+            The first offset of the transaction that the batch ends, else -1.
         """
         if header.producer_id < 0:
             return -1
@@ -326,12 +370,12 @@ class ProducerState:
         return -1
 
     def open_transactions(self) -> Iterator[tuple[int, int, int]]:
-        """(producer id, epoch, where it begins) of each transaction that no marker has ended."""
+        """Yield (producer id, epoch, first offset) of each open transaction."""
         for producer_id, start in self._open.items():
             yield producer_id, self._producers[producer_id].epoch, start
 
-    def described(self) -> Iterator[DescribedProducer]:
-        """All of them, for operators."""
+    def describe(self) -> Iterator[DescribedProducer]:
+        """Yield all producers, for DescribeProducers."""
         for producer_id, producer in self._producers.items():
             yield DescribedProducer(
                 producer_id=producer_id,
@@ -343,29 +387,30 @@ class ProducerState:
             )
 
     def next_sequence(self, producer_id: int) -> int:
-        """What a batch of this producer would have to begin with; 0 for one that is not known."""
+        """Return the sequence that the next batch of a producer must have; 0 for an unknown producer."""
         producer = self._producers.get(producer_id)
         return 0 if producer is None else producer.last_sequence + 1
 
     def last_batches(self) -> dict[int, tuple[int, int]]:
-        """Producer id → last offset of its last data batch (-1: only markers are known) and epoch."""
+        """Return producer id → (last offset of its last data batch, epoch); -1 if only markers are known."""
         return {
             producer_id: (producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
             for producer_id, producer in self._producers.items()
         }
 
     def expire(self, older_than_ms: int) -> None:
-        """Forget producers whose last batch is older and that have no transaction open."""
+        """Forget producers without an open transaction that wrote last before this time."""
         for producer_id, producer in list(self._producers.items()):
             if producer.timestamp_ms < older_than_ms and producer.transaction_start < 0:
                 del self._producers[producer_id]
 
     def clear(self) -> None:
+        """Forget all producers."""
         self._producers.clear()
         self._open.clear()
 
     def snapshot(self) -> bytes:
-        """Kafka's ProducerSnapshot, version 1."""
+        """Return the state as a snapshot file (Kafka's ProducerSnapshot, version 1)."""
         body = bytearray()
         for producer_id, producer in self._producers.items():
             last = producer.batches[-1] if producer.batches else WrittenBatch(-1, -1, -1, -1, producer.timestamp_ms)
@@ -383,7 +428,7 @@ class ProducerState:
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(content)) + content
 
     def load(self, data: bytes) -> None:
-        """Replace the state by a snapshot's. Raises SnapshotCorrupt and then holds what it held."""
+        """Replace the state by that of a snapshot file. Raises SnapshotCorrupt; the state is unchanged then."""
         if len(data) < _HEAD.size:
             raise SnapshotCorrupt("too short")
         version, crc, count = _HEAD.unpack_from(data)
@@ -406,7 +451,7 @@ class ProducerState:
         self._open = {producer_id: start for start, producer_id in begun}
 
 
-def _repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:
+def _find_repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:
     if header.producer_epoch != known.epoch:
         return None
     last = header.last_sequence

@@ -54,7 +54,7 @@ def _partition(name: str, partition: int, broker: Services) -> r.PartitionRespon
                 coordinator_epoch=i32(producer.coordinator_epoch),
                 current_txn_start_offset=i64(producer.transaction_start_offset),
             )
-            for producer in log.producers.described()
+            for producer in log.producers.describe()
         ),
     )
 
