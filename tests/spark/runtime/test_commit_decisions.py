@@ -78,6 +78,7 @@ class Coordinator:
     renewed: list[int] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
     metadata: list[str] = field(default_factory=list)
+    waits: list[bool] = field(default_factory=list)
 
     def commit(
         self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[tuple[str, int], int]], *, metadata: str
@@ -95,6 +96,9 @@ class Coordinator:
             self.unreachable -= 1
             raise CannotConnect("broker-unreachable", "away")
         self.renewed += [slot.slot for slot in slots]
+
+    def settle_ended(self, *, wait: bool) -> None:
+        self.waits.append(wait)
 
     def abort(self, slots: tuple[SlotPlan, ...]) -> None:
         self.aborted += [slot.slot for slot in slots]
@@ -274,6 +278,15 @@ def test_an_abandoned_batch_is_aborted(exactly_once: Callable[[Coordinator], Exa
     coordinator = Coordinator({})
     exactly_once(coordinator).abandon(batch(["committed", "committed"]))
     assert coordinator.aborted == [0, 1]
+
+
+def test_between_batches_markers_are_awaited_only_where_asked(
+    exactly_once: Callable[[Coordinator], ExactlyOnce],
+) -> None:
+    coordinator = Coordinator({})
+    exactly_once(coordinator).settle_ended()
+    exactly_once(coordinator).settle_ended(wait=True)
+    assert coordinator.waits == [False, True]
 
 
 # At least once.
