@@ -16,7 +16,7 @@ from headrace.broker.features import FeatureUpdate
 from headrace.broker.steady_answers import DoorRules, SteadyAnswers
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.streams.group_context import StreamsGroupSoftState
-from headrace.coordinator.streams.heartbeat_memo import RepeatableHeartbeat
+from headrace.coordinator.streams.repeatable_heartbeat import RepeatableHeartbeat
 from headrace.coordinator.timers import Timer
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import decode_request, encode_request, encode_response

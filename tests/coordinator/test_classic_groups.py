@@ -12,7 +12,7 @@ from tests.coordinator.classic_context import GROUP, ClassicContext
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import encode_subscription
-from headrace.coordinator.classic.group import ENTERED_FROM, ClassicGroupState, selected_protocol
+from headrace.coordinator.classic.group import ENTERED_FROM, ClassicGroupState, select_protocol
 from headrace.coordinator.classic.member import ClassicMember, subscribed_topics
 
 
@@ -196,7 +196,7 @@ def test_a_hostile_subscription_is_no_reason_to_fail(data: bytes) -> None:
     fields = {"protocols": (("range", data),), "protocol_type": "consumer"}
     (one,) = c.stable(1, **fields)
     assert subscribed_topics(data) is None
-    assert c.membership.reads("anything")
+    assert c.membership.is_subscribed_to("anything")
     c.restart()
     assert c.heartbeat(one, 1) == "none"
 
@@ -218,9 +218,9 @@ def member(name: str, *protocols: str) -> ClassicMember:
 
 def test_the_vote() -> None:
     members = [member("a", "x", "y", "z"), member("b", "z", "y"), member("c", "y", "z")]
-    assert selected_protocol(members, {"y", "z"}) == "y", "two for y, whom a prefers when x is none that all speak"
-    assert selected_protocol(members[1:], {"y", "z"}) == "y", "a draw, by Java's order"
-    assert selected_protocol(members[:0:-1], {"y", "z"}) == "y"
+    assert select_protocol(members, {"y", "z"}) == "y", "two for y, whom a prefers when x is none that all speak"
+    assert select_protocol(members[1:], {"y", "z"}) == "y", "a draw, by Java's order"
+    assert select_protocol(members[:0:-1], {"y", "z"}) == "y"
 
 
 def test_the_table() -> None:

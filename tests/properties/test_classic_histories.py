@@ -182,12 +182,12 @@ class History:
             return
         membership = group.membership
         members = membership.members.values()
-        assert membership.waiting == sum(each.waits_for_join for each in members)
+        assert membership.joined_count == sum(each.is_awaiting_join for each in members)
         assert membership.static_members == {
             each.instance_id: each.member_id for each in members if each.instance_id is not None
         }
         names = [name for each in members for name in dict.fromkeys(name for name, _ in each.protocols)]
-        assert membership.support == {name: names.count(name) for name in names}
+        assert membership.protocol_counts == {name: names.count(name) for name in names}
         assert (membership.leader in membership.members) == bool(members)
         assert set(membership.pending_syncs) <= set(membership.members)
         assert not set(membership.pending_joins) & set(membership.members)

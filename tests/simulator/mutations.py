@@ -318,7 +318,7 @@ MUTATIONS = (
     Mutation(
         text="a group's record without the assignments",
         groups="classic",
-        owner=turn.ClassicTurn,
+        owner=turn.ClassicTransition,
         name="write_group",
         broken=_without_assignment,
         told=("after a restart the group is", "which it does not hold"),
@@ -326,8 +326,8 @@ MUTATIONS = (
     Mutation(
         text="a member of which nobody waits to hear",
         groups="classic",
-        owner=turn.ClassicTurn,
-        name="expect_heartbeat",
+        owner=turn.ClassicTransition,
+        name="set_session_timer",
         broken=_nothing,
         told=("no timer session",),
     ),

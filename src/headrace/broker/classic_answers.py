@@ -34,13 +34,13 @@ def refuse_member(key: ApiKey, code: ErrorCode) -> object:
     """The answer of one of the four that carries nothing but an error."""
     match key:
         case ApiKey.JOIN_GROUP:
-            return replies.join_refused(code)
+            return replies.join_error_reply(code)
         case ApiKey.SYNC_GROUP:
-            return replies.sync_refused(code)
+            return replies.sync_error_reply(code)
         case ApiKey.LEAVE_GROUP:
-            return replies.left((), code)
+            return replies.leave_reply((), code)
         case _:
-            return replies.heartbeat(code)
+            return replies.heartbeat_reply(code)
 
 
 def names_its_protocol(request: Any, call: Call) -> bool:

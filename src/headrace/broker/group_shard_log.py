@@ -129,7 +129,7 @@ def _note(
         if value is None:
             transactions.drop(key)
         else:
-            transactions.overtaken(key)
+            transactions.supersede(key)
     last.pop(key, None)
     last[key] = value
 

@@ -1,8 +1,8 @@
 """Answers that one connection may be given again: same bytes but for the correlation id, while nothing changed.
 
-Nearly all requests of a broker with streams groups are heartbeats that say and learn nothing new. Such an answer is
-kept as bytes with the rule's leave to repeat it (`coordinator.streams.heartbeat_memo`); repeating costs a look-up and a
-comparison, and nothing is decoded, run or encoded.
+Nearly all requests of a broker with streams groups are heartbeats that change nothing. The bytes of such an answer are
+kept together with the rule's permission to repeat it (`CoordinatorResult.repeatable`). Repeating it costs a look-up
+and a comparison; nothing is decoded, run or encoded.
 
 What stands in front of the rules stays in front: the answers belong to one connection, therefore to one principal and
 one address, and the request's bytes hold API, version and client id, which is all that quotas and access rules go by.

@@ -13,16 +13,16 @@ from headrace.coordinator.classic.join_group import join_group
 from headrace.coordinator.classic.member_requests import answered, heartbeat, leave_group, sync_group
 from headrace.coordinator.classic.rebalance import (
     join_timed_out,
-    loaded_timers,
-    prepare,
+    prepare_rebalance,
     session_timed_out,
     sync_timed_out,
+    timers_after_load,
 )
-from headrace.coordinator.classic.transition import JOIN, SESSION, SYNC, ClassicTurn, group_timer, session_timer
+from headrace.coordinator.classic.transition import JOIN, SESSION, SYNC, ClassicTransition, group_timer, session_timer
 from headrace.coordinator.configuration import ClassicGroupConfiguration
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_kind import ShardState
 from headrace.coordinator.group_registry import Group
+from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode
@@ -33,7 +33,7 @@ __all__ = ["ClassicGroups"]
 
 
 class ClassicGroups:
-    """A `GroupKind`. What is soft about its groups hangs on the groups themselves (`ClassicGroup.membership`)."""
+    """A `GroupType`. What is soft about its groups hangs on the groups themselves (`ClassicGroup.membership`)."""
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
@@ -52,7 +52,7 @@ class ClassicGroups:
         group_id, member_id = request.group_id, request.member_id
         if not group_id:
             return _join_refused(context, ErrorCode.invalid_group_id, member_id)
-        refusal = self.session_refusal(request)
+        refusal = self.session_timeout_error(request)
         if refusal is not None:
             return _join_refused(context, refusal, member_id)
         try:
@@ -62,14 +62,14 @@ class ClassicGroups:
         is_new = self._state.registry.get(group_id) is not group
         if is_new and member_id:
             return _join_refused(context, ErrorCode.unknown_member_id, member_id)
-        turn = self._turn(group, now_ms, conversion)
+        transition = self._transition(group, now_ms, conversion)
         if group.metadata is None:
-            turn.group.state_since_ms = now_ms
-            turn.write_group()  # or the group would be gone with its offsets, or was never there
-        join_group(turn, request, context, fresh_id=fresh_id)
-        return turn.result()
+            transition.group.state_since_ms = now_ms
+            transition.write_group()  # or the group would be gone with its offsets, or was never there
+        join_group(transition, request, context, fresh_id=fresh_id)
+        return transition.result()
 
-    def session_refusal(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
+    def session_timeout_error(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
         """INVALID_SESSION_TIMEOUT, or None."""
         configuration, session_ms = self._configuration, to_ms(request.session_timeout)
         if configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
@@ -85,9 +85,9 @@ class ClassicGroups:
         group = self._group(request.group_id)
         if group is None:
             return _sync_refused(context, ErrorCode.unknown_member_id)
-        turn = self._turn(group, now_ms)
-        sync_group(turn, request, context)
-        return turn.result()
+        transition = self._transition(group, now_ms)
+        sync_group(transition, request, context)
+        return transition.result()
 
     def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
@@ -109,12 +109,12 @@ class ClassicGroups:
         group = self._group(request.group_id)
         if group is None:
             members = tuple(answered(each, ErrorCode.unknown_member_id) for each in request.members)
-            return CoordinatorResult(replies=(Reply(token=context.token, response=replies.left(members)),))
-        turn = self._turn(group, now_ms)
-        leave_group(turn, request, context)
-        return turn.result()
+            return CoordinatorResult(replies=(Reply(token=context.token, response=replies.leave_reply(members)),))
+        transition = self._transition(group, now_ms)
+        leave_group(transition, request, context)
+        return transition.result()
 
-    def committed(
+    def on_offset_commit(
         self, group: ClassicGroup, member_id: str, result: CoordinatorResult, *, now_ms: int
     ) -> CoordinatorResult:
         """A member's OffsetCommit is a sign of life as well."""
@@ -125,11 +125,11 @@ class ClassicGroups:
         timer = SetTimer(key=key, deadline_ms=now_ms + member.session_timeout_ms)
         return CoordinatorResult(records=result.records, replies=result.replies, timers=(*result.timers, timer))
 
-    def turn(
+    def transition(
         self, membership: ClassicMembership, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()
-    ) -> ClassicTurn:
+    ) -> ClassicTransition:
         """A rule that may change `membership`, which then is that of the group; `records` come first."""
-        return ClassicTurn(membership, self._configuration, now_ms=now_ms, take=self._take, records=records)
+        return ClassicTransition(membership, self._configuration, now_ms=now_ms, take=self._take, records=records)
 
     # --- what the shard asks ---
 
@@ -141,38 +141,40 @@ class ClassicGroups:
         for group in self._groups():
             membership = group.membership
             if membership.can_rebalance and len(membership.members) > self._configuration.max_size:
-                turn = self._turn(group, now_ms)
-                prepare(turn, f"the group has more members than group.max.size = {self._configuration.max_size}")
-                self._take(turn.group)
-            yield from loaded_timers(group.membership, now_ms=now_ms)
+                transition = self._transition(group, now_ms)
+                prepare_rebalance(
+                    transition, f"the group has more members than group.max.size = {self._configuration.max_size}"
+                )
+                self._take(transition.group)
+            yield from timers_after_load(group.membership, now_ms=now_ms)
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         group = self._group(key.group_id)
         if group is None:
             return None
-        turn = self._turn(group, now_ms)
+        transition = self._transition(group, now_ms)
         if key.kind == SESSION:
-            has_result = session_timed_out(turn, key.member_id)
+            has_result = session_timed_out(transition, key.member_id)
         elif key.kind == JOIN:
-            has_result = join_timed_out(turn)
+            has_result = join_timed_out(transition)
         else:
-            has_result = key.kind == SYNC and sync_timed_out(turn)
-        return turn.result() if has_result else None
+            has_result = key.kind == SYNC and sync_timed_out(transition)
+        return transition.result() if has_result else None
 
-    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupKind's
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupType's
         """Topics are their members' business."""
         return iter(())
 
-    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+    def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
         return (CancelTimer(key=group_timer(JOIN, group_id)), CancelTimer(key=group_timer(SYNC, group_id)))
 
-    def changed(self, group_id: str) -> None:
+    def invalidate(self, group_id: str) -> None:
         """Nothing is remembered of an answer."""
 
-    def all_changed(self) -> None:
+    def invalidate_all(self) -> None:
         """See `changed`."""
 
-    def replayed(self, record: CoordinatorRecord) -> None:
+    def on_replayed(self, record: CoordinatorRecord) -> None:
         """The membership went with its group."""
 
     # --- parts ---
@@ -194,13 +196,15 @@ class ClassicGroups:
     def _groups(self) -> Iterator[ClassicGroup]:
         return (group for group in self._state.registry.all() if isinstance(group, ClassicGroup))
 
-    def _turn(self, group: ClassicGroup, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()) -> ClassicTurn:
-        return self.turn(group.membership.copied(), now_ms, records)
+    def _transition(
+        self, group: ClassicGroup, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()
+    ) -> ClassicTransition:
+        return self.transition(group.membership.copy(), now_ms, records)
 
 
 def _join_refused(context: RequestContext, code: ErrorCode, member_id: str = "") -> CoordinatorResult:
-    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.join_refused(code, member_id)),))
+    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.join_error_reply(code, member_id)),))
 
 
 def _sync_refused(context: RequestContext, code: ErrorCode) -> CoordinatorResult:
-    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.sync_refused(code)),))
+    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.sync_error_reply(code)),))

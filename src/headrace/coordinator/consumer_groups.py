@@ -12,9 +12,9 @@ from uuid import UUID
 from headrace.coordinator.assignors.partition_assignors import PartitionAssignor, RangeAssignor, UniformAssignor
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.configuration import ConsumerGroupConfiguration
-from headrace.coordinator.consumer.describe import described_group, undescribed_group
+from headrace.coordinator.consumer.describe import describe_error, describe_group
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState, Downgrade
+from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, Downgrade, GroupContext
 from headrace.coordinator.consumer.heartbeat import process_heartbeat, validate_request
 from headrace.coordinator.consumer.leave_and_fence import (
     fence_member,
@@ -23,12 +23,12 @@ from headrace.coordinator.consumer.leave_and_fence import (
     session_timed_out,
 )
 from headrace.coordinator.consumer.member import JOIN_EPOCH
-from headrace.coordinator.consumer.regular_expressions import regexes_go_on
-from headrace.coordinator.consumer.timers import loaded_member_timers, regexes_timer
+from headrace.coordinator.consumer.regular_expressions import continue_resolution
+from headrace.coordinator.consumer.timers import member_timers_after_load, regexes_timer
 from headrace.coordinator.consumer.topic_regexes import MayDescribe
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_kind import ShardState
 from headrace.coordinator.group_registry import Group
+from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
 from headrace.coordinator.request_context import RequestContext
@@ -38,13 +38,13 @@ from headrace.protocol.messages import consumer_group_describe_response, consume
 
 __all__ = ["ConsumerGroups"]
 
-Upgrade: TypeAlias = Callable[[ClassicGroup, Circumstances], tuple[ConsumerGroup, CoordinatorResult]]
+Upgrade: TypeAlias = Callable[[ClassicGroup, GroupContext], tuple[ConsumerGroup, CoordinatorResult]]
 
 _ASSIGNORS: tuple[PartitionAssignor, ...] = (UniformAssignor(), RangeAssignor())
 
 
 class ConsumerGroups:
-    """A `GroupKind`. Mutable: soft state, which may vanish at a restart."""
+    """A `GroupType`. Mutable: soft state, which may vanish at a restart."""
 
     def __init__(self, state: ShardState, downgrade: Downgrade | None = None) -> None:
         self._state = state
@@ -68,25 +68,25 @@ class ConsumerGroups:
         """API 68. The member has an id, also one that joins; a classic group with members becomes its group by
         `upgrade`. Raises CoordinatorError."""
         group_id, registry = request.group_id, self._state.registry
-        circumstances = self.circumstances(group_id, now_ms, may_describe)
-        validate_request(request, context.api_version, tuple(circumstances.assignors))
+        group_context = self.group_context(group_id, now_ms, may_describe)
+        validate_request(request, context.api_version, tuple(group_context.assignors))
         if request.member_epoch < JOIN_EPOCH:
-            return process_leave(registry.consumer_group(group_id), request, context, circumstances)
+            return process_leave(registry.consumer_group(group_id), request, context, group_context)
         if request.member_epoch > JOIN_EPOCH:
             if registry.get(group_id) is None:
                 raise CoordinatorError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
             group = registry.consumer_group(group_id)
-            return process_heartbeat(group, self.soft_state(group_id), request, context, circumstances)
+            return process_heartbeat(group, self.soft_state(group_id), request, context, group_context)
         known = registry.get(group_id)
         if upgrade is not None and isinstance(known, ClassicGroup) and not known.is_empty:
-            group, conversion = upgrade(known, circumstances)
+            group, conversion = upgrade(known, group_context)
         else:
             group, tombstones = registry.consumer_group_to_join(group_id)
             conversion = CoordinatorResult(records=tombstones)
         soft = self.soft_state(group_id)
-        result = process_heartbeat(group, soft, request, context, circumstances)
+        result = process_heartbeat(group, soft, request, context, group_context)
         self._soft[group_id] = soft
-        return conversion.before(result) if conversion.records else result
+        return conversion.followed_by(result) if conversion.records else result
 
     def describe(
         self,
@@ -104,7 +104,7 @@ class ConsumerGroups:
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
         for group in self._state.registry.consumer_groups():
             group.rebuild_holders()
-            yield from loaded_member_timers(group, self.circumstances(group.group_id, now_ms))
+            yield from member_timers_after_load(group, self.group_context(group.group_id, now_ms))
             soft = self._soft.get(group.group_id)
             if soft is not None and soft.resolution is not None:  # its timer may have been lost with a failed append
                 yield SetTimer(key=regexes_timer(group.group_id), deadline_ms=now_ms)
@@ -113,34 +113,34 @@ class ConsumerGroups:
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         group = self._state.registry.consumer_group(key.group_id)
-        circumstances = self.circumstances(key.group_id, now_ms)
+        group_context = self.group_context(key.group_id, now_ms)
         if key.kind == "session":
-            return session_timed_out(group, key.member_id, circumstances)
+            return session_timed_out(group, key.member_id, group_context)
         if key.kind == "rebalance":
-            return rebalance_timed_out(group, key.member_id, circumstances)
+            return rebalance_timed_out(group, key.member_id, group_context)
         if key.kind == "member-join":
-            return fence_member(group, key.member_id, circumstances, reason="it did not join again in time")
+            return fence_member(group, key.member_id, group_context, reason="it did not join again in time")
         if key.kind == "member-sync":
-            return fence_member(group, key.member_id, circumstances, reason="it did not ask for its assignment")
+            return fence_member(group, key.member_id, group_context, reason="it did not ask for its assignment")
         if key.kind == "regexes":
-            return regexes_go_on(group, self.soft_state(key.group_id), circumstances)
+            return continue_resolution(group, self.soft_state(key.group_id), group_context)
         return None
 
-    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - see GroupKind
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - see GroupType
         """Groups follow with the next heartbeat of a member, as in Kafka: only there can anybody act on it."""
         self._look_for_new_topics()
         return iter(())
 
-    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+    def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
         return (CancelTimer(key=regexes_timer(group_id)),)
 
-    def changed(self, group_id: str) -> None:
+    def invalidate(self, group_id: str) -> None:
         """No answer is kept."""
 
-    def all_changed(self) -> None:
+    def invalidate_all(self) -> None:
         """No answer is kept."""
 
-    def replayed(self, record: CoordinatorRecord) -> None:
+    def on_replayed(self, record: CoordinatorRecord) -> None:
         key = record.key
         group_id = getattr(key, "group_id", None)
         if group_id is None:
@@ -162,11 +162,11 @@ class ConsumerGroups:
                 self._soft[group_id] = known
         return known
 
-    def circumstances(self, group_id: str, now_ms: int, may_describe: MayDescribe | None = None) -> Circumstances:
+    def group_context(self, group_id: str, now_ms: int, may_describe: MayDescribe | None = None) -> GroupContext:
         state = self._state
         configuration = state.configuration.for_consumer_group(group_id)
         self._look_for_new_topics()
-        return Circumstances(
+        return GroupContext(
             configuration=configuration,
             image=state.image,
             new_topics_version=self._new_topics_version,
@@ -193,9 +193,9 @@ class ConsumerGroups:
         try:
             group = self._state.registry.consumer_group(group_id)
         except CoordinatorError as error:
-            return undescribed_group(group_id, error.code, error.message)
+            return describe_error(group_id, error.code, error.message)
         configuration = self._state.configuration.for_consumer_group(group_id)
-        return described_group(group, self.topics_by_id(), configuration.assignors)
+        return describe_group(group, self.topics_by_id(), configuration.assignors)
 
     def topics_by_id(self) -> Mapping[UUID, TopicImage]:
         image = self._state.image

@@ -29,7 +29,7 @@ class LinearPattern:
         self._first, self._last = parser.parsed()
         self._states = parser.states
         self._looks_ahead = parser.looks_ahead
-        self._remembered: dict[tuple[frozenset[int], str, int], frozenset[int]] = {}
+        self._with_repeatable: dict[tuple[frozenset[int], str, int], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
         """The whole text."""
@@ -65,7 +65,7 @@ class LinearPattern:
     def _step(self, current: frozenset[int], character: str, ahead: int) -> frozenset[int]:
         self.cost += 1
         key = current, character, ahead
-        known = self._remembered.get(key)
+        known = self._with_repeatable.get(key)
         if known is not None:
             return known
         self.cost += len(current)
@@ -76,9 +76,9 @@ class LinearPattern:
             for target in self._states[number].following
         ]
         reached = self._closure(moved, before=character, ahead=ahead)
-        if len(self._remembered) >= MOST_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[key] = reached
+        if len(self._with_repeatable) >= MOST_REMEMBERED:
+            self._with_repeatable.clear()
+        self._with_repeatable[key] = reached
         return reached
 
     def _closure(self, numbers: list[int] | tuple[int, ...], *, before: str | None, ahead: int) -> frozenset[int]:

@@ -115,7 +115,7 @@ class CoordinatorResult:
     repeatable: Repeatable | None = None
     soft: Callable[[], None] | None = None
 
-    def before(self, other: CoordinatorResult) -> CoordinatorResult:
+    def followed_by(self, other: CoordinatorResult) -> CoordinatorResult:
         """Both as one, this one's duties first; `soft` and `repeatable` are the other's."""
         return replace(
             other,

@@ -23,10 +23,10 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.topic_regexes import MayDescribe
 from headrace.coordinator.consumer_groups import ConsumerGroups
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_kind import GroupKind, ShardState
 from headrace.coordinator.group_registry import Group, GroupRegistry
+from headrace.coordinator.group_type import GroupType, ShardState
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.migration.downgrade import Downgrades
+from headrace.coordinator.migration.downgrade import DowngradeRule
 from headrace.coordinator.migration.live_migration import LiveMigration
 from headrace.coordinator.offsets.offset_commit import offset_commit
 from headrace.coordinator.offsets.offset_deletion import (
@@ -91,9 +91,9 @@ class GroupCoordinatorShard:
         self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
         self.streams = StreamsGroups(self._state, assignor or StickyTaskAssignor())
         self.classic = ClassicGroups(self._state)
-        downgrades = Downgrades(self._state, self.classic)
+        downgrades = DowngradeRule(self._state, self.classic)
         self.consumer = ConsumerGroups(self._state, downgrades)
-        self._kinds: tuple[GroupKind, ...] = (self.streams, self.classic, self.consumer)
+        self._kinds: tuple[GroupType, ...] = (self.streams, self.classic, self.consumer)
         self._migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
 
     # --- membership ---
@@ -165,7 +165,7 @@ class GroupCoordinatorShard:
             now_ms=now_ms,
         )
         if isinstance(group, ClassicGroup):
-            return self.classic.committed(group, request.member_id, result, now_ms=now_ms)
+            return self.classic.on_offset_commit(group, request.member_id, result, now_ms=now_ms)
         return result
 
     def txn_offset_commit(
@@ -215,7 +215,7 @@ class GroupCoordinatorShard:
                 group = registry.get(group_id)
                 records.extend(delete_group(group, group_id, registry.offsets, registry.pending_offsets))
                 for kind in self._kinds:
-                    timers.extend(kind.timers_of_removed(group_id))
+                    timers.extend(kind.timers_to_cancel(group_id))
             except CoordinatorError as error:
                 code = error.code
             results.append(delete_groups_response.DeletableGroupResult(group_id=_group_id(group_id), error_code=code))
@@ -301,7 +301,7 @@ class GroupCoordinatorShard:
         The image counts from the call on, also when the iterator is not drained.
         """
         self._state.image = image
-        self._all_changed()
+        self._invalidate_all()
         return self._follow_image(now_ms)
 
     def on_configuration(
@@ -313,12 +313,12 @@ class GroupCoordinatorShard:
         The settings count from the call on, also when the iterator is not drained.
         """
         self._state.configuration = configuration
-        self._all_changed()
-        return self._follow_circumstances(now_ms)
+        self._invalidate_all()
+        return self._follow_changes(now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: the timers that a fresh shard needs."""
-        self._all_changed()
+        self._invalidate_all()
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
         for kind in self._kinds:
             timers.extend(kind.on_loaded(now_ms=now_ms))
@@ -332,7 +332,7 @@ class GroupCoordinatorShard:
         self._timers.apply(timers)
         for timer in timers:
             if timer.key.kind != "session" or isinstance(timer, CancelTimer):
-                self._changed(timer.key.group_id)
+                self._invalidate(timer.key.group_id)
 
     # --- hard state ---
 
@@ -340,7 +340,7 @@ class GroupCoordinatorShard:
         """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         self._registry.replay(record)
         for kind in self._kinds:
-            kind.replayed(record)
+            kind.on_replayed(record)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Writes hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
@@ -365,16 +365,16 @@ class GroupCoordinatorShard:
 
     # --- parts ---
 
-    def _changed(self, group_id: str) -> None:
+    def _invalidate(self, group_id: str) -> None:
         for kind in self._kinds:
-            kind.changed(group_id)
+            kind.invalidate(group_id)
 
-    def _all_changed(self) -> None:
+    def _invalidate_all(self) -> None:
         for kind in self._kinds:
-            kind.all_changed()
+            kind.invalidate_all()
 
     def _fire(self, key: TimerKey, now_ms: int) -> CoordinatorResult | None:
-        self._changed(key.group_id)
+        self._invalidate(key.group_id)
         group = self._registry.get(key.group_id)
         if group is None:
             return None
@@ -401,11 +401,11 @@ class GroupCoordinatorShard:
         if tombstones:
             yield CoordinatorResult(records=tombstones)
         self._followed_image = image
-        yield from self._follow_circumstances(now_ms)
+        yield from self._follow_changes(now_ms)
 
-    def _follow_circumstances(self, now_ms: int) -> Iterator[CoordinatorResult]:
+    def _follow_changes(self, now_ms: int) -> Iterator[CoordinatorResult]:
         for kind in self._kinds:
-            yield from kind.follow_circumstances(now_ms=now_ms)
+            yield from kind.follow_changes(now_ms=now_ms)
 
 
 def _group_id(group_id: str) -> GroupId:

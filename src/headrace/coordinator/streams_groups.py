@@ -11,25 +11,25 @@ from typing import cast
 
 from headrace.coordinator.assignors.task_assignor import TaskAssignor
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_kind import ShardState
 from headrace.coordinator.group_registry import Group
+from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
-from headrace.coordinator.streams.describe import described_group, undescribed_group
+from headrace.coordinator.streams.describe import describe_error, describe_group
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
 from headrace.coordinator.streams.group_timers import (
     assignment_due,
-    circumstances_changed,
-    loaded_group_timers,
+    on_context_change,
     rebalance_timed_out,
     session_timed_out,
+    timers_after_load,
 )
 from headrace.coordinator.streams.heartbeat import process_heartbeat
-from headrace.coordinator.streams.heartbeat_memo import RepeatableHeartbeat, is_repeatable
 from headrace.coordinator.streams.heartbeat_request import validate_request
 from headrace.coordinator.streams.leave_and_fence import process_leave
 from headrace.coordinator.streams.member import JOIN_EPOCH
+from headrace.coordinator.streams.repeatable_heartbeat import RepeatableHeartbeat, is_repeatable
 from headrace.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
 from headrace.protocol.messages import streams_group_describe_response, streams_group_heartbeat_request
 
@@ -39,7 +39,7 @@ _SECONDS_IN_INT32 = 2**31
 
 
 class StreamsGroups:
-    """A `GroupKind`. Mutable: soft state, which may vanish at a restart."""
+    """A `GroupType`. Mutable: soft state, which may vanish at a restart."""
 
     def __init__(self, state: ShardState, assignor: TaskAssignor) -> None:
         self._state = state
@@ -60,17 +60,17 @@ class StreamsGroups:
         validate_request(request)
         group_id = request.group_id
         registry = self._state.registry
-        circumstances = self._circumstances(group_id, now_ms)
+        group_context = self._group_context(group_id, now_ms)
         soft = self.soft_state(group_id)
         if request.member_epoch < JOIN_EPOCH:
             group = registry.streams_group(group_id)
-            return process_leave(group, soft, request, context, circumstances)
+            return process_leave(group, soft, request, context, group_context)
         if request.member_epoch > JOIN_EPOCH:
             group = registry.streams_group(group_id)
-            result = process_heartbeat(group, soft, request, context, circumstances)
-            return self._remembered(result, group, soft, circumstances)
+            result = process_heartbeat(group, soft, request, context, group_context)
+            return self._with_repeatable(result, group, soft, group_context)
         group, conversion = registry.streams_group_to_join(group_id)
-        result = process_heartbeat(group, soft, request, context, circumstances)
+        result = process_heartbeat(group, soft, request, context, group_context)
         self._soft[group_id] = soft
         return replace(result, records=(*conversion, *result.records)) if conversion else result
 
@@ -93,43 +93,43 @@ class StreamsGroups:
         self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
         for group in self._state.registry.streams_groups():
             group.rebuild_holders()
-            yield from loaded_group_timers(group, self._circumstances(group.group_id, now_ms))
+            yield from timers_after_load(group, self._group_context(group.group_id, now_ms))
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         group = self._state.registry.streams_group(key.group_id)
-        soft, circumstances = self.soft_state(key.group_id), self._circumstances(key.group_id, now_ms)
+        soft, group_context = self.soft_state(key.group_id), self._group_context(key.group_id, now_ms)
         if key.kind == "session":
-            return session_timed_out(group, soft, key.member_id, circumstances)
+            return session_timed_out(group, soft, key.member_id, group_context)
         if key.kind == "rebalance":
-            return rebalance_timed_out(group, soft, key.member_id, circumstances)
+            return rebalance_timed_out(group, soft, key.member_id, group_context)
         if key.kind in ("initial-delay", "assignment-interval"):
-            return assignment_due(group, soft, circumstances)
+            return assignment_due(group, soft, group_context)
         return None  # of another kind of group that had this id
 
-    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
         for group in self._state.registry.streams_groups():
-            soft, circumstances = self.soft_state(group.group_id), self._circumstances(group.group_id, now_ms)
-            result = circumstances_changed(group, soft, circumstances)
+            soft, group_context = self.soft_state(group.group_id), self._group_context(group.group_id, now_ms)
+            result = on_context_change(group, soft, group_context)
             if result is not None:
                 yield result
 
-    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+    def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
         return (CancelTimer(key=initial_delay_timer(group_id)), CancelTimer(key=interval_timer(group_id)))
 
-    def changed(self, group_id: str) -> None:
+    def invalidate(self, group_id: str) -> None:
         soft = self._soft.get(group_id)
         if soft is not None:
             soft.changed()
 
-    def all_changed(self) -> None:
+    def invalidate_all(self) -> None:
         for soft in self._soft.values():
             soft.changed()
 
-    def replayed(self, record: CoordinatorRecord) -> None:
+    def on_replayed(self, record: CoordinatorRecord) -> None:
         group_id = getattr(record.key, "group_id", None)
         if group_id is None:  # a committed offset's key has `group`: no answer to a heartbeat depends on it
             return
-        self.changed(group_id)
+        self.invalidate(group_id)
         if record.value is None and self._state.registry.get(group_id) is None:
             self._soft.pop(group_id, None)
 
@@ -144,9 +144,9 @@ class StreamsGroups:
                 self._soft[group_id] = known
         return known
 
-    def _circumstances(self, group_id: str, now_ms: int) -> Circumstances:
+    def _group_context(self, group_id: str, now_ms: int) -> GroupContext:
         state = self._state
-        return Circumstances(
+        return GroupContext(
             configuration=state.configuration.for_streams_group(group_id),
             image=state.image,
             assignor=self._assignor,
@@ -155,26 +155,26 @@ class StreamsGroups:
             interval_timer_runs=state.timers.deadline_ms(interval_timer(group_id)) is not None,
         )
 
-    def _remembered(
-        self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+    def _with_repeatable(
+        self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
     ) -> CoordinatorResult:
         """With the right to repeat the answer, where there is nothing else in it."""
-        if not is_repeatable(result, group, circumstances) or self._soft.get(group.group_id) is not soft:
+        if not is_repeatable(result, group, group_context) or self._soft.get(group.group_id) is not soft:
             return result
         set_session = cast("SetTimer", result.timers[0])
         session = self._state.timers.timer(set_session.key)
         if session is None:
             return result
-        repeatable = RepeatableHeartbeat(soft, session, set_session.deadline_ms - circumstances.now_ms)
+        repeatable = RepeatableHeartbeat(soft, session, set_session.deadline_ms - group_context.now_ms)
         return replace(result, repeatable=repeatable)
 
     def _described(self, group_id: str, *, wants_description: bool) -> streams_group_describe_response.DescribedGroup:
         try:
             group = self._state.registry.streams_group(group_id)
         except CoordinatorError as error:
-            return undescribed_group(group_id, error.code, error.message)
+            return describe_error(group_id, error.code, error.message)
         soft = self.soft_state(group_id)
-        return described_group(
+        return describe_group(
             group,
             None if group.topology is None else soft.configured_topology(group, group.topology, self._state.image),
             task_offsets=soft.task_offsets,

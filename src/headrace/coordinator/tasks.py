@@ -56,7 +56,7 @@ class AssignedTasks:
             and set(self.warmup).issuperset(tasks.warmup)
         )
 
-    def merged(self, other: AssignedTasks) -> AssignedTasks:
+    def merge(self, other: AssignedTasks) -> AssignedTasks:
         return AssignedTasks(
             active=dict(sorted({**self.active, **other.active}.items())),
             standby=sorted_tasks((*self.standby, *other.standby)),

@@ -81,13 +81,13 @@ def refusal(request: object, error: CoordinatorError) -> object:
             reply = consumer_reply(member_id="", member_epoch=0)
             return replace(reply, member_id=None, error_code=code, error_message=error.message)
         case Join():
-            return replies.join_refused(code)
+            return replies.join_error_reply(code)
         case Sync():
-            return replies.sync_refused(code)
+            return replies.sync_error_reply(code)
         case ClassicHeartbeat():
-            return replies.heartbeat(code)
+            return replies.heartbeat_reply(code)
         case Leave():
-            return replies.left((), code)
+            return replies.leave_reply((), code)
     return replace(leave_reply("", 0), error_code=code, error_message=error.message)
 
 

@@ -264,7 +264,7 @@ def _timers_needed(group: Group) -> list[tuple[str, str]]:
         ]
         return needed
     membership = group.membership
-    needed = [("session", each.member_id) for each in membership.members.values() if not each.needs_no_heartbeat]
+    needed = [("session", each.member_id) for each in membership.members.values() if not each.has_satisfied_heartbeat]
     needed += [("session", member_id) for member_id in membership.pending_joins]
     if membership.state is _C.PREPARING_REBALANCE:
         needed.append(("classic-join", ""))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
     if not names_its_protocol(request, call):
-        return replies.sync_refused(ErrorCode.inconsistent_group_protocol)
+        return replies.sync_error_reply(ErrorCode.inconsistent_group_protocol)
     answer: Response | Awaitable[Response] = ask(
         ApiKey.SYNC_GROUP,
         request,

@@ -31,7 +31,7 @@ def place_active_tasks(placement: Placement) -> None:
     counts = [0] * len(previous)
     kept: set[Task] = set()
     for number, tasks in _extras_first(previous, share):
-        stays = tasks if len(tasks) <= share.most() else _shed(tasks, share.most())
+        stays = tasks if len(tasks) <= share.most() else _drop_excess(tasks, share.most())
         placement.active[number] = stays
         counts[number] = len(stays)
         share.took(len(stays))
@@ -39,8 +39,8 @@ def place_active_tasks(placement: Placement) -> None:
     if len(kept) == len(placement.tasks.ordered):
         return
     left = [task for task in placement.tasks.ordered if task not in kept]
-    left = _place_where_state_is(placement, left, counts, share)
-    _deal_out(placement, left, counts, share)
+    left = _place_at_state_holders(placement, left, counts, share)
+    _distribute(placement, left, counts, share)
 
 
 def _previous(placement: Placement) -> list[tuple[Task, ...]]:
@@ -65,7 +65,7 @@ def _extras_first(previous: Sequence[tuple[Task, ...]], share: Share) -> Iterabl
     return sorted(numbered, key=lambda each: len(each[1]) <= base)
 
 
-def _shed(tasks: tuple[Task, ...], keep: int) -> list[Task]:
+def _drop_excess(tasks: tuple[Task, ...], keep: int) -> list[Task]:
     """Gives up the highest partitions of whatever subtopology the member has most of."""
     counts = Counter(subtopology_id for subtopology_id, _ in tasks)
     piles = {name: [task for task in tasks if task[0] == name] for name in counts}
@@ -78,7 +78,7 @@ def _shed(tasks: tuple[Task, ...], keep: int) -> list[Task]:
     return list(chain.from_iterable(piles[name] for name in sorted(piles)))
 
 
-def _place_where_state_is(placement: Placement, left: list[Task], counts: list[int], share: Share) -> list[Task]:
+def _place_at_state_holders(placement: Placement, left: list[Task], counts: list[int], share: Share) -> list[Task]:
     """Returns what nobody with state has room for."""
     members = placement.group.members.values()
     if not any(member.previous.standby or member.task_offsets for member in members):
@@ -91,7 +91,7 @@ def _place_where_state_is(placement: Placement, left: list[Task], counts: list[i
         with_room = [each for each in holders.get(task, ()) if counts[each[2]] < share.most()]
         if with_room:
             _, _, number = min(with_room, key=lambda each: (each[0], each[1], counts[each[2]], each[2]))
-            _give(placement, number, task, counts, share)
+            _assign(placement, number, task, counts, share)
         else:
             rest.append(task)
     return rest
@@ -110,7 +110,7 @@ def _holders(placement: Placement, wanted: frozenset[Task]) -> dict[Task, list[t
     return holders
 
 
-def _give(placement: Placement, number: int, task: Task, counts: list[int], share: Share) -> None:
+def _assign(placement: Placement, number: int, task: Task, counts: list[int], share: Share) -> None:
     has = placement.active[number]
     if isinstance(has, tuple):
         placement.active[number] = has = list(has)
@@ -119,17 +119,17 @@ def _give(placement: Placement, number: int, task: Task, counts: list[int], shar
     share.took(counts[number])
 
 
-def _deal_out(placement: Placement, left: list[Task], counts: list[int], share: Share) -> None:
+def _distribute(placement: Placement, left: list[Task], counts: list[int], share: Share) -> None:
     for subtopology_id, group in groupby(left, key=itemgetter(0)):
         tasks = deque(group)
         fair = -(-placement.tasks.of_subtopology[subtopology_id] // len(counts))
         same: dict[int, int] = {}
-        while tasks and _deal_once(placement, tasks, counts, share, same, fair):
+        while tasks and _distribute_once(placement, tasks, counts, share, same, fair):
             pass
-        _deal_over_share(placement, tasks, counts, share, same)
+        _distribute_beyond_share(placement, tasks, counts, share, same)
 
 
-def _deal_once(
+def _distribute_once(
     placement: Placement, tasks: deque[Task], counts: list[int], share: Share, same: dict[int, int], fair: int
 ) -> bool:
     """At most one to each, the least loaded first, and nobody beyond the subtopology's own even share. Whether any was
@@ -144,14 +144,14 @@ def _deal_once(
             same[number] = sum([task[0] == subtopology_id for task in has]) if has else 0
         if same[number] < fair:
             same[number] += 1
-            _give(placement, number, tasks.popleft(), counts, share)
+            _assign(placement, number, tasks.popleft(), counts, share)
             dealt = True
             if not tasks:
                 break
     return dealt
 
 
-def _deal_over_share(
+def _distribute_beyond_share(
     placement: Placement, tasks: deque[Task], counts: list[int], share: Share, same: dict[int, int]
 ) -> None:
     """Those with room have their share of this subtopology already: whoever has least of it."""
@@ -164,5 +164,5 @@ def _deal_over_share(
         if count >= share.most():  # the extras were used up meanwhile
             heapq.heappop(heap)
             continue
-        _give(placement, number, tasks.popleft(), counts, share)
+        _assign(placement, number, tasks.popleft(), counts, share)
         heapq.heapreplace(heap, (of_it + 1, count + 1, number))

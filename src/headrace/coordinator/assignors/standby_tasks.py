@@ -53,9 +53,9 @@ class _StandbyPlacement:
                 missing = self._missing()
                 if self._replicas > 1:
                     missing = [task for task in missing if self._placed.get(task, 0) < wanted]
-                self._deal_out(missing)
+                self._distribute(missing)
             self._place_at_least_loaded(self._missing())
-            self._even_out()
+            self._level_loads()
 
     def _missing(self) -> list[Task]:
         if len(self._complete) == len(self._placement.tasks.stateful):
@@ -74,7 +74,7 @@ class _StandbyPlacement:
         if not all_stay:
             for task in sorted(standby, key=self._can_be_taken):
                 if self._loads[number] < self._share.most() and task in stateful:
-                    self._give_if_it_may(number, task)
+                    self._assign_if_allowed(number, task)
             return
         self._placement.standby[number] = standby
         self._loads[number] += len(standby)
@@ -102,9 +102,9 @@ class _StandbyPlacement:
             if previous.active and not missing.isdisjoint(previous.active):
                 for task in previous.active:
                     if task in missing and self._loads[number] < self._share.most():
-                        self._give_if_it_may(number, task)
+                        self._assign_if_allowed(number, task)
 
-    def _deal_out(self, missing: list[Task]) -> None:
+    def _distribute(self, missing: list[Task]) -> None:
         """One to each of the least loaded members, level by level up to the even share, as long as it is easy: a member
         whose process has the next two tasks is passed over."""
         loads, processes, on_process = self._loads, self._placement.process, self._on_process
@@ -119,7 +119,7 @@ class _StandbyPlacement:
                     if missing[-2:][0] in held:
                         continue
                     missing[-2:] = missing[:-3:-1]
-                self._give(number, missing.pop(), held)
+                self._assign(number, missing.pop(), held)
                 if not missing:
                     break
             level += 1
@@ -138,14 +138,14 @@ class _StandbyPlacement:
             passed = []
             while processes and task not in self._complete:
                 least, process = heapq.heappop(processes)
-                if self._give_if_it_may(least[1], task):
+                if self._assign_if_allowed(least[1], task):
                     heapq.heapreplace(members[process], (least[0] + 1, least[1]))
                     least = members[process][0]
                 passed.append((least, process))
             for entry in passed:
                 heapq.heappush(processes, entry)
 
-    def _even_out(self) -> None:
+    def _level_loads(self) -> None:
         """When the dealing ended with some below the base, since they had the last tasks already: standbys that came
         to a member without their state go on to one with two less."""
         loads, base = self._loads, self._share.base
@@ -154,9 +154,9 @@ class _StandbyPlacement:
             for number in sorted(range(len(loads)), key=lambda each: -loads[each]):
                 if loads[number] <= base:
                     break
-                self._pass_on(number, low)
+                self._move_to_less_loaded(number, low)
 
-    def _pass_on(self, number: int, low: list[int]) -> None:
+    def _move_to_less_loaded(self, number: int, low: list[int]) -> None:
         placement, loads = self._placement, self._loads
         previous = placement.previous[number]
         for task in sorted(set(placement.standby[number]).difference(previous.standby, previous.active)):
@@ -171,16 +171,16 @@ class _StandbyPlacement:
                     loads[other] += 1
                     break
 
-    def _give_if_it_may(self, number: int, task: Task) -> bool:
+    def _assign_if_allowed(self, number: int, task: Task) -> bool:
         """A process has a task once, and a task as many standbys as are wanted."""
         placement = self._placement
         held = self._on_process[placement.process[number]]
         if task in held or task in self._complete:
             return False
-        self._give(number, task, held)
+        self._assign(number, task, held)
         return True
 
-    def _give(self, number: int, task: Task, held: set[Task]) -> None:
+    def _assign(self, number: int, task: Task, held: set[Task]) -> None:
         standby, loads = self._placement.standby, self._loads
         has = standby[number]
         if isinstance(has, tuple):

@@ -21,7 +21,14 @@ from headrace.coordinator.records.schemas import GroupMember, GroupMetadataKey, 
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.protocol.partition_hash import java_hash
 
-__all__ = ["ENTERED_FROM", "ClassicGroup", "ClassicGroupState", "ClassicMembership", "candidates", "selected_protocol"]
+__all__ = [
+    "ENTERED_FROM",
+    "ClassicGroup",
+    "ClassicGroupState",
+    "ClassicMembership",
+    "common_protocols",
+    "select_protocol",
+]
 
 
 class ClassicGroupState(StrEnum):
@@ -53,12 +60,12 @@ _FIRST_TABLE = 16
 _LOAD = 0.75
 
 
-def candidates(support: Mapping[str, int], member_count: int) -> frozenset[str]:
+def common_protocols(support: Mapping[str, int], member_count: int) -> frozenset[str]:
     """`support`: protocol → how many members speak it."""
     return frozenset(name for name, count in support.items() if count == member_count)
 
 
-def selected_protocol(members: Iterable[ClassicMember], common: Collection[str]) -> str:
+def select_protocol(members: Iterable[ClassicMember], common: Collection[str]) -> str:
     """Raises LookupError when a member speaks none of `common`."""
     votes: dict[str, int] = {}
     for member in members:
@@ -96,17 +103,17 @@ class ClassicMembership:
     leader: str | None = None
     members: dict[str, ClassicMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    support: dict[str, int] = field(default_factory=dict)
+    protocol_counts: dict[str, int] = field(default_factory=dict)
     pending_joins: dict[str, None] = field(default_factory=dict)
     pending_syncs: dict[str, None] = field(default_factory=dict)
-    waiting: int = 0
+    joined_count: int = 0
     member_added: bool = False
     initial_delay: tuple[int, int] | None = None
     subscribed: frozenset[str] | None = None
     reason: str = ""
 
     @classmethod
-    def of_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
+    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
         """What is known after a restart. Each member is known to speak the selected protocol, and no other."""
         found = cls(
             group_id=group_id,
@@ -119,15 +126,15 @@ class ClassicMembership:
         )
         for member in value.members:
             found.put(_loaded(member, value.protocol or ""))
-        found.know_topics()
+        found.update_subscribed_topics()
         return found
 
-    def copied(self) -> ClassicMembership:
+    def copy(self) -> ClassicMembership:
         return replace(
             self,
             members=dict(self.members),
             static_members=dict(self.static_members),
-            support=dict(self.support),
+            protocol_counts=dict(self.protocol_counts),
             pending_joins=dict(self.pending_joins),
             pending_syncs=dict(self.pending_syncs),
         )
@@ -144,25 +151,25 @@ class ClassicMembership:
 
     @property
     def all_joined(self) -> bool:
-        return len(self.members) == self.waiting and not self.pending_joins
+        return len(self.members) == self.joined_count and not self.pending_joins
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
+    def supports_protocols(self, protocol_type: str, names: frozenset[str]) -> bool:
         """Whether somebody with these protocols may be a member."""
         if self.is_empty:
             return bool(protocol_type) and bool(names)
         count = len(self.members)
-        return protocol_type == self.protocol_type and any(self.support.get(name, 0) == count for name in names)
+        return protocol_type == self.protocol_type and any(self.protocol_counts.get(name, 0) == count for name in names)
 
-    def selected_protocol(self) -> str:
+    def select_protocol(self) -> str:
         """Of the members as they are now. There must be some."""
-        return selected_protocol(self.members.values(), candidates(self.support, len(self.members)))
+        return select_protocol(self.members.values(), common_protocols(self.protocol_counts, len(self.members)))
 
-    def reads(self, topic: str) -> bool:
+    def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member may be subscribed to it: consumers whose subscription is unknown may be to any."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
@@ -213,7 +220,7 @@ class ClassicMembership:
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
 
-    def take_place(self, old: ClassicMember, new_id: str) -> ClassicMember:
+    def replace_member_id(self, old: ClassicMember, new_id: str) -> ClassicMember:
         """A static member under another id; the leader stays the leader. Nobody waits in its name any more."""
         was_leader = self.leader == old.member_id
         self.remove(old.member_id)
@@ -227,22 +234,22 @@ class ClassicMembership:
         """A leader that did not join again gives way to the oldest member that did. False: nobody did."""
         if self.leader is None:
             return False
-        if self.members[self.leader].waits_for_join:
+        if self.members[self.leader].is_awaiting_join:
             return True
-        joined = next((member.member_id for member in self.members.values() if member.waits_for_join), None)
+        joined = next((member.member_id for member in self.members.values() if member.is_awaiting_join), None)
         self.leader = self.leader if joined is None else joined
         return joined is not None
 
     def begin_generation(self, now_ms: int) -> None:
         """The next one: Empty without members, else with a protocol, waiting for the leader's assignment."""
         self.generation += 1
-        self.protocol = self.selected_protocol() if self.members else None
-        self.know_topics()
+        self.protocol = self.select_protocol() if self.members else None
+        self.update_subscribed_topics()
         target = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
         self.enter(target, now_ms)
         self.pending_syncs.clear()
 
-    def know_topics(self) -> None:
+    def update_subscribed_topics(self) -> None:
         """What all consumers together read, from their metadata for the selected protocol."""
         self.subscribed = None
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -255,13 +262,13 @@ class ClassicMembership:
                 self.subscribed = frozenset().union(*(topics for topics in every if topics is not None))
 
     def _count(self, member: ClassicMember, change: int) -> None:
-        self.waiting += change * member.waits_for_join
+        self.joined_count += change * member.is_awaiting_join
         for name in dict.fromkeys(name for name, _ in member.protocols):
-            count = self.support.get(name, 0) + change
+            count = self.protocol_counts.get(name, 0) + change
             if count:
-                self.support[name] = count
+                self.protocol_counts[name] = count
             else:
-                self.support.pop(name, None)
+                self.protocol_counts.pop(name, None)
 
     def _recorded(self, assignments: dict[str, bytes] | None) -> Iterator[GroupMember]:
         for member in self.members.values():
@@ -309,14 +316,14 @@ class ClassicGroup:
         if value is None:
             self.membership = ClassicMembership(group_id=self.group_id)
         else:
-            self.membership = ClassicMembership.of_record(self.group_id, value)
+            self.membership = ClassicMembership.from_record(self.group_id, value)
 
     @property
     def is_empty(self) -> bool:
         return self.membership.is_empty
 
     @property
-    def is_forsaken(self) -> bool:
+    def is_unused(self) -> bool:
         """Neither members nor somebody who is about to become one."""
         return self.membership.is_empty and not self.membership.pending_joins
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from headrace.coordinator.classic import replies
 from headrace.coordinator.classic.group import ClassicGroupState
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember, member_refusal, subscribed_topics
-from headrace.coordinator.classic.rebalance import prepare_or_complete
-from headrace.coordinator.classic.transition import NEW_MEMBER_TIMEOUT_MS, ClassicTurn
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember, identity_error, subscribed_topics
+from headrace.coordinator.classic.rebalance import prepare_or_complete_rebalance
+from headrace.coordinator.classic.transition import NEW_MEMBER_TIMEOUT_MS, ClassicTransition
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
@@ -29,17 +29,21 @@ __all__ = ["MEMBER_ID_REQUIRED_SINCE", "join_group", "rebalance_timeout_ms", "re
 _SKIP_ASSIGNMENT_SINCE = 9
 
 
-def replace_static_member(turn: ClassicTurn, sender: ClassicMember, context: RequestContext, reason: str) -> None:
+def replace_static_member(
+    transition: ClassicTransition, sender: ClassicMember, context: RequestContext, reason: str
+) -> None:
     """`sender` has a new member id, and an instance id that the group knows."""
-    group = turn.group
+    group = transition.group
     leader_before = group.leader
     old = group.members[group.static_members[sender.instance_id or ""]]
-    old = turn.end_join(old, ErrorCode.fenced_instance_id, old.member_id)
-    old = turn.end_sync(old, ErrorCode.fenced_instance_id)
-    turn.expect_no_heartbeat(old.member_id)
-    member = group.take_place(old, sender.member_id)
-    turn.expect_heartbeat(member)
-    turn.tell("MemberReplaced", instance=sender.instance_id or "", member=member.member_id, old=old.member_id)
+    old = transition.refuse_parked_join(old, ErrorCode.fenced_instance_id, old.member_id)
+    old = transition.refuse_parked_sync(old, ErrorCode.fenced_instance_id)
+    transition.cancel_session_timer(old.member_id)
+    member = group.replace_member_id(old, sender.member_id)
+    transition.set_session_timer(member)
+    transition.add_event(
+        "MemberReplaced", instance=sender.instance_id or "", member=member.member_id, old=old.member_id
+    )
     member = replace(
         member,
         protocols=sender.protocols,
@@ -50,18 +54,20 @@ def replace_static_member(turn: ClassicTurn, sender: ClassicMember, context: Req
     group.put(member)
     if (
         group.state is not ClassicGroupState.STABLE
-        or group.selected_protocol() != group.protocol
+        or group.select_protocol() != group.protocol
         or (group.protocol_type == CONSUMER_PROTOCOL_TYPE and _reads_others(old, sender, group.protocol))
     ):
-        prepare_or_complete(turn, f"static member {sender.instance_id} comes back as {member.member_id}; {reason}")
+        prepare_or_complete_rebalance(
+            transition, f"static member {sender.instance_id} comes back as {member.member_id}; {reason}"
+        )
         return
     group.put(replace(member, join_token=None))
-    turn.write_group()
+    transition.write_group()
     if context.api_version >= _SKIP_ASSIGNMENT_SINCE:
         is_leader = group.leader == member.member_id
-        turn.reply(context.token, replies.joined(group, member.member_id, skip_assignment=is_leader))
+        transition.reply(context.token, replies.join_reply(group, member.member_id, skip_assignment=is_leader))
     else:
-        turn.reply(context.token, replies.joined(group, member.member_id, leader=leader_before))
+        transition.reply(context.token, replies.join_reply(group, member.member_id, leader=leader_before))
 
 
 def _reads_others(old: ClassicMember, new: ClassicMember, protocol: str | None) -> bool:
@@ -75,27 +81,29 @@ MEMBER_ID_REQUIRED_SINCE = 4
 _NAMED_REBALANCE_TIMEOUT_SINCE = 1
 
 
-def join_group(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, *, fresh_id: str) -> None:
+def join_group(
+    transition: ClassicTransition, request: req.JoinGroupRequest, context: RequestContext, *, fresh_id: str
+) -> None:
     """`fresh_id` makes new member ids unique. Raises CoordinatorError where Kafka has an unexpected error."""
-    group, member_id = turn.group, request.member_id
+    group, member_id = transition.group, request.member_id
     sender = _sender(request, context)
-    if not _has_room(turn, member_id):
+    if not _has_room(transition, member_id):
         group.remove(member_id)
-        _refuse(turn, context, ErrorCode.group_max_size_reached)
-    elif not group.supports(request.protocol_type, sender.protocol_names):
-        _refuse(turn, context, ErrorCode.inconsistent_group_protocol, member_id)
+        _refuse(transition, context, ErrorCode.group_max_size_reached)
+    elif not group.supports_protocols(request.protocol_type, sender.protocol_names):
+        _refuse(transition, context, ErrorCode.inconsistent_group_protocol, member_id)
     elif not member_id:
         prefix = context.client_id if sender.instance_id is None else sender.instance_id
-        _join_as_new(turn, request, context, replace(sender, member_id=f"{prefix}-{fresh_id}"))
+        _join_as_new(transition, request, context, replace(sender, member_id=f"{prefix}-{fresh_id}"))
     elif member_id in group.pending_joins:
         if sender.instance_id is not None:
             message = f"Member id {member_id} was given to a dynamic member; it came with an instance id."
             raise CoordinatorError(ErrorCode.unknown_server_error, message)
-        _add(turn, request, context, sender)
-    elif (code := member_refusal(group, member_id, sender.instance_id)) is not ErrorCode.none:
-        _refuse(turn, context, code, member_id)
+        _add(transition, request, context, sender)
+    elif (code := identity_error(group, member_id, sender.instance_id)) is not ErrorCode.none:
+        _refuse(transition, context, code, member_id)
     else:
-        _join_again(turn, request, context, sender)
+        _join_again(transition, request, context, sender)
 
 
 def _sender(request: req.JoinGroupRequest, context: RequestContext) -> ClassicMember:
@@ -116,33 +124,35 @@ def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext)
     return to_ms(request.rebalance_timeout if is_named else request.session_timeout)
 
 
-def _has_room(turn: ClassicTurn, member_id: str) -> bool:
+def _has_room(transition: ClassicTransition, member_id: str) -> bool:
     """While members join, those that did count: `group.max.size` may have become smaller, and the last ones are out."""
-    group, most = turn.group, turn.configuration.max_size
+    group, most = transition.group, transition.configuration.max_size
     if group.is_empty:
         return True
     member = group.members.get(member_id)
     if group.state is _S.PREPARING_REBALANCE:
-        return (member is not None and member.waits_for_join) or group.waiting < most
+        return (member is not None and member.is_awaiting_join) or group.joined_count < most
     return member is not None or len(group.members) < most
 
 
 def _join_as_new(
-    turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
+    transition: ClassicTransition, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
 ) -> None:
-    group = turn.group
+    group = transition.group
     if sender.instance_id is not None and sender.instance_id in group.static_members:
-        replace_static_member(turn, sender, context, _reason(request))
+        replace_static_member(transition, sender, context, _reason(request))
     elif sender.instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
         group.pending_joins[sender.member_id] = None
-        turn.expect_heartbeat(sender)
-        _refuse(turn, context, ErrorCode.member_id_required, sender.member_id)
+        transition.set_session_timer(sender)
+        _refuse(transition, context, ErrorCode.member_id_required, sender.member_id)
     else:
-        _add(turn, request, context, sender)
+        _add(transition, request, context, sender)
 
 
-def _add(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember) -> None:
-    group = turn.group
+def _add(
+    transition: ClassicTransition, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
+) -> None:
+    group = transition.group
     if group.state is _S.PREPARING_REBALANCE and group.follows_empty:
         group.member_added = True
     if not group.members:
@@ -150,25 +160,25 @@ def _add(turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestConte
     group.pending_joins.pop(sender.member_id, None)
     member = replace(sender, is_new=True, join_token=context.token)
     group.put(member)
-    turn.expect_heartbeat(member, NEW_MEMBER_TIMEOUT_MS)
-    turn.tell("MemberJoined", member=member.member_id)
-    prepare_or_complete(turn, f"member {member.member_id} joins; {_reason(request)}")
+    transition.set_session_timer(member, NEW_MEMBER_TIMEOUT_MS)
+    transition.add_event("MemberJoined", member=member.member_id)
+    prepare_or_complete_rebalance(transition, f"member {member.member_id} joins; {_reason(request)}")
 
 
 def _join_again(
-    turn: ClassicTurn, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
+    transition: ClassicTransition, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
 ) -> None:
-    group = turn.group
+    group = transition.group
     member = group.members[sender.member_id]
     is_leader = group.leader == member.member_id
     changed = member.protocols != sender.protocols
     if group.is_empty:
-        _refuse(turn, context, ErrorCode.unknown_member_id, member.member_id)
+        _refuse(transition, context, ErrorCode.unknown_member_id, member.member_id)
     elif group.state is _S.PREPARING_REBALANCE or changed or (is_leader and group.state is _S.STABLE):
         # A leader may have seen a change that is not in its metadata, such as new partitions.
         why = "its metadata changed" if changed else "it is the leader" if is_leader else "a rebalance runs"
         # Whoever asked in its name before has lost its connection, or is a double.
-        member = turn.end_join(member, ErrorCode.rebalance_in_progress, member.member_id)
+        member = transition.refuse_parked_join(member, ErrorCode.rebalance_in_progress, member.member_id)
         group.put(
             replace(
                 member,
@@ -178,14 +188,14 @@ def _join_again(
                 join_token=context.token,
             )
         )
-        prepare_or_complete(turn, f"member {member.member_id} joins again, {why}; {_reason(request)}")
+        prepare_or_complete_rebalance(transition, f"member {member.member_id} joins again, {why}; {_reason(request)}")
     else:
         # It did not receive the answer, or is a follower that joins as it was.
-        turn.reply(context.token, replies.joined(group, member.member_id))
+        transition.reply(context.token, replies.join_reply(group, member.member_id))
 
 
-def _refuse(turn: ClassicTurn, context: RequestContext, code: ErrorCode, member_id: str = "") -> None:
-    turn.reply(context.token, replies.join_refused(code, member_id))
+def _refuse(transition: ClassicTransition, context: RequestContext, code: ErrorCode, member_id: str = "") -> None:
+    transition.reply(context.token, replies.join_error_reply(code, member_id))
 
 
 def _reason(request: req.JoinGroupRequest) -> str:

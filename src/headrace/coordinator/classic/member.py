@@ -16,7 +16,7 @@ from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.fields import Cursor
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["CONSUMER_PROTOCOL_TYPE", "ClassicMember", "HasMembers", "member_refusal", "subscribed_topics"]
+__all__ = ["CONSUMER_PROTOCOL_TYPE", "ClassicMember", "HasMembers", "identity_error", "subscribed_topics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class ClassicMember:
     is_new: bool = False
 
     @property
-    def waits_for_join(self) -> bool:
+    def is_awaiting_join(self) -> bool:
         return self.join_token is not None
 
     @property
-    def needs_no_heartbeat(self) -> bool:
+    def has_satisfied_heartbeat(self) -> bool:
         """Who waits for an answer of ours is alive; not so a new member, whose connection may have been lost."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
@@ -59,10 +59,10 @@ class ClassicMember:
                 return metadata
         raise LookupError(f"member {self.member_id} does not speak {protocol}")
 
-    def vote(self, candidates: Collection[str]) -> str:
+    def vote(self, common_protocols: Collection[str]) -> str:
         """The candidate it prefers. Raises LookupError when it speaks none of them."""
         for name, _ in self.protocols:
-            if name in candidates:
+            if name in common_protocols:
                 return name
         raise LookupError(f"member {self.member_id} speaks none of the protocols that all others speak")
 
@@ -76,7 +76,7 @@ class HasMembers(Protocol):
     def static_members(self) -> Mapping[str, str]: ...
 
 
-def member_refusal(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
+def identity_error(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
     """UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another one took; else none."""
     if instance_id is not None:
         current = group.static_members.get(instance_id)

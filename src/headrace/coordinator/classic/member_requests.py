@@ -13,9 +13,13 @@ from dataclasses import replace
 
 from headrace.coordinator.classic import replies
 from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
-from headrace.coordinator.classic.member import member_refusal
-from headrace.coordinator.classic.rebalance import fail_generation, prepare, prepare_or_complete
-from headrace.coordinator.classic.transition import SYNC, ClassicTurn, session_timer
+from headrace.coordinator.classic.member import identity_error
+from headrace.coordinator.classic.rebalance import (
+    prepare_or_complete_rebalance,
+    prepare_rebalance,
+    propagate_assignment_error,
+)
+from headrace.coordinator.classic.transition import SYNC, ClassicTransition, session_timer
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply, SetTimer
 from headrace.protocol.error_codes import ErrorCode
@@ -32,29 +36,30 @@ _BATCH_OVERHEAD = 128
 _MEMBER_OVERHEAD = 20
 
 
-def sync_group(turn: ClassicTurn, request: sync_request.SyncGroupRequest, context: RequestContext) -> None:
-    group, member_id = turn.group, request.member_id
+def sync_group(transition: ClassicTransition, request: sync_request.SyncGroupRequest, context: RequestContext) -> None:
+    group, member_id = transition.group, request.member_id
     code = _refusal(group, request)
     if code is not ErrorCode.none:
-        turn.reply(context.token, replies.sync_refused(code))
+        transition.reply(context.token, replies.sync_error_reply(code))
         return
     group.pending_syncs.pop(member_id, None)
     if not group.pending_syncs:
-        turn.cancel_group_timer(SYNC)
+        transition.cancel_group_timer(SYNC)
     member = group.members[member_id]
     if group.state is _S.STABLE:
-        turn.reply(context.token, replies.synced(group, member))
+        transition.reply(context.token, replies.sync_reply(group, member))
         return
-    member = turn.end_sync(member, ErrorCode.rebalance_in_progress)  # a double, or a connection that was lost
+    # An earlier SyncGroup is parked if its connection was lost, or if two clients use one member id.
+    member = transition.refuse_parked_sync(member, ErrorCode.rebalance_in_progress)
     group.put(replace(member, sync_token=context.token))
     if group.leader == member_id:
-        _assign(turn, request)
+        _assign(transition, request)
 
 
 def _refusal(group: ClassicMembership, request: sync_request.SyncGroupRequest) -> ErrorCode:
     if group.is_empty:
         return ErrorCode.unknown_member_id
-    code = member_refusal(group, request.member_id, request.group_instance_id)
+    code = identity_error(group, request.member_id, request.group_instance_id)
     if code is not ErrorCode.none:
         return code
     if request.generation_id != group.generation:
@@ -71,24 +76,24 @@ def _differs(named: str | None, own: str | None) -> bool:
     return named is not None and own is not None and named != own
 
 
-def _assign(turn: ClassicTurn, request: sync_request.SyncGroupRequest) -> None:
+def _assign(transition: ClassicTransition, request: sync_request.SyncGroupRequest) -> None:
     """From the leader: Stable. A member that the leader forgot gets no bytes; others that it names are nobody."""
-    group = turn.group
+    group = transition.group
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
-    if _record_bytes(group, assignments) > turn.configuration.max_record_bytes:
-        fail_generation(turn, ErrorCode.unknown_server_error)
-        prepare(turn, "the leader's assignment is too large for a record")
+    if _record_bytes(group, assignments) > transition.configuration.max_record_bytes:
+        propagate_assignment_error(transition, ErrorCode.unknown_server_error)
+        prepare_rebalance(transition, "the leader's assignment is too large for a record")
         return
-    turn.write_group(assignments)
-    group.enter(_S.STABLE, turn.now_ms)
-    turn.tell("RebalanceCompleted", generation=str(group.generation), members=str(len(group.members)))
+    transition.write_group(assignments)
+    group.enter(_S.STABLE, transition.now_ms)
+    transition.add_event("RebalanceCompleted", generation=str(group.generation), members=str(len(group.members)))
     for member in tuple(group.members.values()):
         token = member.sync_token
         member = replace(member, assignment=assignments.get(member.member_id, b""), sync_token=None)
         group.put(member)
         if token is not None:
-            turn.reply(token, replies.synced(group, member))
-            turn.expect_heartbeat(member)
+            transition.reply(token, replies.sync_reply(group, member))
+            transition.set_session_timer(member)
 
 
 def _record_bytes(group: ClassicMembership, assignments: dict[str, bytes]) -> int:
@@ -105,7 +110,7 @@ def heartbeat(
     group: ClassicMembership, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
 ) -> CoordinatorResult:
     """Changes nothing but the member's session."""
-    code = member_refusal(group, request.member_id, request.group_instance_id)
+    code = identity_error(group, request.member_id, request.group_instance_id)
     if code is ErrorCode.none and request.generation_id != group.generation:
         code = ErrorCode.illegal_generation
     if code is not ErrorCode.none:
@@ -119,19 +124,21 @@ def heartbeat(
 
 def _heartbeat_result(context: RequestContext, code: ErrorCode, *timers: SetTimer) -> CoordinatorResult:
     return CoordinatorResult(
-        replies=(Reply(token=context.token, response=replies.heartbeat(code)),),
+        replies=(Reply(token=context.token, response=replies.heartbeat_reply(code)),),
         timers=timers,
     )
 
 
-def leave_group(turn: ClassicTurn, request: leave_request.LeaveGroupRequest, context: RequestContext) -> None:
-    group = turn.group
-    codes = [_leave(turn, identity) for identity in request.members]
+def leave_group(
+    transition: ClassicTransition, request: leave_request.LeaveGroupRequest, context: RequestContext
+) -> None:
+    group = transition.group
+    codes = [_leave(transition, identity) for identity in request.members]
     gone = [each.member_id for each, code in zip(request.members, codes, strict=True) if code is ErrorCode.none]
     if gone and not group.is_empty:
-        prepare_or_complete(turn, f"members left: {', '.join(gone)}")
+        prepare_or_complete_rebalance(transition, f"members left: {', '.join(gone)}")
     members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
-    turn.reply(context.token, replies.left(members))
+    transition.reply(context.token, replies.leave_reply(members))
 
 
 def answered(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_response.MemberResponse:
@@ -140,17 +147,17 @@ def answered(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_r
     )
 
 
-def _leave(turn: ClassicTurn, identity: leave_request.MemberIdentity) -> ErrorCode:
-    group = turn.group
+def _leave(transition: ClassicTransition, identity: leave_request.MemberIdentity) -> ErrorCode:
+    group = transition.group
     member_id, instance_id = identity.member_id, identity.group_instance_id
     if not member_id and instance_id is not None:
         member_id = group.static_members.get(instance_id, "")
     if member_id in group.pending_joins:
         group.remove(member_id)
-        turn.expect_no_heartbeat(member_id)
+        transition.cancel_session_timer(member_id)
         return ErrorCode.none
-    code = member_refusal(group, member_id, instance_id)
+    code = identity_error(group, member_id, instance_id)
     if code is ErrorCode.none:
-        turn.remove(group.members[member_id])
-        turn.tell("MemberLeft", member=member_id, reason=identity.reason or "not provided")
+        transition.remove(group.members[member_id])
+        transition.add_event("MemberLeft", member=member_id, reason=identity.reason or "not provided")
     return code

@@ -17,21 +17,21 @@ from headrace.protocol.messages import (
 from headrace.protocol.units import from_ms
 
 __all__ = [
-    "heartbeat",
-    "join_refused",
-    "joined",
-    "joined_as_follower",
-    "left",
-    "sync_refused",
-    "synced",
-    "synced_with",
+    "follower_join_reply",
+    "heartbeat_reply",
+    "join_error_reply",
+    "join_reply",
+    "leave_reply",
+    "sync_error_reply",
+    "sync_reply",
+    "sync_reply_with",
 ]
 
 _NO_THROTTLE = from_ms(0)
 _NO_GENERATION = i32(-1)
 
 
-def joined(
+def join_reply(
     group: ClassicMembership, member_id: str, *, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group_response.JoinGroupResponse:
     """The current generation. Only the leader is told who is in it. `leader`: another one than the group's is named."""
@@ -59,7 +59,7 @@ def joined(
     )
 
 
-def joined_as_follower(
+def follower_join_reply(
     member_id: str, generation: int, *, protocol_type: str, protocol_name: str
 ) -> join_group_response.JoinGroupResponse:
     """To a member of a group in which nobody leads."""
@@ -76,7 +76,7 @@ def joined_as_follower(
     )
 
 
-def join_refused(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
+def join_error_reply(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
     """Also MEMBER_ID_REQUIRED, with the id to join with."""
     return join_group_response.JoinGroupResponse(
         throttle_time=_NO_THROTTLE,
@@ -91,12 +91,12 @@ def join_refused(code: ErrorCode, member_id: str = "") -> join_group_response.Jo
     )
 
 
-def synced(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
+def sync_reply(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
     """The member's assignment in the current generation."""
-    return synced_with(member.assignment, group.protocol_type or None, group.protocol)
+    return sync_reply_with(member.assignment, group.protocol_type or None, group.protocol)
 
 
-def synced_with(
+def sync_reply_with(
     assignment: bytes, protocol_type: str | None, protocol_name: str | None
 ) -> sync_group_response.SyncGroupResponse:
     return sync_group_response.SyncGroupResponse(
@@ -108,17 +108,17 @@ def synced_with(
     )
 
 
-def sync_refused(code: ErrorCode) -> sync_group_response.SyncGroupResponse:
+def sync_error_reply(code: ErrorCode) -> sync_group_response.SyncGroupResponse:
     return sync_group_response.SyncGroupResponse(
         throttle_time=_NO_THROTTLE, error_code=code, protocol_type=None, protocol_name=None, assignment=b""
     )
 
 
-def heartbeat(code: ErrorCode = ErrorCode.none) -> heartbeat_response.HeartbeatResponse:
+def heartbeat_reply(code: ErrorCode = ErrorCode.none) -> heartbeat_response.HeartbeatResponse:
     return heartbeat_response.HeartbeatResponse(throttle_time=_NO_THROTTLE, error_code=code)
 
 
-def left(
+def leave_reply(
     members: tuple[leave_group_response.MemberResponse, ...], code: ErrorCode = ErrorCode.none
 ) -> leave_group_response.LeaveGroupResponse:
     return leave_group_response.LeaveGroupResponse(throttle_time=_NO_THROTTLE, error_code=code, members=members)

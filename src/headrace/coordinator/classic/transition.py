@@ -1,5 +1,7 @@
-"""ClassicTurn: one rule of a classic group at work. It changes a copy of the membership and collects what shall happen;
-`result` is all of it. When the log refuses the records, the group is as it was and no reply went out.
+"""ClassicTransition: one state transition of a classic group, from its cause to its `CoordinatorResult`.
+
+A rule changes a copy of the membership and collects records, replies, timers and events here. If the log refuses the
+records, the group keeps its old membership and no reply is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from headrace.coordinator.result import (
 )
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["JOIN", "NEW_MEMBER_TIMEOUT_MS", "SESSION", "SYNC", "ClassicTurn", "group_timer", "session_timer"]
+__all__ = ["JOIN", "NEW_MEMBER_TIMEOUT_MS", "SESSION", "SYNC", "ClassicTransition", "group_timer", "session_timer"]
 
 SESSION = "session"
 JOIN = "classic-join"
@@ -36,7 +38,7 @@ A new member does not know its id yet: it can neither send heartbeats nor rejoin
 """
 
 
-class ClassicTurn:
+class ClassicTransition:
     """Mutable; used for one result."""
 
     def __init__(
@@ -48,8 +50,15 @@ class ClassicTurn:
         take: Callable[[ClassicMembership], None],
         records: tuple[CoordinatorRecord, ...] = (),
     ) -> None:
-        """`group` is a copy that the turn may change, and `take` puts it into its place; `records` come before those of
-        the turn."""
+        """Start a transition.
+
+        Args:
+            group: a copy of the membership, which the transition may change.
+            configuration: the settings of classic groups.
+            now_ms: the time of the cause.
+            take: makes the changed copy the group's membership, once the records are replayed.
+            records: records that come before those of the transition.
+        """
         self.group = group
         self.configuration = configuration
         self.now_ms = now_ms
@@ -77,16 +86,16 @@ class ClassicTurn:
     def reply(self, token: int, response: object) -> None:
         self._replies.append(Reply(token=token, response=response))
 
-    def tell(self, name: str, **details: str) -> None:
+    def add_event(self, name: str, **details: str) -> None:
         pairs = tuple(sorted(details.items()))
         self._events.append(CoordinatorEvent(name=name, group_id=self.group.group_id, details=pairs))
 
-    def expect_heartbeat(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
+    def set_session_timer(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
         """Within the member's session timeout, or the one that is given."""
         deadline_ms = self.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.set_timer(session_timer(self.group.group_id, member.member_id), deadline_ms)
 
-    def expect_no_heartbeat(self, member_id: str) -> None:
+    def cancel_session_timer(self, member_id: str) -> None:
         self._timers.append(CancelTimer(key=session_timer(self.group.group_id, member_id)))
 
     def set_group_timer(self, kind: str, delay_ms: int) -> None:
@@ -100,26 +109,26 @@ class ClassicTurn:
 
     # --- members that wait for an answer ---
 
-    def end_join(self, member: ClassicMember, code: ErrorCode, member_id: str = "") -> ClassicMember:
+    def refuse_parked_join(self, member: ClassicMember, code: ErrorCode, member_id: str = "") -> ClassicMember:
         """A parked JoinGroup, if there is one, is refused. The member as it is then."""
         if member.join_token is None:
             return member
-        self.reply(member.join_token, replies.join_refused(code, member_id))
+        self.reply(member.join_token, replies.join_error_reply(code, member_id))
         return self._now(replace(member, join_token=None))
 
-    def end_sync(self, member: ClassicMember, code: ErrorCode) -> ClassicMember:
+    def refuse_parked_sync(self, member: ClassicMember, code: ErrorCode) -> ClassicMember:
         """The same for a parked SyncGroup."""
         if member.sync_token is None:
             return member
-        self.reply(member.sync_token, replies.sync_refused(code))
+        self.reply(member.sync_token, replies.sync_error_reply(code))
         return self._now(replace(member, sync_token=None))
 
     def remove(self, member: ClassicMember) -> None:
         """It is no member any more. A new one may ask again: it never learnt its id."""
-        member = self.end_join(member, ErrorCode.unknown_member_id)
-        member = self.end_sync(member, ErrorCode.unknown_member_id)
+        member = self.refuse_parked_join(member, ErrorCode.unknown_member_id)
+        member = self.refuse_parked_sync(member, ErrorCode.unknown_member_id)
         self.group.remove(member.member_id)
-        self.expect_no_heartbeat(member.member_id)
+        self.cancel_session_timer(member.member_id)
 
     def _now(self, member: ClassicMember) -> ClassicMember:
         self.group.put(member)

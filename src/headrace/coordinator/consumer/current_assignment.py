@@ -17,7 +17,7 @@ from headrace.coordinator.consumer.member import (
     PartitionEpochs,
     Partitions,
     contains_any,
-    merged,
+    merge_partitions,
     with_epochs,
 )
 from headrace.coordinator.errors import CoordinatorError
@@ -71,14 +71,14 @@ def _next(
     """Drop what is not in the target; when that is confirmed, take what nobody holds."""
     kept, revoked = _split(member.assigned, target)
     if revoked and _owns_any(owned, revoked):
-        moved = member.moved_to(
+        moved = member.with_assignment(
             epoch=epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=revoked
         )
         return member if moved == member else moved
     granted, is_waiting = _grantable(group, member, kept, target)
     state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
-    assigned = merged(kept, with_epochs(granted, target_epoch))
-    moved = member.moved_to(epoch=target_epoch, state=state, assigned=assigned)
+    assigned = merge_partitions(kept, with_epochs(granted, target_epoch))
+    moved = member.with_assignment(epoch=target_epoch, state=state, assigned=assigned)
     return member if moved == member else moved
 
 
@@ -117,15 +117,15 @@ def _without_unreadable(
     if len(kept) == len(member.assigned):
         return member
     gone = {topic_id: of_topic for topic_id, of_topic in member.assigned.items() if topic_id not in kept}
-    revoked = merged(member.pending_revocation, gone)
+    revoked = merge_partitions(member.pending_revocation, gone)
     if _owns_any(owned, revoked):
-        return member.moved_to(
+        return member.with_assignment(
             epoch=member.member_epoch,
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
             pending_revocation=revoked,
         )
-    return member.moved_to(
+    return member.with_assignment(
         epoch=member.member_epoch,
         state=member.state,
         assigned=kept,

@@ -13,17 +13,17 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions, merged, without_epochs
+from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions, merge_partitions, without_epochs
 from headrace.coordinator.metadata_image import TopicImage
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import consumer_group_describe_response as m
 
-__all__ = ["described_group", "undescribed_group"]
+__all__ = ["describe_error", "describe_group"]
 
 _CLASSIC, _CONSUMER = 0, 1
 
 
-def described_group(
+def describe_group(
     group: ConsumerGroup, topics: Mapping[UUID, TopicImage], assignors: tuple[str, ...]
 ) -> m.DescribedGroup:
     """`topics` by id; `assignors`: the default first. Partitions of a topic that is gone are left out."""
@@ -39,7 +39,7 @@ def described_group(
     )
 
 
-def undescribed_group(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
+def describe_error(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
     return m.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -63,7 +63,7 @@ def _member(group: ConsumerGroup, member: ConsumerGroupMember, topics: Mapping[U
         client_host=metadata.client_host,
         subscribed_topic_names=cast("tuple[TopicName, ...]", metadata.subscribed_topic_names),
         subscribed_topic_regex=metadata.subscribed_topic_regex,
-        assignment=_assignment(without_epochs(merged(member.assigned, member.pending_revocation)), topics),
+        assignment=_assignment(without_epochs(merge_partitions(member.assigned, member.pending_revocation)), topics),
         target_assignment=_assignment(group.target_of(member.member_id), topics),
         member_type=cast("i8", _CLASSIC if member.uses_classic_protocol else _CONSUMER),
     )

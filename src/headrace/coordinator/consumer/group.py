@@ -18,8 +18,8 @@ from headrace.coordinator.consumer.member import (
     ConsumerGroupMember,
     MemberState,
     Partitions,
-    epochs_of,
-    from_records,
+    partition_epochs_from_records,
+    partitions_from_records,
 )
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
 from headrace.coordinator.records.consumer_schemas import (
@@ -156,7 +156,7 @@ def _count(counts: dict[str, int], names: Iterable[str], step: int) -> None:
 
 FIRST_EPOCH = 1
 _UNWRITTEN = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)
-"""Of a group that has no record of its epoch, and only of that: an upgraded group's first epoch may be 1 as well."""
+"""Metadata of a group without a metadata record. Compared by identity: an upgraded group may have epoch 1 as well."""
 
 
 class GroupState(Enum):
@@ -228,7 +228,7 @@ class ConsumerGroup:
         most = max(votes, key=votes.__getitem__, default=None)
         return most if most is not None and votes[most] else None
 
-    def replacing(self, known: ConsumerGroupMember, member: ConsumerGroupMember) -> ConsumerGroup:
+    def with_replaced_member(self, known: ConsumerGroupMember, member: ConsumerGroupMember) -> ConsumerGroup:
         """A copy in which `member` has the place of `known`, and its target."""
         copy = ConsumerGroup(
             group_id=self.group_id,
@@ -265,7 +265,7 @@ class ConsumerGroup:
         if value is None:
             self.target.pop(member_id, None)
         else:
-            self.target[member_id] = from_records(value.topic_partitions)
+            self.target[member_id] = partitions_from_records(value.topic_partitions)
 
     def replay_regular_expression(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         self.subscriptions.resolve(regex, value)
@@ -334,6 +334,8 @@ def _with_current(member: ConsumerGroupMember, value: ConsumerGroupCurrentMember
         member_epoch=value.member_epoch,
         previous_member_epoch=value.previous_member_epoch,
         state=MemberState.of(value.state),
-        assigned=epochs_of(value.assigned_partitions, member_epoch=value.member_epoch),
-        pending_revocation=epochs_of(value.partitions_pending_revocation, member_epoch=value.member_epoch),
+        assigned=partition_epochs_from_records(value.assigned_partitions, member_epoch=value.member_epoch),
+        pending_revocation=partition_epochs_from_records(
+            value.partitions_pending_revocation, member_epoch=value.member_epoch
+        ),
     )

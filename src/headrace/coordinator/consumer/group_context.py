@@ -13,7 +13,7 @@ from headrace.coordinator.consumer.topic_regexes import MayDescribe, TopicRegexR
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import CoordinatorResult
 
-__all__ = ["Circumstances", "ConsumerGroupSoftState", "Downgrade"]
+__all__ = ["ConsumerGroupSoftState", "Downgrade", "GroupContext"]
 
 
 class Downgrade(Protocol):
@@ -24,7 +24,7 @@ class Downgrade(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class GroupContext:
     """`assignors` by name, the default first. `new_topics_version`: of the newest image that brought a topic.
     `regexes_timer_runs`: a look at the topics is under way. `may_describe` None: everything.
     `downgrade` None: groups do not move."""
@@ -57,5 +57,5 @@ class ConsumerGroupSoftState:
     def must_compare(self, image: MetadataImage, group_epoch: int) -> bool:
         return self.seen_image is not image or group_epoch < self.seen_epoch
 
-    def compared(self, image: MetadataImage, group_epoch: int) -> None:
+    def remember_comparison(self, image: MetadataImage, group_epoch: int) -> None:
         self.seen_image, self.seen_epoch = image, group_epoch

@@ -26,7 +26,7 @@ from typing import NoReturn, cast
 from kio.static.primitive import i32
 
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
+from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
 from headrace.coordinator.consumer.heartbeat_step import heartbeat_step
 from headrace.coordinator.consumer.join import admit_member, update_member
 from headrace.coordinator.consumer.member import (
@@ -130,27 +130,27 @@ def process_heartbeat(
     soft: ConsumerGroupSoftState,
     request: messages.ConsumerGroupHeartbeatRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
 
     `group` is a new one when the group does not exist yet. Raises CoordinatorError.
     """
     owned = _owned(request)
-    admission = admit_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    admission = admit_member(group, request, owned, max_size=group_context.configuration.max_size)
     updated = update_member(admission.member, request, context)
-    step = heartbeat_step(admission, updated, owned, soft, circumstances)
+    step = heartbeat_step(admission, updated, owned, soft, group_context)
     before, after = admission.member, step.reconciled
     response = heartbeat_reply(
         member_id=after.member_id,
         member_epoch=after.member_epoch,
-        heartbeat_interval_ms=circumstances.configuration.heartbeat_interval_ms,
-        assigned=after.assigned if _tells_assignment(request, before, after) else None,
+        heartbeat_interval_ms=group_context.configuration.heartbeat_interval_ms,
+        assigned=after.assigned if _must_send_assignment(request, before, after) else None,
     )
     return CoordinatorResult(
         records=step.records(),
         replies=(Reply(token=context.token, response=response),),
-        timers=(*step.timers(circumstances.now_ms), *member_timers(admission.group, before, after, circumstances)),
+        timers=(*step.timers(group_context.now_ms), *member_timers(admission.group, before, after, group_context)),
         events=step.events(),
     )
 
@@ -161,7 +161,7 @@ def _owned(request: messages.ConsumerGroupHeartbeatRequest) -> Partitions | None
     return partitions_of((each.topic_id, each.partitions) for each in request.topic_partitions)
 
 
-def _tells_assignment(
+def _must_send_assignment(
     request: messages.ConsumerGroupHeartbeatRequest, before: ConsumerGroupMember, after: ConsumerGroupMember
 ) -> bool:
     """A joining member is told its partitions, one that says everything, and one whose partitions changed."""

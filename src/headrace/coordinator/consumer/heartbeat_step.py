@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.current_assignment import reconcile
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
-from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
+from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
 from headrace.coordinator.consumer.join import Admission
 from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions
-from headrace.coordinator.consumer.regular_expressions import RegexChange, regex_change, resolution_due
+from headrace.coordinator.consumer.regular_expressions import RegexChange, detect_regex_change, start_resolution_if_due
 from headrace.coordinator.consumer.target_assignment import TargetAssignment, stored_target, target_assignment
-from headrace.coordinator.consumer.timers import regexes_timer, timers_of_gone
+from headrace.coordinator.consumer.timers import cancel_member_timers, regexes_timer
 from headrace.coordinator.modern.events import heartbeat_events
-from headrace.coordinator.modern.timers import timers_of_replaced
+from headrace.coordinator.modern.timers import cancel_replaced_member_timers
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataValue
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, SetTimer
 
@@ -66,8 +66,8 @@ class HeartbeatStep:
         group_id = self.admission.group.group_id
         found: list[SetTimer | CancelTimer] = []
         if self.replaced_id is not None:
-            found.extend(timers_of_gone(group_id, self.replaced_id))
-        found.extend(timers_of_replaced(group_id, self.replaced_id, self.admission.member.member_id))
+            found.extend(cancel_member_timers(group_id, self.replaced_id))
+        found.extend(cancel_replaced_member_timers(group_id, self.replaced_id, self.admission.member.member_id))
         if self.looks_at_topics:
             found.append(SetTimer(key=regexes_timer(group_id), deadline_ms=now_ms))
         return found
@@ -98,7 +98,7 @@ def heartbeat_step(
     updated: ConsumerGroupMember,
     owned: Partitions | None,
     soft: ConsumerGroupSoftState,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     *,
     computes_target: bool = True,
 ) -> HeartbeatStep:
@@ -108,24 +108,24 @@ def heartbeat_step(
     CoordinatorError.
     """
     group, member = admission.group, admission.member
-    change = regex_change(group, member, updated)
+    change = detect_regex_change(group, member, updated)
     subscriptions = group.subscriptions
     if updated is not member:
         subscriptions = subscriptions.changed(member.metadata, updated.metadata)
     names_changed = updated.metadata.subscribed_topic_names != member.metadata.subscribed_topic_names
-    resolution = resolution_due(group, soft, change, subscriptions, circumstances)
+    resolution = start_resolution_if_due(group, soft, change, subscriptions, group_context)
     metadata = _bump_group_epoch(
-        group, soft, subscriptions, circumstances, reads_others=names_changed or change.is_known
+        group, soft, subscriptions, group_context, reads_others=names_changed or change.is_known
     )
     if computes_target:
-        target = target_assignment(group, updated, subscriptions, metadata.epoch, circumstances)
+        target = target_assignment(group, updated, subscriptions, metadata.epoch, group_context)
     else:
         target = stored_target(group, updated)
     subscription_changed = names_changed or change.changed
     reconciled = updated
     is_due = subscription_changed or not updated.is_reconciled_to(target.epoch)
     if is_due and (computes_target or target.epoch >= metadata.epoch):
-        topics = subscriptions.topics_of(updated, circumstances.image)
+        topics = subscriptions.topics_of(updated, group_context.image)
         reconciled = reconcile(
             group,
             updated,
@@ -135,7 +135,7 @@ def heartbeat_step(
             subscription_changed=subscription_changed,
             owned=owned,
         )
-    soft.compared(circumstances.image, metadata.epoch)
+    soft.remember_comparison(group_context.image, metadata.epoch)
     if resolution is not None:
         soft.resolution = resolution
     return HeartbeatStep(
@@ -153,7 +153,7 @@ def _bump_group_epoch(
     group: ConsumerGroup,
     soft: ConsumerGroupSoftState,
     subscriptions: Subscriptions,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     *,
     reads_others: bool,
 ) -> ConsumerGroupMetadataValue:
@@ -161,9 +161,9 @@ def _bump_group_epoch(
 
     A regular expression that is not resolved yet is no reason: it will be one when it is.
     """
-    if not reads_others and not soft.must_compare(circumstances.image, group.group_epoch):
+    if not reads_others and not soft.must_compare(group_context.image, group.group_epoch):
         return group.metadata
-    metadata_hash = subscriptions.metadata_hash(circumstances.image)
+    metadata_hash = subscriptions.metadata_hash(group_context.image)
     if not reads_others and metadata_hash == group.metadata.metadata_hash:
         return group.metadata
     return replace(group.metadata, epoch=group.group_epoch + 1, metadata_hash=metadata_hash)

@@ -35,11 +35,11 @@ __all__ = [
     "admit_member",
     "check_released",
     "check_room",
-    "member_away",
     "replace_member",
     "static_member",
     "unknown_member",
     "update_member",
+    "with_static_leave",
 ]
 
 
@@ -83,7 +83,7 @@ def replace_member(group: ConsumerGroup, known: ConsumerGroupMember, member_id: 
     member = replace(known, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
     group_id = group.group_id
     return Replacement(
-        group=group.replacing(known, member),
+        group=group.with_replaced_member(known, member),
         member=member,
         replaced_id=known.member_id,
         records=(
@@ -95,7 +95,7 @@ def replace_member(group: ConsumerGroup, known: ConsumerGroupMember, member_id: 
     )
 
 
-def member_away(member: ConsumerGroupMember) -> ConsumerGroupMember:
+def with_static_leave(member: ConsumerGroupMember) -> ConsumerGroupMember:
     """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
     return replace(
         member,
@@ -127,7 +127,7 @@ def admit_member(
     known_id = None if instance_id is None else group.static_members.get(instance_id)
     check_room(group, member_id, known_id, max_size=max_size)
     if request.member_epoch == JOIN_EPOCH:
-        return _joining(group, member_id, instance_id, known_id)
+        return _admit_joining(group, member_id, instance_id, known_id)
     if instance_id is not None:
         member = static_member(group, instance_id, member_id)
     elif member_id in group.members:
@@ -152,7 +152,7 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> CoordinatorError:
     return CoordinatorError(ErrorCode.unknown_member_id, message)
 
 
-def _joining(group: ConsumerGroup, member_id: str, instance_id: str | None, known_id: str | None) -> Admission:
+def _admit_joining(group: ConsumerGroup, member_id: str, instance_id: str | None, known_id: str | None) -> Admission:
     if known_id is None or instance_id is None:
         member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         return Admission(group=group, member=member)

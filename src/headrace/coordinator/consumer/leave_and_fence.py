@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.heartbeat import heartbeat_reply
-from headrace.coordinator.consumer.join import member_away, static_member, unknown_member
+from headrace.coordinator.consumer.join import static_member, unknown_member, with_static_leave
 from headrace.coordinator.consumer.member import NO_METADATA, STATIC_LEAVE_EPOCH, ConsumerGroupMember, MemberState
-from headrace.coordinator.consumer.timers import join_timer, sync_timer, timers_of_gone
+from headrace.coordinator.consumer.timers import cancel_member_timers, join_timer, sync_timer
 from headrace.coordinator.modern.timers import rebalance_timer
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply
@@ -29,7 +29,7 @@ def process_leave(
     group: ConsumerGroup,
     request: m.ConsumerGroupHeartbeatRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
     member is another."""
@@ -38,37 +38,37 @@ def process_leave(
     elif request.member_id not in group.members:
         raise unknown_member(group, request.member_id)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        result = _left_for_a_while(group, group.members[request.member_id])
+        result = _static_leave(group, group.members[request.member_id])
     else:
-        result = remove_members(group, (request.member_id,), circumstances, event="MemberLeft", reason="leave")
+        result = remove_members(group, (request.member_id,), group_context, event="MemberLeft", reason="leave")
     response = heartbeat_reply(member_id=request.member_id, member_epoch=request.member_epoch)
     return replace(result, replies=(Reply(token=context.token, response=response),))
 
 
-def session_timed_out(group: ConsumerGroup, member_id: str, circumstances: Circumstances) -> CoordinatorResult | None:
+def session_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
     """No heartbeat within the session: the member is fence_member."""
-    return fence_member(group, member_id, circumstances, reason="the member session expired")
+    return fence_member(group, member_id, group_context, reason="the member session expired")
 
 
-def rebalance_timed_out(group: ConsumerGroup, member_id: str, circumstances: Circumstances) -> CoordinatorResult | None:
+def rebalance_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
     """The member was told to revoke partitions and has not within its rebalance timeout: it is fence_member."""
     member = group.members.get(member_id)
     if member is None or member.state is not MemberState.UNREVOKED_PARTITIONS or member.is_away:
         return None
-    return fence_member(group, member_id, circumstances, reason="the rebalance timeout expired")
+    return fence_member(group, member_id, group_context, reason="the rebalance timeout expired")
 
 
 def fence_member(
-    group: ConsumerGroup, member_id: str, circumstances: Circumstances, *, reason: str
+    group: ConsumerGroup, member_id: str, group_context: GroupContext, *, reason: str
 ) -> CoordinatorResult | None:
     """None: it is no member any more."""
     if member_id not in group.members:
         return None
-    return remove_members(group, (member_id,), circumstances, event="MemberFenced", reason=reason)
+    return remove_members(group, (member_id,), group_context, event="MemberFenced", reason=reason)
 
 
 def remove_members(
-    group: ConsumerGroup, member_ids: Collection[str], circumstances: Circumstances, *, event: str, reason: str
+    group: ConsumerGroup, member_ids: Collection[str], group_context: GroupContext, *, event: str, reason: str
 ) -> CoordinatorResult:
     """Members' tombstones, those of regular expressions that nobody else has, and a new group epoch; or the group moves
     to the classic protocol, and they are not in it. `event`: what is told of each."""
@@ -76,8 +76,8 @@ def remove_members(
         CoordinatorEvent(name=event, group_id=group.group_id, details=(("member_id", each), ("reason", reason)))
         for each in member_ids
     )
-    if circumstances.downgrade is not None:
-        downgraded = circumstances.downgrade(group, member_ids, now_ms=circumstances.now_ms)
+    if group_context.downgrade is not None:
+        downgraded = group_context.downgrade(group, member_ids, now_ms=group_context.now_ms)
         if downgraded is not None:
             return replace(downgraded, events=(*events, *downgraded.events))
     group_id = group.group_id
@@ -93,24 +93,24 @@ def remove_members(
         if regex is not None and regex not in subscriptions.regexes
     )
     metadata = replace(
-        group.metadata, epoch=group.group_epoch + 1, metadata_hash=subscriptions.metadata_hash(circumstances.image)
+        group.metadata, epoch=group.group_epoch + 1, metadata_hash=subscriptions.metadata_hash(group_context.image)
     )
     found.append(records.group_metadata_record(group_id, metadata))
     cause = "a member left" if event == "MemberLeft" else reason
     details = (("epoch", str(metadata.epoch)), ("reason", cause))
     return CoordinatorResult(
         records=tuple(found),
-        timers=tuple(timer for each in member_ids for timer in timers_of_gone(group_id, each)),
+        timers=tuple(timer for each in member_ids for timer in cancel_member_timers(group_id, each)),
         events=(*events, CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=details)),
     )
 
 
-def _left_for_a_while(group: ConsumerGroup, member: ConsumerGroupMember) -> CoordinatorResult:
+def _static_leave(group: ConsumerGroup, member: ConsumerGroupMember) -> CoordinatorResult:
     """One record. The session runs on from the last heartbeat; nothing is left to be revoked, nor to be joined."""
     details = (("member_id", member.member_id), ("reason", "will be back"))
     keys = (rebalance_timer, join_timer, sync_timer)
     return CoordinatorResult(
-        records=(records.current_assignment_record(group.group_id, member_away(member)),),
+        records=(records.current_assignment_record(group.group_id, with_static_leave(member)),),
         timers=tuple(CancelTimer(key=key(group.group_id, member.member_id)) for key in keys),
         events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
     )

@@ -29,12 +29,12 @@ __all__ = [
     "PartitionEpochs",
     "Partitions",
     "contains_any",
-    "epochs_of",
-    "from_records",
-    "merged",
+    "merge_partitions",
     "partition_count",
+    "partition_epochs_from_records",
+    "partitions_from_records",
     "partitions_of",
-    "to_records",
+    "partitions_to_records",
     "with_epochs",
     "without_epochs",
 ]
@@ -70,7 +70,7 @@ def contains_any(assigned: PartitionEpochs, partitions: Partitions) -> bool:
     )
 
 
-def merged(one: PartitionEpochs, other: PartitionEpochs) -> PartitionEpochs:
+def merge_partitions(one: PartitionEpochs, other: PartitionEpochs) -> PartitionEpochs:
     if not other:
         return one
     return {
@@ -83,15 +83,15 @@ def partition_count(partitions: PartitionEpochs | Partitions) -> int:
     return sum(map(len, partitions.values()))
 
 
-def to_records(partitions: Partitions) -> tuple[TopicPartitions, ...]:
+def partitions_to_records(partitions: Partitions) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=each, partitions=partitions[each]) for each in partitions)
 
 
-def from_records(records: Iterable[TopicPartitions]) -> Partitions:
+def partitions_from_records(records: Iterable[TopicPartitions]) -> Partitions:
     return partitions_of((each.topic_id, each.partitions) for each in records)
 
 
-def epochs_of(records: Iterable[CurrentTopicPartitions], *, member_epoch: int) -> PartitionEpochs:
+def partition_epochs_from_records(records: Iterable[CurrentTopicPartitions], *, member_epoch: int) -> PartitionEpochs:
     """As the coordinator keeps them; where epochs lack or do not fit, the member's epoch stands in (0 for one that is
     away)."""
     found: dict[UUID, dict[int, int]] = {}
@@ -153,7 +153,7 @@ class ConsumerGroupMember:
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
-    def moved_to(
+    def with_assignment(
         self,
         *,
         epoch: int,

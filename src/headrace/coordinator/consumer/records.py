@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.coordinator.consumer.member import ConsumerGroupMember, PartitionEpochs, Partitions, to_records
+from headrace.coordinator.consumer.member import ConsumerGroupMember, PartitionEpochs, Partitions, partitions_to_records
 from headrace.coordinator.records import consumer_schemas as s
 from headrace.coordinator.result import CoordinatorRecord
 
@@ -42,7 +42,7 @@ def target_assignment_metadata_record(group_id: str, *, epoch: int, timestamp_ms
 
 def target_assignment_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
     key = s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    value = s.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=to_records(target))
+    value = s.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions_to_records(target))
     return CoordinatorRecord(key=key, value=value)
 
 

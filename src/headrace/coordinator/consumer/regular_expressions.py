@@ -12,13 +12,19 @@ from dataclasses import dataclass, replace
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
-from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
+from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.consumer.timers import regexes_timer
 from headrace.coordinator.consumer.topic_regexes import PAUSE_MS, TopicRegexResolution, check_regex
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 
-__all__ = ["LEAST_REFRESH_INTERVAL_MS", "RegexChange", "regex_change", "regexes_go_on", "resolution_due"]
+__all__ = [
+    "LEAST_REFRESH_INTERVAL_MS",
+    "RegexChange",
+    "continue_resolution",
+    "detect_regex_change",
+    "start_resolution_if_due",
+]
 
 LEAST_REFRESH_INTERVAL_MS = 10_000
 
@@ -34,7 +40,7 @@ class RegexChange:
     records: tuple[CoordinatorRecord, ...] = ()
 
 
-def regex_change(group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember) -> RegexChange:
+def detect_regex_change(group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember) -> RegexChange:
     """Raises CoordinatorError(INVALID_REGULAR_EXPRESSION) for one that is new and none."""
     if before.metadata.subscribed_topic_regex == after.metadata.subscribed_topic_regex:
         return RegexChange()
@@ -51,19 +57,19 @@ def regex_change(group: ConsumerGroup, before: ConsumerGroupMember, after: Consu
     return RegexChange(changed=True, is_new=True, records=found)
 
 
-def resolution_due(
+def start_resolution_if_due(
     group: ConsumerGroup,
     soft: ConsumerGroupSoftState,
     change: RegexChange,
     subscriptions: Subscriptions,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> TopicRegexResolution | None:
     """A look at the topics that is due now. `subscriptions` as this heartbeat leaves them, the group's as they were."""
     known = group.subscriptions
-    is_under_way = soft.resolution is not None and circumstances.regexes_timer_runs
+    is_under_way = soft.resolution is not None and group_context.regexes_timer_runs
     if not (change.is_new or known.regexes) or not subscriptions.regexes or is_under_way:
         return None
-    now_ms = circumstances.now_ms
+    now_ms = group_context.now_ms
     last_ms = max((value.timestamp for value in known.resolved.values()), default=None)
     if last_ms is not None and last_ms <= now_ms <= last_ms + LEAST_REFRESH_INTERVAL_MS:
         return None
@@ -73,36 +79,36 @@ def resolution_due(
         or last_ms is None
         or len(subscriptions.regexes) != len(known.resolved)
         or seen_version is None
-        or seen_version < circumstances.new_topics_version
-        or not last_ms <= now_ms <= last_ms + circumstances.configuration.regex_refresh_interval_ms
+        or seen_version < group_context.new_topics_version
+        or not last_ms <= now_ms <= last_ms + group_context.configuration.regex_refresh_interval_ms
     )
     if not is_due:
         return None
-    return TopicRegexResolution(subscriptions.regexes, circumstances.image, circumstances.may_describe, now_ms=now_ms)
+    return TopicRegexResolution(subscriptions.regexes, group_context.image, group_context.may_describe, now_ms=now_ms)
 
 
-def regexes_go_on(
-    group: ConsumerGroup, soft: ConsumerGroupSoftState, circumstances: Circumstances
+def continue_resolution(
+    group: ConsumerGroup, soft: ConsumerGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
     """The timer of a look that is under way: the next portion, or what came of it."""
     resolution = soft.resolution
     if resolution is None:
         return None
     if not resolution.go_on():
-        due_ms = circumstances.now_ms + PAUSE_MS
+        due_ms = group_context.now_ms + PAUSE_MS
         return CoordinatorResult(timers=(SetTimer(key=regexes_timer(group.group_id), deadline_ms=due_ms),))
     soft.resolution = None
     values = {regex: value for regex, value in resolution.values().items() if regex in group.subscriptions.regexes}
     found = [records.regular_expression_record(group.group_id, regex, value) for regex, value in values.items()]
     subscriptions = group.subscriptions.copy()
     subscriptions.resolved.update(values)
-    metadata_hash = subscriptions.metadata_hash(circumstances.image)
+    metadata_hash = subscriptions.metadata_hash(group_context.image)
     others = any(value.topics != _topics(group, regex) for regex, value in values.items())
-    events = [_given_up(group, regex) for regex in resolution.given_up]
+    events = [_given_up_event(group, regex) for regex in resolution.given_up]
     if values and (others or metadata_hash != group.metadata.metadata_hash):
         metadata = replace(group.metadata, epoch=group.group_epoch + 1, metadata_hash=metadata_hash)
         found.append(records.group_metadata_record(group.group_id, metadata))
-        soft.compared(circumstances.image, metadata.epoch)
+        soft.remember_comparison(group_context.image, metadata.epoch)
         details = (("epoch", str(metadata.epoch)), ("reason", "regular expressions stand for other topics"))
         events.append(CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=details))
     return CoordinatorResult(records=tuple(found), events=tuple(events))
@@ -113,6 +119,6 @@ def _topics(group: ConsumerGroup, regex: str) -> tuple[str, ...]:
     return () if known is None else known.topics
 
 
-def _given_up(group: ConsumerGroup, regex: str) -> CoordinatorEvent:
+def _given_up_event(group: ConsumerGroup, regex: str) -> CoordinatorEvent:
     details = (("regex", regex), ("status", "TOO_COSTLY"))
     return CoordinatorEvent(name="RegularExpressionGivenUp", group_id=group.group_id, details=details)

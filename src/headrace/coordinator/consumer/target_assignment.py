@@ -13,7 +13,7 @@ from uuid import UUID
 from headrace.coordinator.assignors.partition_assignors import ConsumerGroupSpec, MemberSubscription
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
-from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.member import NO_PARTITIONS, ConsumerGroupMember, Partitions
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import CoordinatorRecord
@@ -35,22 +35,22 @@ def target_assignment(
     member: ConsumerGroupMember,
     subscriptions: Subscriptions,
     group_epoch: int,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> TargetAssignment:
     """The stored one, a new one, or the stored one while the assignment interval lasts. `member` as its heartbeat makes
     it, `subscriptions` with it."""
-    if group.assignment_epoch >= group_epoch or not _may_compute(group, circumstances):
+    if group.assignment_epoch >= group_epoch or not _may_compute(group, group_context):
         return stored_target(group, member)
     members: Mapping[str, ConsumerGroupMember] = {**group.members, member.member_id: member}
-    assignor = circumstances.assignor(group.preferred_assignor(circumstances.assignors, member))
-    assigned = assignor.assign(_group_spec(group, members, subscriptions, circumstances.image))
+    assignor = group_context.assignor(group.preferred_assignor(group_context.assignors, member))
+    assigned = assignor.assign(_group_spec(group, members, subscriptions, group_context.image))
     found = [
         records.target_assignment_record(group.group_id, member_id, assigned.get(member_id, NO_PARTITIONS))
         for member_id in sorted(members)
         if group.target.get(member_id) != assigned.get(member_id, NO_PARTITIONS)
     ]
     found.append(
-        records.target_assignment_metadata_record(group.group_id, epoch=group_epoch, timestamp_ms=circumstances.now_ms)
+        records.target_assignment_metadata_record(group.group_id, epoch=group_epoch, timestamp_ms=group_context.now_ms)
     )
     partitions = assigned.get(member.member_id, NO_PARTITIONS)
     return TargetAssignment(epoch=group_epoch, partitions=partitions, records=tuple(found))
@@ -60,11 +60,11 @@ def stored_target(group: ConsumerGroup, member: ConsumerGroupMember) -> TargetAs
     return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
 
 
-def _may_compute(group: ConsumerGroup, circumstances: Circumstances) -> bool:
+def _may_compute(group: ConsumerGroup, group_context: GroupContext) -> bool:
     """A clock that went back does not lock the group."""
     last_ms = group.target_metadata.assignment_timestamp
-    interval_ms = circumstances.configuration.assignment_interval_ms
-    return last_ms == 0 or interval_ms == 0 or not last_ms <= circumstances.now_ms < last_ms + interval_ms
+    interval_ms = group_context.configuration.assignment_interval_ms
+    return last_ms == 0 or interval_ms == 0 or not last_ms <= group_context.now_ms < last_ms + interval_ms
 
 
 def _group_spec(

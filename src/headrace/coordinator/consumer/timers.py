@@ -7,19 +7,19 @@ it was told to, and the time to ask for its assignment once it joined.
 from __future__ import annotations
 
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState
 from headrace.coordinator.modern.timers import rebalance_timer, session_timer
 from headrace.coordinator.result import CancelTimer, SetTimer, TimerKey
 
 __all__ = [
+    "cancel_member_timers",
     "join_timer",
-    "loaded_member_timers",
     "member_timers",
+    "member_timers_after_load",
     "regexes_timer",
     "session",
     "sync_timer",
-    "timers_of_gone",
 ]
 
 
@@ -36,47 +36,47 @@ def sync_timer(group_id: str, member_id: str) -> TimerKey:
     return TimerKey(kind="member-sync", group_id=group_id, member_id=member_id)
 
 
-def timers_of_gone(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
+def cancel_member_timers(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
     """Of somebody who is no member any more, or not of a group of this kind."""
     keys = (session_timer, rebalance_timer, join_timer, sync_timer)
     return tuple(CancelTimer(key=key(group_id, member_id)) for key in keys)
 
 
 def member_timers(
-    group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember, circumstances: Circumstances
+    group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
     """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met. Who
     spoke the classic protocol until now need not join or sync any more."""
-    timers: list[SetTimer | CancelTimer] = [session(group, after, circumstances)]
+    timers: list[SetTimer | CancelTimer] = [session(group, after, group_context)]
     if before.uses_classic_protocol:
         timers.extend(CancelTimer(key=each(group.group_id, after.member_id)) for each in (join_timer, sync_timer))
     key = rebalance_timer(group.group_id, after.member_id)
     if after.state is MemberState.UNREVOKED_PARTITIONS:
-        told_before = before.state is MemberState.UNREVOKED_PARTITIONS and before.member_epoch == after.member_epoch
-        if not (told_before and before.pending_revocation == after.pending_revocation):
-            due_ms = circumstances.now_ms + after.metadata.rebalance_timeout_ms
+        was_revoking = before.state is MemberState.UNREVOKED_PARTITIONS and before.member_epoch == after.member_epoch
+        if not (was_revoking and before.pending_revocation == after.pending_revocation):
+            due_ms = group_context.now_ms + after.metadata.rebalance_timeout_ms
             timers.append(SetTimer(key=key, deadline_ms=due_ms))
     elif before.state is MemberState.UNREVOKED_PARTITIONS:
         timers.append(CancelTimer(key=key))
     return timers
 
 
-def loaded_member_timers(group: ConsumerGroup, circumstances: Circumstances) -> list[SetTimer | CancelTimer]:
+def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
     """After a replay: sessions start anew, open revocations are taken up."""
     timers: list[SetTimer | CancelTimer] = []
     for member_id in sorted(group.members):
         member = group.members[member_id]
-        timers.append(session(group, member, circumstances))
+        timers.append(session(group, member, group_context))
         if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_away:
-            due_ms = circumstances.now_ms + member.metadata.rebalance_timeout_ms
+            due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
             key = join_timer if member.uses_classic_protocol else rebalance_timer
             timers.append(SetTimer(key=key(group.group_id, member_id), deadline_ms=due_ms))
     return timers
 
 
-def session(group: ConsumerGroup, member: ConsumerGroupMember, circumstances: Circumstances) -> SetTimer:
+def session(group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext) -> SetTimer:
     """From now on: the group's session timeout, or the member's own where it speaks the classic protocol."""
     classic = member.metadata.classic_member_metadata
-    timeout_ms = circumstances.configuration.session_timeout_ms if classic is None else classic.session_timeout_ms
+    timeout_ms = group_context.configuration.session_timeout_ms if classic is None else classic.session_timeout_ms
     key = session_timer(group.group_id, member.member_id)
-    return SetTimer(key=key, deadline_ms=circumstances.now_ms + timeout_ms)
+    return SetTimer(key=key, deadline_ms=group_context.now_ms + timeout_ms)

@@ -21,19 +21,19 @@ from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
 from headrace.coordinator.classic import replies
 from headrace.coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, rebalance_timeout_ms
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, member_refusal
+from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, identity_error
 from headrace.coordinator.classic.member_requests import answered
 from headrace.coordinator.configuration import is_disabled
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances, ConsumerGroupSoftState
+from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
 from headrace.coordinator.consumer.heartbeat_step import HeartbeatStep, heartbeat_step
 from headrace.coordinator.consumer.join import Admission, check_room, replace_member, static_member
 from headrace.coordinator.consumer.leave_and_fence import remove_members
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState, without_epochs
-from headrace.coordinator.consumer.timers import join_timer, session, sync_timer, timers_of_gone
+from headrace.coordinator.consumer.timers import cancel_member_timers, join_timer, session, sync_timer
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import TopicImage
-from headrace.coordinator.migration.downgrade import Downgrades
+from headrace.coordinator.migration.downgrade import DowngradeRule
 from headrace.coordinator.migration.embedded_protocol import assignment_bytes, partitions_by_id
 from headrace.coordinator.modern.timers import rebalance_timer
 from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
@@ -54,8 +54,8 @@ def join_consumer_group(
     soft: ConsumerGroupSoftState,
     request: join_group_request.JoinGroupRequest,
     context: RequestContext,
-    circumstances: Circumstances,
-    downgrades: Downgrades,
+    group_context: GroupContext,
+    downgrades: DowngradeRule,
     *,
     fresh_id: str,
 ) -> CoordinatorResult:
@@ -63,30 +63,30 @@ def join_consumer_group(
     is_new = not request.member_id
     member_id = fresh_id if is_new else request.member_id
     known_id = None if request.group_instance_id is None else group.static_members.get(request.group_instance_id)
-    if is_disabled(circumstances.configuration.migration_policy):
+    if is_disabled(group_context.configuration.migration_policy):
         message = f"Group {group.group_id} is a consumer group, and groups may not migrate here."
         raise CoordinatorError(ErrorCode.inconsistent_group_protocol, message)
-    check_room(group, member_id, known_id, max_size=circumstances.configuration.max_size)
+    check_room(group, member_id, known_id, max_size=group_context.configuration.max_size)
     _check_protocols(group, request)
     if is_new and request.group_instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
-        refused = replies.join_refused(ErrorCode.member_id_required, member_id)
+        refused = replies.join_error_reply(ErrorCode.member_id_required, member_id)
         return CoordinatorResult(replies=(Reply(token=context.token, response=refused),))
     admission = _admission(group, member_id, request.group_instance_id, known_id, is_new=is_new)
     subscription = _subscription(request)
     updated = _updated(admission.member, request, context, subscription)
-    owned = partitions_by_id(subscription.owned_partitions, circumstances.image)
+    owned = partitions_by_id(subscription.owned_partitions, group_context.image)
     if known_id is not None and not group.members[known_id].uses_classic_protocol:
         members = {**admission.group.members, member_id: updated}
         if downgrades.is_due(list(members.values())):
-            step = heartbeat_step(admission, updated, owned, soft, circumstances, computes_target=False)
-            result = _downgraded(step, downgrades, circumstances.now_ms)
+            step = heartbeat_step(admission, updated, owned, soft, group_context, computes_target=False)
+            result = _downgraded(step, downgrades, group_context.now_ms)
             if result is not None:
                 return replace(result, replies=(_reply(step.reconciled, context), *result.replies))
-    step = heartbeat_step(admission, updated, owned, soft, circumstances)
+    step = heartbeat_step(admission, updated, owned, soft, group_context)
     return CoordinatorResult(
         records=step.records(),
         replies=(_reply(step.reconciled, context),),
-        timers=(*step.timers(circumstances.now_ms), *_timers(group, step.reconciled, circumstances)),
+        timers=(*step.timers(group_context.now_ms), *_timers(group, step.reconciled, group_context)),
         events=step.events(),
     )
 
@@ -148,7 +148,7 @@ def _updated(
     return member if metadata == known else replace(member, metadata=metadata)
 
 
-def _downgraded(step: HeartbeatStep, downgrades: Downgrades, now_ms: int) -> CoordinatorResult | None:
+def _downgraded(step: HeartbeatStep, downgrades: DowngradeRule, now_ms: int) -> CoordinatorResult | None:
     """The new member comes last, as in Kafka; it has the target of the member whose place it took."""
     group, joined_id = step.admission.group, step.reconciled.member_id
     members = [group.members[each] for each in sorted(group.members) if each != joined_id]
@@ -157,7 +157,7 @@ def _downgraded(step: HeartbeatStep, downgrades: Downgrades, now_ms: int) -> Coo
         reason = "a static member that reads something else came back"
     elif not all(each.is_reconciled_to(group.assignment_epoch) for each in members):
         reason = "members have not got their partitions yet"  # in a Stable group nobody would tell them
-    result = downgrades.downgraded(
+    result = downgrades.downgrade_group(
         group,
         [*members, step.reconciled],
         now_ms=now_ms,
@@ -166,18 +166,18 @@ def _downgraded(step: HeartbeatStep, downgrades: Downgrades, now_ms: int) -> Coo
     )
     if result is None:
         return None
-    gone = timers_of_gone(group.group_id, step.replaced_id or "")
+    gone = cancel_member_timers(group.group_id, step.replaced_id or "")
     return replace(result, timers=(*gone, *result.timers), events=(*step.events(), *result.events))
 
 
 def _timers(
-    group: ConsumerGroup, member: ConsumerGroupMember, circumstances: Circumstances
+    group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
     """It joined, and is to ask for its assignment now."""
     group_id, member_id = group.group_id, member.member_id
-    due_ms = circumstances.now_ms + member.metadata.rebalance_timeout_ms
+    due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
     return [
-        session(group, member, circumstances),
+        session(group, member, group_context),
         CancelTimer(key=rebalance_timer(group_id, member_id)),
         CancelTimer(key=join_timer(group_id, member_id)),
         SetTimer(key=sync_timer(group_id, member_id), deadline_ms=due_ms),
@@ -188,7 +188,7 @@ def _reply(member: ConsumerGroupMember, context: RequestContext) -> Reply:
     classic = member.metadata.classic_member_metadata
     assert classic is not None
     protocol = classic.supported_protocols[0][0]
-    response = replies.joined_as_follower(
+    response = replies.follower_join_reply(
         member.member_id, member.member_epoch, protocol_type=CONSUMER_PROTOCOL_TYPE, protocol_name=protocol
     )
     return Reply(token=context.token, response=response)
@@ -198,7 +198,7 @@ def classic_sync(
     group: ConsumerGroup,
     request: sync_group_request.SyncGroupRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     topics: Mapping[UUID, TopicImage],
     *,
     join_timer_runs: bool,
@@ -213,18 +213,18 @@ def classic_sync(
     if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
         return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
     if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        timers = () if join_timer_runs else (_time_to_join(group, member, circumstances),)
+        timers = () if join_timer_runs else (_time_to_join(group, member, group_context),)
         return _sync_refused(context, ErrorCode.rebalance_in_progress, *timers)
     try:
         assignment = assignment_bytes(without_epochs(member.assigned), topics, subscription)
     except MalformedUserData:  # a record that another broker wrote: we looked at the metadata when it joined
         return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
-    response = replies.synced_with(assignment, request.protocol_type, request.protocol_name)
+    response = replies.sync_reply_with(assignment, request.protocol_type, request.protocol_name)
     return CoordinatorResult(
         replies=(Reply(token=context.token, response=response),),
         timers=(
             CancelTimer(key=sync_timer(group.group_id, member_id)),
-            session(group, member, circumstances),
+            session(group, member, group_context),
         ),
     )
 
@@ -233,7 +233,7 @@ def classic_heartbeat(
     group: ConsumerGroup,
     request: heartbeat_request.HeartbeatRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     *,
     join_timer_runs: bool,
 ) -> CoordinatorResult:
@@ -242,12 +242,12 @@ def classic_heartbeat(
     timers: list[SetTimer | CancelTimer] = []
     if code is ErrorCode.none:
         member = group.members[request.member_id]
-        timers.append(session(group, member, circumstances))
+        timers.append(session(group, member, group_context))
         if _should_join_again(group, member):
             code = ErrorCode.rebalance_in_progress
             if not join_timer_runs:
-                timers.append(_time_to_join(group, member, circumstances))
-    reply = Reply(token=context.token, response=replies.heartbeat(code))
+                timers.append(_time_to_join(group, member, group_context))
+    reply = Reply(token=context.token, response=replies.heartbeat_reply(code))
     return CoordinatorResult(replies=(reply,), timers=tuple(timers))
 
 
@@ -255,7 +255,7 @@ def classic_leave(
     group: ConsumerGroup,
     request: leave_group_request.LeaveGroupRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     """Any members, of either protocol, each with an answer of its own; static ones also by their instance id alone."""
     codes: list[ErrorCode] = []
@@ -264,18 +264,18 @@ def classic_leave(
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
-        codes.append(member_refusal(group, member_id, instance_id))
+        codes.append(identity_error(group, member_id, instance_id))
         if codes[-1] is ErrorCode.none:
             leaving[member_id] = None
     members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
-    answer = CoordinatorResult(replies=(Reply(token=context.token, response=replies.left(members)),))
+    answer = CoordinatorResult(replies=(Reply(token=context.token, response=replies.leave_reply(members)),))
     if not leaving:
         return answer
-    return answer.before(remove_members(group, tuple(leaving), circumstances, event="MemberLeft", reason="leave"))
+    return answer.followed_by(remove_members(group, tuple(leaving), group_context, event="MemberLeft", reason="leave"))
 
 
 def _refusal(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    code = member_refusal(group, member_id, instance_id)
+    code = identity_error(group, member_id, instance_id)
     if code is not ErrorCode.none:
         return code
     member = group.members[member_id]
@@ -305,11 +305,11 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool
     )
 
 
-def _time_to_join(group: ConsumerGroup, member: ConsumerGroupMember, circumstances: Circumstances) -> SetTimer:
-    due_ms = circumstances.now_ms + member.metadata.rebalance_timeout_ms
+def _time_to_join(group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext) -> SetTimer:
+    due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
     return SetTimer(key=join_timer(group.group_id, member.member_id), deadline_ms=due_ms)
 
 
 def _sync_refused(context: RequestContext, code: ErrorCode, *timers: SetTimer) -> CoordinatorResult:
-    reply = Reply(token=context.token, response=replies.sync_refused(code))
+    reply = Reply(token=context.token, response=replies.sync_error_reply(code))
     return CoordinatorResult(replies=(reply,), timers=timers)

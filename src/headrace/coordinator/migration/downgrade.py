@@ -15,23 +15,23 @@ from dataclasses import replace
 from uuid import UUID
 
 from headrace.assignors.consumer_protocol import MalformedUserData
-from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership, candidates
+from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership, common_protocols
 from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember
-from headrace.coordinator.classic.rebalance import prepare
+from headrace.coordinator.classic.rebalance import prepare_rebalance
 from headrace.coordinator.classic_groups import ClassicGroups
 from headrace.coordinator.configuration import allows_downgrade
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.timers import regexes_timer, timers_of_gone
-from headrace.coordinator.group_kind import ShardState
+from headrace.coordinator.consumer.timers import cancel_member_timers, regexes_timer
+from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.metadata_image import TopicImage
 from headrace.coordinator.migration.embedded_protocol import assignment_bytes
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult
 
-__all__ = ["Downgrades"]
+__all__ = ["DowngradeRule"]
 
 
-class Downgrades:
+class DowngradeRule:
     """The way back of the groups of one shard; a `Downgrade`."""
 
     def __init__(self, state: ShardState, classic: ClassicGroups) -> None:
@@ -45,7 +45,7 @@ class Downgrades:
         if not staying or not self.is_due(staying):
             return None
         reason = "the last members that spoke the consumer protocol left"
-        return self.downgraded(group, staying, now_ms=now_ms, rebalance_reason=reason)
+        return self.downgrade_group(group, staying, now_ms=now_ms, rebalance_reason=reason)
 
     def is_due(self, members: Collection[ConsumerGroupMember]) -> bool:
         """Whether a group with these members is to be a classic one, and may."""
@@ -56,7 +56,7 @@ class Downgrades:
             and len(members) <= configuration.classic_groups.max_size
         )
 
-    def downgraded(
+    def downgrade_group(
         self,
         group: ConsumerGroup,
         members: Sequence[ConsumerGroupMember],
@@ -74,15 +74,15 @@ class Downgrades:
             return None
         if membership is None:
             return None
-        turn = self._classic.turn(membership, now_ms, (*records, *group.tombstones()))
-        turn.write_group()
-        turn.tell("GroupDowngraded", generation=str(membership.generation), members=str(len(members)))
+        transition = self._classic.transition(membership, now_ms, (*records, *group.tombstones()))
+        transition.write_group()
+        transition.add_event("GroupDowngraded", generation=str(membership.generation), members=str(len(members)))
         for member in tuple(membership.members.values()):
-            turn.expect_heartbeat(member)
+            transition.set_session_timer(member)
         if rebalance_reason is not None:
-            prepare(turn, rebalance_reason)
-        result = turn.result()
-        gone = [timer for each in sorted(group.members) for timer in timers_of_gone(group.group_id, each)]
+            prepare_rebalance(transition, rebalance_reason)
+        result = transition.result()
+        gone = [timer for each in sorted(group.members) for timer in cancel_member_timers(group.group_id, each)]
         gone.append(CancelTimer(key=regexes_timer(group.group_id)))
         return replace(result, timers=(*gone, *result.timers))
 
@@ -100,10 +100,10 @@ def _membership(
     )
     for member in members:
         found.put(_classic_member(member))
-    if not candidates(found.support, len(members)):
+    if not common_protocols(found.protocol_counts, len(members)):
         return None
-    found.protocol = found.selected_protocol()
-    found.know_topics()
+    found.protocol = found.select_protocol()
+    found.update_subscribed_topics()
     for each in tuple(found.members.values()):
         target, subscription = group.target_of(each.member_id), each.metadata(found.protocol)
         found.put(replace(each, assignment=assignment_bytes(target, topics, subscription)))

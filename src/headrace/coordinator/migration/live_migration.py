@@ -13,15 +13,15 @@ from headrace.coordinator.consumer.timers import join_timer
 from headrace.coordinator.consumer.topic_regexes import MayDescribe
 from headrace.coordinator.consumer_groups import ConsumerGroups
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_kind import ShardState
+from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.migration.classic_members import (
     classic_heartbeat,
     classic_leave,
     classic_sync,
     join_consumer_group,
 )
-from headrace.coordinator.migration.downgrade import Downgrades
-from headrace.coordinator.migration.upgrade import upgraded
+from headrace.coordinator.migration.downgrade import DowngradeRule
+from headrace.coordinator.migration.upgrade import upgrade_group
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply
 from headrace.protocol.messages import (
@@ -39,7 +39,7 @@ class LiveMigration:
     """Holds nothing of its own."""
 
     def __init__(
-        self, state: ShardState, classic: ClassicGroups, consumer: ConsumerGroups, downgrades: Downgrades
+        self, state: ShardState, classic: ClassicGroups, consumer: ConsumerGroups, downgrades: DowngradeRule
     ) -> None:
         self._state = state
         self._classic = classic
@@ -60,7 +60,7 @@ class LiveMigration:
             context,
             now_ms=now_ms,
             may_describe=may_describe,
-            upgrade=lambda group, circumstances: upgraded(group.membership, circumstances),
+            upgrade=lambda group, group_context: upgrade_group(group.membership, group_context),
         )
 
     def join_group(
@@ -73,7 +73,7 @@ class LiveMigration:
     ) -> CoordinatorResult:
         """API 11. Raises CoordinatorError."""
         group = self._consumer_group(request.group_id)
-        if group is None or self._classic.session_refusal(request) is not None:
+        if group is None or self._classic.session_timeout_error(request) is not None:
             return self._classic.join_group(request, context, fresh_id=fresh_id, now_ms=now_ms)
         try:
             return join_consumer_group(
@@ -81,12 +81,12 @@ class LiveMigration:
                 self._consumer.soft_state(group.group_id),
                 request,
                 context,
-                self._consumer.circumstances(group.group_id, now_ms),
+                self._consumer.group_context(group.group_id, now_ms),
                 self._downgrades,
                 fresh_id=fresh_id,
             )
         except CoordinatorError as error:
-            reply = Reply(token=context.token, response=replies.join_refused(error.code))
+            reply = Reply(token=context.token, response=replies.join_error_reply(error.code))
             return CoordinatorResult(replies=(reply,))
 
     def sync_group(
@@ -96,9 +96,9 @@ class LiveMigration:
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.sync_group(request, context, now_ms=now_ms)
-        circumstances = self._consumer.circumstances(group.group_id, now_ms)
+        group_context = self._consumer.group_context(group.group_id, now_ms)
         runs = self._join_timer_runs(group, request.member_id)
-        return classic_sync(group, request, context, circumstances, self._consumer.topics_by_id(), join_timer_runs=runs)
+        return classic_sync(group, request, context, group_context, self._consumer.topics_by_id(), join_timer_runs=runs)
 
     def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
@@ -107,9 +107,9 @@ class LiveMigration:
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.heartbeat(request, context, now_ms=now_ms)
-        circumstances = self._consumer.circumstances(group.group_id, now_ms)
+        group_context = self._consumer.group_context(group.group_id, now_ms)
         runs = self._join_timer_runs(group, request.member_id)
-        return classic_heartbeat(group, request, context, circumstances, join_timer_runs=runs)
+        return classic_heartbeat(group, request, context, group_context, join_timer_runs=runs)
 
     def leave_group(
         self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
@@ -118,7 +118,7 @@ class LiveMigration:
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.leave_group(request, context, now_ms=now_ms)
-        return classic_leave(group, request, context, self._consumer.circumstances(group.group_id, now_ms))
+        return classic_leave(group, request, context, self._consumer.group_context(group.group_id, now_ms))
 
     def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """A consumer group with members."""

@@ -1,26 +1,28 @@
-"""A classic group with members becomes a consumer group: the first member that speaks the consumer protocol joined.
+"""Upgrade of a classic group with members to a consumer group, when the first member joins by the consumer protocol.
 
-The members stay, with what they have, as members that speak the classic protocol; their generation is the group epoch.
-Who waits for an answer of the classic group is told to join again, and does so in the consumer group (`join_group`).
+The members stay, with their partitions, as members that speak the classic protocol; their generation becomes the group
+epoch. Parked requests of the classic group are answered with REBALANCE_IN_PROGRESS, so their senders rejoin, now in the
+consumer group (`classic_members`).
 
-Where we differ from Kafka 4.3.1, on purpose: a group that has not had a generation yet is upgraded (Kafka fails inside,
-UNKNOWN_SERVER_ERROR), with the protocol that its members would have got; a group that cannot be upgraded does not
-notice (Kafka has told those that wait to join again by then); and user data in an assignment is in the way only where
-an assignor of somebody's own put it there: librdkafka's leaders send members their own subscription's user data back
-with `cooperative-sticky`, which nobody reads, and Kafka refuses every such group.
+Deliberate differences from Kafka 4.3.1:
+- a group without a completed generation is upgraded, with the protocol that its members would have selected (Kafka
+  fails internally with UNKNOWN_SERVER_ERROR);
+- a refused upgrade has no effect on the group (Kafka has already told parked members to rejoin);
+- user data in an assignment prevents the upgrade only for custom assignors. librdkafka's leaders return members their
+  own subscription's user data with `cooperative-sticky`; nothing reads it, but Kafka refuses every such group.
 """
 
 from __future__ import annotations
 
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, decode_subscription
 from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.group import ClassicMembership, candidates
+from headrace.coordinator.classic.group import ClassicMembership, common_protocols
 from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember
 from headrace.coordinator.classic.transition import JOIN, SYNC, group_timer
 from headrace.coordinator.configuration import allows_upgrade
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import FIRST_EPOCH, ConsumerGroup
-from headrace.coordinator.consumer.group_context import Circumstances
+from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, with_epochs, without_epochs
 from headrace.coordinator.consumer.timers import session
 from headrace.coordinator.errors import CoordinatorError
@@ -39,44 +41,44 @@ from headrace.coordinator.result import (
 )
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["upgraded"]
+__all__ = ["upgrade_group"]
 
 KAFKAS_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """They put nothing into an assignment but partitions."""
 
 
-def upgraded(classic: ClassicMembership, circumstances: Circumstances) -> tuple[ConsumerGroup, CoordinatorResult]:
+def upgrade_group(classic: ClassicMembership, group_context: GroupContext) -> tuple[ConsumerGroup, CoordinatorResult]:
     """The consumer group that the records make, and what comes before the joining member's own. Raises
     CoordinatorError(GROUP_ID_NOT_FOUND) in Kafka's words."""
-    _check(classic, circumstances)
+    _check(classic, group_context)
     group = ConsumerGroup(group_id=classic.group_id)
-    members = _members(classic, circumstances.image)
+    members = _members(classic, group_context.image)
     for member in members:
         group.replay_member(member.member_id, member.metadata)
         group.target[member.member_id] = without_epochs(member.assigned)
         group.members[member.member_id] = member
         group.holders.hold(member)
     epoch = _epoch(classic)
-    metadata_hash = group.subscriptions.metadata_hash(circumstances.image)
+    metadata_hash = group.subscriptions.metadata_hash(group_context.image)
     group.replay_metadata(c.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
     group.replay_target_metadata(c.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch))
     details = (("epoch", str(epoch)), ("members", str(len(members))))
     result = CoordinatorResult(
         records=(group_metadata_tombstone(classic.group_id), *_records(group, members)),
-        replies=_told_to_join_again(classic),
-        timers=(*_timers_gone(classic), *(session(group, member, circumstances) for member in members)),
+        replies=_refuse_parked_requests(classic),
+        timers=(*_timers_gone(classic), *(session(group, member, group_context) for member in members)),
         events=(CoordinatorEvent(name="GroupUpgraded", group_id=classic.group_id, details=details),),
     )
     return group, result
 
 
-def _check(classic: ClassicMembership, circumstances: Circumstances) -> None:
+def _check(classic: ClassicMembership, group_context: GroupContext) -> None:
     reason = None
-    if not allows_upgrade(circumstances.configuration.migration_policy):
+    if not allows_upgrade(group_context.configuration.migration_policy):
         reason = "online upgrade is disabled"
     elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         reason = "the group does not use the consumer embedded protocol"
-    elif len(classic.members) > circumstances.configuration.max_size:
+    elif len(classic.members) > group_context.configuration.max_size:
         reason = "the group size exceeds the consumer group maximum size"
     if reason is not None:
         raise _refused(classic, reason)
@@ -96,8 +98,8 @@ def _members(classic: ClassicMembership, image: MetadataImage) -> list[ConsumerG
     if not classic.members:
         return []
     protocol = classic.protocol
-    if protocol not in candidates(classic.support, len(classic.members)):
-        protocol = classic.selected_protocol()  # who came since the last generation does not speak that one
+    if protocol not in common_protocols(classic.protocol_counts, len(classic.members)):
+        protocol = classic.select_protocol()  # who came since the last generation does not speak that one
     try:
         return [_member(classic.members[each], protocol, _epoch(classic), image) for each in sorted(classic.members)]
     except MalformedUserData:
@@ -148,14 +150,14 @@ def _records(group: ConsumerGroup, members: list[ConsumerGroupMember]) -> tuple[
     )
 
 
-def _told_to_join_again(classic: ClassicMembership) -> tuple[Reply, ...]:
+def _refuse_parked_requests(classic: ClassicMembership) -> tuple[Reply, ...]:
     code = ErrorCode.rebalance_in_progress
     found: list[Reply] = []
     for member in classic.members.values():
         if member.join_token is not None:
-            found.append(Reply(token=member.join_token, response=replies.join_refused(code, member.member_id)))
+            found.append(Reply(token=member.join_token, response=replies.join_error_reply(code, member.member_id)))
         if member.sync_token is not None:
-            found.append(Reply(token=member.sync_token, response=replies.sync_refused(code)))
+            found.append(Reply(token=member.sync_token, response=replies.sync_error_reply(code)))
     return tuple(found)
 
 

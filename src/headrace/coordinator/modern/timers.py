@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.coordinator.result import CancelTimer, TimerKey
 
-__all__ = ["rebalance_timer", "session_timer", "timers_of_replaced"]
+__all__ = ["cancel_replaced_member_timers", "rebalance_timer", "session_timer"]
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:
@@ -15,7 +15,7 @@ def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
     return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
 
 
-def timers_of_replaced(group_id: str, replaced_id: str | None, member_id: str) -> list[CancelTimer]:
+def cancel_replaced_member_timers(group_id: str, replaced_id: str | None, member_id: str) -> list[CancelTimer]:
     """A static member took the place of `replaced_id` (None: nobody's). Nobody is under that id any more, and what its
     place had to revoke is revoked."""
     if replaced_id is None:

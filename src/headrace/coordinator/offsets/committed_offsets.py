@@ -81,7 +81,7 @@ class PendingOffsets:
         if not self._open:
             return
         if value is not None:
-            self._open.overtaken(key)
+            self._open.supersede(key)
         elif key in self._open:
             self._open.drop(key)
             self._forget(key)
@@ -113,7 +113,7 @@ class PendingOffsets:
 
     def hard_state(self, *, counts: bool) -> Iterator[CoordinatorRecord]:
         """Those that a commit would make the group's offsets, to be replayed after the committed ones; or those that
-        a later record has overtaken, to be replayed before.
+        a later record has supersede, to be replayed before.
 
         In the order of keys, those of one key in the order of the log: a shard that was loaded says it in the same way
         as the one that wrote the log.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
-from headrace.coordinator.classic.member import member_refusal
+from headrace.coordinator.classic.member import identity_error
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.errors import CoordinatorError
@@ -42,7 +42,7 @@ def check_classic_commit(
     if generation < 0 and group.is_empty:
         return
     if generation >= 0 or member_id or instance_id is not None:
-        code = member_refusal(group, member_id, instance_id)
+        code = identity_error(group, member_id, instance_id)
         if code is ErrorCode.fenced_instance_id:
             raise CoordinatorError(code, f"Another member has taken the place of instance {instance_id}.")
         if code is not ErrorCode.none:

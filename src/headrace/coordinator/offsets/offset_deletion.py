@@ -70,7 +70,7 @@ def _is_read(group: StreamsGroup | ClassicGroup | ConsumerGroup, topic: str) -> 
     if isinstance(group, ConsumerGroup):
         return topic in group.subscriptions.topics()
     if isinstance(group, ClassicGroup):
-        return group.membership.reads(topic)
+        return group.membership.is_subscribed_to(topic)
     return bool(group.members) and topic in subscribed_topics(group.topology)
 
 
@@ -147,7 +147,7 @@ def _has_expired(value: OffsetCommitValue, base_ms: int | None, retention_ms: in
 
 
 def _is_empty(group: StreamsGroup | ClassicGroup | ConsumerGroup) -> bool:
-    return group.is_forsaken if isinstance(group, ClassicGroup) else not group.members
+    return group.is_unused if isinstance(group, ClassicGroup) else not group.members
 
 
 def deleted_topic_tombstones(

@@ -43,7 +43,7 @@ class OpenTransactions(Generic[Key, Value]):
         self._by_producer.setdefault(producer_id, {})[key] = (self._written, value)
         self._by_key.setdefault(key, {})[producer_id] = True
 
-    def overtaken(self, key: Key) -> None:
+    def supersede(self, key: Key) -> None:
         """A record outside of transactions: what was written before it never counts, though it is undecided still."""
         producers = self._by_key.get(key)
         if producers is not None:

@@ -67,12 +67,14 @@ def _next(
     if revoked and (owned is None or owned.contains_any(revoked)):
         return _unless_same(
             member,
-            member.moved_to(epoch=epoch, state=MemberState.UNREVOKED_TASKS, assigned=kept, pending_revocation=revoked),
+            member.with_assignment(
+                epoch=epoch, state=MemberState.UNREVOKED_TASKS, assigned=kept, pending_revocation=revoked
+            ),
         )
     granted, is_waiting = _grantable(group, member, kept, target, target_epoch)
     state = MemberState.UNRELEASED_TASKS if is_waiting else MemberState.STABLE
-    assigned = _promoted(kept, granted).merged(granted) if granted else kept
-    return _unless_same(member, member.moved_to(epoch=target_epoch, state=state, assigned=assigned))
+    assigned = _promoted(kept, granted).merge(granted) if granted else kept
+    return _unless_same(member, member.with_assignment(epoch=target_epoch, state=state, assigned=assigned))
 
 
 def _unless_same(member: StreamsGroupMember, moved: StreamsGroupMember) -> StreamsGroupMember:

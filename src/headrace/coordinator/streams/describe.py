@@ -22,12 +22,12 @@ from headrace.coordinator.tasks import Task, TasksTuple, by_subtopology
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_describe_response as m
 
-__all__ = ["described_group", "undescribed_group"]
+__all__ = ["describe_error", "describe_group"]
 
 _NOT_REQUESTED, _NOT_STORED = 0, 1
 
 
-def described_group(
+def describe_group(
     group: StreamsGroup,
     configured: ConfiguredTopology | None,
     *,
@@ -53,7 +53,7 @@ def described_group(
     )
 
 
-def undescribed_group(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
+def describe_error(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
     return m.DescribedGroup(
         error_code=code,
         error_message=message,

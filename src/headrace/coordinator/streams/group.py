@@ -156,7 +156,7 @@ class StreamsGroup:
             return GroupState.STABLE
         return GroupState.RECONCILING
 
-    def replacing(self, known: StreamsGroupMember, member: StreamsGroupMember) -> StreamsGroup:
+    def with_replaced_member(self, known: StreamsGroupMember, member: StreamsGroupMember) -> StreamsGroup:
         """A copy in which `member` has the place of `known`, and its target."""
         copy = StreamsGroup(
             group_id=self.group_id,

@@ -33,8 +33,8 @@ from headrace.protocol.messages import streams_group_heartbeat_response as messa
 
 __all__ = [
     "NO_OFFSETS",
-    "Circumstances",
     "EndpointPartitions",
+    "GroupContext",
     "MemberTaskOffsets",
     "StreamsGroupSoftState",
     "reported_offsets",
@@ -42,7 +42,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class GroupContext:
     """`initial_delay_runs`, `interval_timer_runs`: whether the group's named timers are set."""
 
     configuration: StreamsGroupConfiguration

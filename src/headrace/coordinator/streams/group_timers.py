@@ -14,7 +14,7 @@ from headrace.coordinator.result import CancelTimer, CoordinatorEvent, Coordinat
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.events import epoch_reason, topology_events
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
 from headrace.coordinator.streams.leave_and_fence import remove_member
 from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import compute_target, interval_end_ms, interval_timer
@@ -22,27 +22,27 @@ from headrace.coordinator.streams.topics.configured_topology import ConfiguredTo
 
 __all__ = [
     "assignment_due",
-    "circumstances_changed",
-    "loaded_group_timers",
     "member_timers",
+    "on_context_change",
     "rebalance_timed_out",
     "session_timed_out",
+    "timers_after_load",
 ]
 
 
 def member_timers(
-    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, circumstances: Circumstances
+    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
     """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
-    now_ms = circumstances.now_ms
-    session_ms = circumstances.configuration.session_timeout_ms
+    now_ms = group_context.now_ms
+    session_ms = group_context.configuration.session_timeout_ms
     timers: list[SetTimer | CancelTimer] = [
         SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
     ]
     key = rebalance_timer(group.group_id, after.member_id)
     if after.state is MemberState.UNREVOKED_TASKS:
-        told_before = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
-        if not (told_before and before.pending_revocation == after.pending_revocation):
+        was_revoking = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
+        if not (was_revoking and before.pending_revocation == after.pending_revocation):
             timers.append(SetTimer(key=key, deadline_ms=now_ms + after.metadata.rebalance_timeout_ms))
     elif before.state is MemberState.UNREVOKED_TASKS:
         timers.append(CancelTimer(key=key))
@@ -50,44 +50,44 @@ def member_timers(
 
 
 def session_timed_out(
-    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
 ) -> CoordinatorResult | None:
     """No heartbeat within the session: the member is fenced."""
     if member_id not in group.members:
         return None
     return remove_member(
-        group, soft, member_id, circumstances, event="MemberFenced", reason="the member session expired"
+        group, soft, member_id, group_context, event="MemberFenced", reason="the member session expired"
     )
 
 
 def rebalance_timed_out(
-    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, circumstances: Circumstances
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
 ) -> CoordinatorResult | None:
     """The member was told to revoke tasks and has not within its rebalance timeout: it is fenced."""
     member = group.members.get(member_id)
     if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
         return None
     return remove_member(
-        group, soft, member_id, circumstances, event="MemberFenced", reason="the rebalance timeout expired"
+        group, soft, member_id, group_context, event="MemberFenced", reason="the rebalance timeout expired"
     )
 
 
 def assignment_due(
-    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+    group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
     """The initial delay or the assignment interval is over: the target is computed now.
 
     Never inside the initial delay: heartbeats answer "no tasks" then, which must not be this target's epoch.
     """
-    is_due = group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs
+    is_due = group.members and group.group_epoch > group.assignment_epoch and not group_context.initial_delay_runs
     if group.topology is None or not is_due:
         return None
-    configured = soft.configured_topology(group, group.topology, circumstances.image)
-    return _computed(group, soft, group.metadata, configured, circumstances)
+    configured = soft.configured_topology(group, group.topology, group_context.image)
+    return _computed(group, soft, group.metadata, configured, group_context)
 
 
-def circumstances_changed(
-    group: StreamsGroup, soft: StreamsGroupSoftState, circumstances: Circumstances
+def on_context_change(
+    group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
     """A new image or new settings: when they change what the assignor sees, the group moves on by itself, no heartbeat
     needed: a new epoch, and the target as soon as the initial delay and the assignment interval allow.
@@ -96,16 +96,16 @@ def circumstances_changed(
     """
     if group.topology is None or not group.members:
         return None
-    configured = soft.configured_topology(group, group.topology, circumstances.image)
+    configured = soft.configured_topology(group, group.topology, group_context.image)
     metadata = group.metadata
     wanted = StreamsGroupMetadataValue(
         epoch=metadata.epoch,
         metadata_hash=configured.metadata_hash,
         validated_topology_epoch=configured.validated_epoch,
-        last_assignment_configs=circumstances.configuration.assignment_configs,
+        last_assignment_configs=group_context.configuration.assignment_configs,
     )
     if wanted == metadata:
-        return _interval_timer_anew(group, circumstances)
+        return _interval_timer_anew(group, group_context)
     if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
         soft.endpoint_epoch += 1  # tasks may stay and have other partitions
         soft.changed()
@@ -113,13 +113,13 @@ def circumstances_changed(
     record = records.group_metadata_record(group.group_id, bumped)
     reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
     events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
-    if circumstances.initial_delay_runs:
+    if group_context.initial_delay_runs:
         return CoordinatorResult(records=(record,), events=events)
-    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
+    end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
     if end_ms is not None:
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
         return CoordinatorResult(records=(record,), timers=(timer,), events=events)
-    computed = _computed(group, soft, bumped, configured, circumstances)
+    computed = _computed(group, soft, bumped, configured, group_context)
     return replace(computed, records=(record, *computed.records), events=(*events, *computed.events))
 
 
@@ -127,28 +127,28 @@ def _has_endpoints(group: StreamsGroup) -> bool:
     return any(member.metadata.user_endpoint is not None for member in group.members.values())
 
 
-def _interval_timer_anew(group: StreamsGroup, circumstances: Circumstances) -> CoordinatorResult | None:
+def _interval_timer_anew(group: StreamsGroup, group_context: GroupContext) -> CoordinatorResult | None:
     """The interval's length may be another one now; whoever waits for its end waits for the new one."""
-    if not circumstances.interval_timer_runs:
+    if not group_context.interval_timer_runs:
         return None
-    end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
-    due_ms = circumstances.now_ms if end_ms is None else end_ms
+    end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
+    due_ms = group_context.now_ms if end_ms is None else end_ms
     return CoordinatorResult(timers=(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms),))
 
 
-def loaded_group_timers(group: StreamsGroup, circumstances: Circumstances) -> list[SetTimer | CancelTimer]:
+def timers_after_load(group: StreamsGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
     """After a replay: sessions start anew, open revocations and due assignments are taken up."""
-    now_ms = circumstances.now_ms
+    now_ms = group_context.now_ms
     timers: list[SetTimer | CancelTimer] = []
     for member_id in sorted(group.members):
         member = group.members[member_id]
-        session_ms = circumstances.configuration.session_timeout_ms
+        session_ms = group_context.configuration.session_timeout_ms
         timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
         if member.state is MemberState.UNREVOKED_TASKS and not member.is_away:
             due_ms = now_ms + member.metadata.rebalance_timeout_ms
             timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
-    if group.members and group.group_epoch > group.assignment_epoch and not circumstances.initial_delay_runs:
-        end_ms = interval_end_ms(group, circumstances.configuration, now_ms)
+    if group.members and group.group_epoch > group.assignment_epoch and not group_context.initial_delay_runs:
+        end_ms = interval_end_ms(group, group_context.configuration, now_ms)
         due_ms = now_ms if end_ms is None else end_ms
         timers.append(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms))
     return timers
@@ -159,21 +159,21 @@ def _computed(
     soft: StreamsGroupSoftState,
     metadata: StreamsGroupMetadataValue,
     configured: ConfiguredTopology,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     computed = compute_target(
         group,
         epoch=metadata.epoch,
         configured=configured,
         assignment_configs=metadata.last_assignment_configs,
-        assignor=circumstances.assignor,
-        now_ms=circumstances.now_ms,
+        assignor=group_context.assignor,
+        now_ms=group_context.now_ms,
         task_offsets=soft.task_offsets,
     )
     event = CoordinatorEvent(
         name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
     )
-    timers = (CancelTimer(key=interval_timer(group.group_id)),) if circumstances.interval_timer_runs else ()
+    timers = (CancelTimer(key=interval_timer(group.group_id)),) if group_context.interval_timer_runs else ()
     return CoordinatorResult(records=computed.records, timers=timers, events=(event,))
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.modern.events import heartbeat_events
-from headrace.coordinator.modern.timers import timers_of_replaced
+from headrace.coordinator.modern.timers import cancel_replaced_member_timers
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer
@@ -38,7 +38,7 @@ from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.events import epoch_reason, topology_events
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
 from headrace.coordinator.streams.group_context import (
-    Circumstances,
+    GroupContext,
     MemberTaskOffsets,
     StreamsGroupSoftState,
     reported_offsets,
@@ -89,24 +89,24 @@ def process_heartbeat(
     soft: StreamsGroupSoftState,
     request: m.StreamsGroupHeartbeatRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
 
     `group` is a new one when the group does not exist yet. Raises CoordinatorError.
     """
     owned = owned_tasks(request)
-    admission = admit_member(group, request, owned, max_size=circumstances.configuration.max_size)
+    admission = admit_member(group, request, owned, max_size=group_context.configuration.max_size)
     group, member = admission.group, admission.member
     updated = update_member(member, request, context)
     topology = initialize_topology(group, request)
-    configured = configure_topics(group, soft, topology, circumstances)
+    configured = configure_topics(group, soft, topology, group_context)
     check_owned_tasks(member, request, owned, configured)
     offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
     member_changed = admission.needs_new_target(updated, request)
-    metadata = bump_group_epoch(group, circumstances, configured, member_changed=member_changed)
+    metadata = bump_group_epoch(group, group_context, configured, member_changed=member_changed)
     target = target_assignment(
-        group, updated, metadata, configured, circumstances, soft.task_offsets_with(member.member_id, offsets)
+        group, updated, metadata, configured, group_context, soft.task_offsets_with(member.member_id, offsets)
     )
     reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
 
@@ -128,16 +128,16 @@ def process_heartbeat(
     response = heartbeat_reply(
         member_id=reconciled.member_id,
         member_epoch=reconciled.member_epoch,
-        configuration=circumstances.configuration,
+        configuration=group_context.configuration,
         statuses=statuses(
             reconciled.metadata,
             configured,
             delay=target.delay,
             shutdown_requested_by=soft.shutdown_requested_by,
-            required_tags=circumstances.configuration.rack_aware_assignment_tags,
+            required_tags=group_context.configuration.rack_aware_assignment_tags,
             api_version=context.api_version,
         ),
-        tasks=reconciled.assigned.without_epochs() if _tells_tasks(request, owned, member, reconciled) else None,
+        tasks=reconciled.assigned.without_epochs() if _must_send_tasks(request, owned, member, reconciled) else None,
         endpoint_epoch=soft.endpoint_epoch,
         endpoints=_endpoints(group, soft, request, reconciled, configured),
     )
@@ -146,8 +146,8 @@ def process_heartbeat(
         records=tuple(written),
         replies=(Reply(token=context.token, response=response),),
         timers=(
-            *timers_of_replaced(admission.group.group_id, replaced_id, admission.member.member_id),
-            *member_timers(group, member, reconciled, circumstances),
+            *cancel_replaced_member_timers(admission.group.group_id, replaced_id, admission.member.member_id),
+            *member_timers(group, member, reconciled, group_context),
             *target.timers,
         ),
         topics_to_create=configured.topics_to_create,
@@ -196,20 +196,20 @@ def configure_topics(
     group: StreamsGroup,
     soft: StreamsGroupSoftState,
     topology: StreamsGroupTopologyValue,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> ConfiguredTopology:
     """Step 5. Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could satisfy."""
-    configured = soft.configured_topology(group, topology, circumstances.image)
+    configured = soft.configured_topology(group, topology, group_context.image)
     if configured.invalid is not None:
         raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
     return configured
 
 
 def bump_group_epoch(
-    group: StreamsGroup, circumstances: Circumstances, configured: ConfiguredTopology, *, member_changed: bool
+    group: StreamsGroup, group_context: GroupContext, configured: ConfiguredTopology, *, member_changed: bool
 ) -> StreamsGroupMetadataValue:
     """Step 6: the group's metadata, one epoch on when the assignor would see something new; else the same object."""
-    configs = circumstances.configuration.assignment_configs
+    configs = group_context.configuration.assignment_configs
     unchanged = (
         not member_changed
         and configured.metadata_hash == group.metadata.metadata_hash
@@ -231,16 +231,16 @@ def target_assignment(
     member: StreamsGroupMember,
     metadata: StreamsGroupMetadataValue,
     configured: ConfiguredTopology,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> _Target:
     """Step 7: during the initial delay nobody has a target; then the stored one, a new one, or the stored one while
     the assignment interval lasts."""
-    configuration, now_ms = circumstances.configuration, circumstances.now_ms
+    configuration, now_ms = group_context.configuration, group_context.now_ms
     starts_delay = not group.members and configuration.initial_rebalance_delay_ms > 0
-    if circumstances.initial_delay_runs or starts_delay:
+    if group_context.initial_delay_runs or starts_delay:
         timers: tuple[SetTimer, ...] = ()
-        if not circumstances.initial_delay_runs:
+        if not group_context.initial_delay_runs:
             end_ms = now_ms + configuration.initial_rebalance_delay_ms
             timers = (SetTimer(key=initial_delay_timer(group.group_id), deadline_ms=end_ms),)
         return _Target(epoch=group.assignment_epoch, tasks=NO_TASKS, timers=timers, delay=_DELAYED_INITIALLY)
@@ -250,14 +250,14 @@ def target_assignment(
     end_of_interval_ms = interval_end_ms(group, configuration, now_ms)
     key = interval_timer(group.group_id)
     if end_of_interval_ms is not None:
-        due = () if circumstances.interval_timer_runs else (SetTimer(key=key, deadline_ms=end_of_interval_ms),)
+        due = () if group_context.interval_timer_runs else (SetTimer(key=key, deadline_ms=end_of_interval_ms),)
         return replace(stored, timers=due, delay=_DELAYED_BY_INTERVAL)
     computed = compute_target(
         group,
         epoch=metadata.epoch,
         configured=configured,
         assignment_configs=metadata.last_assignment_configs,
-        assignor=circumstances.assignor,
+        assignor=group_context.assignor,
         now_ms=now_ms,
         task_offsets=task_offsets,
         joining=member,
@@ -266,7 +266,7 @@ def target_assignment(
         epoch=computed.epoch,
         tasks=computed.target_of(member.member_id),
         records=computed.records,
-        timers=(CancelTimer(key=key),) if circumstances.interval_timer_runs else (),
+        timers=(CancelTimer(key=key),) if group_context.interval_timer_runs else (),
     )
 
 
@@ -290,7 +290,7 @@ def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> boo
     )
 
 
-def _tells_tasks(
+def _must_send_tasks(
     request: m.StreamsGroupHeartbeatRequest,
     owned: TasksTuple | None,
     before: StreamsGroupMember,

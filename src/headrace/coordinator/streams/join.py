@@ -35,11 +35,11 @@ __all__ = [
     "admit_member",
     "check_owned_tasks",
     "check_released",
-    "matters_to_assignor",
-    "member_away",
+    "is_relevant_to_assignor",
     "replace_member",
     "static_member",
     "update_member",
+    "with_static_leave",
 ]
 
 
@@ -83,7 +83,7 @@ def replace_member(group: StreamsGroup, known: StreamsGroupMember, member_id: st
     member = replace(known, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
     group_id = group.group_id
     return Replacement(
-        group=group.replacing(known, member),
+        group=group.with_replaced_member(known, member),
         member=member,
         replaced_id=known.member_id,
         records=(
@@ -96,7 +96,7 @@ def replace_member(group: StreamsGroup, known: StreamsGroupMember, member_id: st
     )
 
 
-def member_away(member: StreamsGroupMember) -> StreamsGroupMember:
+def with_static_leave(member: StreamsGroupMember) -> StreamsGroupMember:
     """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
     return replace(
         member,
@@ -106,7 +106,7 @@ def member_away(member: StreamsGroupMember) -> StreamsGroupMember:
     )
 
 
-def matters_to_assignor(before: StreamsGroupMemberMetadataValue, after: StreamsGroupMemberMetadataValue) -> bool:
+def is_relevant_to_assignor(before: StreamsGroupMemberMetadataValue, after: StreamsGroupMemberMetadataValue) -> bool:
     """Whether a static member's news are a new group epoch; those of other members always are."""
 
     def relevant(metadata: StreamsGroupMemberMetadataValue) -> tuple[object, ...]:
@@ -133,7 +133,7 @@ class Admission:
             return True
         if request.instance_id is None:
             return updated.metadata != self.member.metadata
-        return matters_to_assignor(self.member.metadata, updated.metadata)
+        return is_relevant_to_assignor(self.member.metadata, updated.metadata)
 
 
 def admit_member(
@@ -142,7 +142,7 @@ def admit_member(
     """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
     GROUP_MAX_SIZE_REACHED; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     if request.member_epoch == JOIN_EPOCH:
-        return _joining(group, request, max_size)
+        return _admit_joining(group, request, max_size)
     if request.instance_id is not None:
         member = static_member(group, request.instance_id, request.member_id)
     elif request.member_id in group.members:
@@ -155,7 +155,7 @@ def admit_member(
     return Admission(group=group, member=member)
 
 
-def _joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int) -> Admission:
+def _admit_joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int) -> Admission:
     member_id, instance_id = request.member_id, request.instance_id
     known_id = None if instance_id is None else group.static_members.get(instance_id)
     if known_id is None and member_id not in group.members and len(group.members) >= max_size:

@@ -15,9 +15,9 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, Reply, SetTimer
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
 from headrace.coordinator.streams.heartbeat_response import leave_reply
-from headrace.coordinator.streams.join import member_away, static_member
+from headrace.coordinator.streams.join import static_member, with_static_leave
 from headrace.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import interval_end_ms, interval_timer
 from headrace.protocol.error_codes import ErrorCode
@@ -31,7 +31,7 @@ def process_leave(
     soft: StreamsGroupSoftState,
     request: m.StreamsGroupHeartbeatRequest,
     context: RequestContext,
-    circumstances: Circumstances,
+    group_context: GroupContext,
 ) -> CoordinatorResult:
     """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
     member is another."""
@@ -44,18 +44,18 @@ def process_leave(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
         )
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        result = _left_for_a_while(group, group.members[request.member_id])
+        result = _static_leave(group, group.members[request.member_id])
     else:
-        result = remove_member(group, soft, request.member_id, circumstances, event="MemberLeft", reason="leave")
+        result = remove_member(group, soft, request.member_id, group_context, event="MemberLeft", reason="leave")
     response = leave_reply(request.member_id, request.member_epoch)
     return replace(result, replies=(Reply(token=context.token, response=response),))
 
 
-def _left_for_a_while(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
+def _static_leave(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
     """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
     details = (("member_id", member.member_id), ("reason", "will be back"))
     return CoordinatorResult(
-        records=(records.current_assignment_record(group.group_id, member_away(member)),),
+        records=(records.current_assignment_record(group.group_id, with_static_leave(member)),),
         timers=(CancelTimer(key=rebalance_timer(group.group_id, member.member_id)),),
         events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
     )
@@ -65,7 +65,7 @@ def remove_member(
     group: StreamsGroup,
     soft: StreamsGroupSoftState,
     member_id: str,
-    circumstances: Circumstances,
+    group_context: GroupContext,
     *,
     event: str,
     reason: str,
@@ -80,11 +80,11 @@ def remove_member(
     is_last = len(group.members) == 1
     if is_last:
         soft.shutdown_requested_by = None
-        if circumstances.interval_timer_runs:
+        if group_context.interval_timer_runs:
             timers.append(CancelTimer(key=interval_timer(group_id)))
-    elif not circumstances.initial_delay_runs:
-        end_ms = interval_end_ms(group, circumstances.configuration, circumstances.now_ms)
-        due_ms = circumstances.now_ms if end_ms is None else end_ms
+    elif not group_context.initial_delay_runs:
+        end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
+        due_ms = group_context.now_ms if end_ms is None else end_ms
         timers.append(SetTimer(key=interval_timer(group_id), deadline_ms=due_ms))
     if group.members[member_id].metadata.user_endpoint is not None:
         soft.endpoint_epoch += 1

@@ -66,7 +66,7 @@ class StreamsGroupMember:
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
-    def moved_to(
+    def with_assignment(
         self,
         *,
         epoch: int,

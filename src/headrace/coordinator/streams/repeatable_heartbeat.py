@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from headrace.coordinator.result import CoordinatorResult, SetTimer
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.group_context import Circumstances, StreamsGroupSoftState
+from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
 from headrace.coordinator.timers import Timer
 
 __all__ = ["RepeatableHeartbeat", "is_repeatable"]
@@ -43,7 +43,7 @@ class RepeatableHeartbeat:
         return True
 
 
-def is_repeatable(result: CoordinatorResult, group: StreamsGroup, circumstances: Circumstances) -> bool:
+def is_repeatable(result: CoordinatorResult, group: StreamsGroup, group_context: GroupContext) -> bool:
     """Whether the result of a heartbeat would be the same once more."""
     changes_nothing = (
         not result.records
@@ -56,7 +56,7 @@ def is_repeatable(result: CoordinatorResult, group: StreamsGroup, circumstances:
     )
     waits_for_time = (
         group.group_epoch > group.assignment_epoch
-        or circumstances.initial_delay_runs
-        or circumstances.interval_timer_runs
+        or group_context.initial_delay_runs
+        or group_context.interval_timer_runs
     )
     return changes_nothing and not waits_for_time

@@ -17,7 +17,7 @@ from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
 from headrace.coordinator.timers import TimerQueue
 
-__all__ = ["GroupKind", "ShardState"]
+__all__ = ["GroupType", "ShardState"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,7 +30,7 @@ class ShardState:
     timers: TimerQueue
 
 
-class GroupKind(Protocol):
+class GroupType(Protocol):
     """One kind of group in one shard: its soft state, and what happens to its groups by itself."""
 
     def owns(self, group: Group) -> bool:
@@ -42,17 +42,17 @@ class GroupKind(Protocol):
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         """A timer of a group that this kind owns. None = nothing to do."""
 
-    def follow_circumstances(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
         """The image or the settings of `ShardState` are new; lazily, one group after the other."""
 
-    def timers_of_removed(self, group_id: str) -> tuple[CancelTimer, ...]:
+    def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
         """Timers to cancel with a group that is deleted."""
 
-    def changed(self, group_id: str) -> None:
+    def invalidate(self, group_id: str) -> None:
         """Something that an answer may depend on: a record was replayed, a timer set or cancelled or fired."""
 
-    def all_changed(self) -> None:
+    def invalidate_all(self) -> None:
         """The same for all groups: settings, image, load."""
 
-    def replayed(self, record: CoordinatorRecord) -> None:
+    def on_replayed(self, record: CoordinatorRecord) -> None:
         """A record of any group was replayed: soft state of a group that went with it goes too."""
