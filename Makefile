@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -80,6 +80,9 @@ soak-app: $(STAMP) ## an application for many micro-batches, memory of every pro
 
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
+
+structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings
+	@$(BIN)/python -m tests.structure $(PACKAGE) $(ARGS)
 
 mutants: $(STAMP) ## change critical modules, one place at a time, and see whether fast tests notice: make mutants ONLY='*batch_commit*'
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutants.txt

@@ -1,0 +1,55 @@
+"""Packages and pages that follow the rules of wording in CONTRIBUTING.md keep following them.
+
+The rules: a docstring on every public name, docstrings that open with a noun phrase or an imperative, no word of the
+private dialect in comments, strings and pages, no module in an import cycle. `python -m tests.structure --findings
+PACKAGE` lists what a package lacks before it can be added here.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.structure import (
+    ROOT,
+    SOURCE,
+    findings_in_text,
+    import_cycles,
+    modules_below,
+    openers_without_head,
+    undocumented_names,
+    wording_of,
+)
+
+CLEAN_PACKAGES = ("metrics",)
+CLEAN_PAGES: tuple[str, ...] = ()
+"""Directories and files, relative to the repository."""
+
+
+@pytest.mark.parametrize("package", CLEAN_PACKAGES)
+def test_docstrings_and_comments_are_plain_english(package: str) -> None:
+    found = [
+        finding
+        for module in modules_below(SOURCE / package)
+        for rule in (openers_without_head, undocumented_names, wording_of)
+        for finding in rule(module)
+    ]
+    assert found == []
+
+
+def test_no_clean_package_is_in_an_import_cycle() -> None:
+    inside = tuple(f"headrace.{package}" for package in CLEAN_PACKAGES)
+    cycles = [cycle for cycle in import_cycles(modules_below(SOURCE)) if any(name.startswith(inside) for name in cycle)]
+    assert cycles == []
+
+
+@pytest.mark.parametrize("place", CLEAN_PAGES)
+def test_pages_are_plain_english(place: str) -> None:
+    path = ROOT / place
+    pages = sorted(path.rglob("*.md")) if path.is_dir() else [path]
+    assert pages
+    found = [finding for page in pages for finding in findings_in_text(page.read_text(), str(page.relative_to(ROOT)))]
+    assert found == []
+
+
+def test_the_rules_find_what_they_are_for() -> None:
+    assert findings_in_text("the broker is told\nnobody waits", "here")
+    assert not findings_in_text("the broker receives a request; no client waits", "here")
