@@ -1,6 +1,6 @@
-"""Random histories by hand: `python -m tests.durability.simulate --runs 5000 --first 0`. Prints the seeds that fail.
+"""Many random histories: `python -m tests.durability.simulate --runs 5000 --first 0`. Prints the seeds that fail.
 
-Says how far it is every hundred histories; ctrl-C ends it with the sum of what was done.
+Progress is printed every hundred histories; ctrl-C ends the run with a summary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--trace", action="store_true", help="the whole story of each failure")
+    parser.add_argument("--trace", action="store_true", help="print a traceback of each failure")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     began, done, failed, lives, acknowledgements = time.monotonic(), 0, [], 0, 0
@@ -45,7 +45,7 @@ def main() -> int:
             acknowledgements += history.acknowledgements
     seconds = time.monotonic() - began
     print(
-        f"{done} histories, {lives} ends of a broker, {acknowledgements} acknowledgements, "
+        f"{done} histories, {lives} broker restarts, {acknowledgements} acknowledgements, "
         f"{seconds:.0f} s; failed: {failed or 'none'}"
     )
     return 1 if failed else 0

@@ -1,7 +1,7 @@
-"""Random histories of a whole broker on a disk that is full, refuses, forgets; by hand: `make disk RUNS=5000`.
+"""Random histories of a whole broker on a disk that is full, fails or forgets; by hand: `make disk RUNS=5000`.
 
-The seeds that broke the promise once are played in every run. (They tell the same story only as long as `history.py`
-is as it was; what they found has a test of its own where that could be said in a few lines.)
+Seeds that once violated an invariant are played in every run. (They lead to the same history only as long as the
+requests in `history.py` stay the same; what they found has a test of its own where a short one exists.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOUND = (46, 76, 137, 174, 193, 210, 273, 341, 370, 598, 909, 1167, 1361)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
-    """A disk that refuses is told of in the log, thousands of times."""
+    """Failing disks are logged thousands of times."""
     logging.getLogger("headrace").setLevel(logging.CRITICAL + 1)
     yield  # type: ignore[misc]
     logging.getLogger("headrace").setLevel(logging.NOTSET)
