@@ -99,6 +99,7 @@ class Cluster:
         if commit is None:
             self.unchecked |= set(identities)
             return {}
+        assert {each.producer_id for each in identities} <= {50}
         tids = [each.transactional_id for each in identities]
         self.calls.append(("end", [(each.transactional_id, each.producer_epoch) for each in identities], commit, given))
         if isinstance(error := self.refuses.pop(("end", "*"), None), HeadraceError):
@@ -249,6 +250,18 @@ def test_the_outcome_of_a_transaction_counts_until_its_id_is_used_again(started:
     driver.cluster.calls.clear()
     driver.transactions.settle_if_in_doubt()
     assert driver.cluster.calls[0][2]["committed"] == {second[0].transactional_id: True}
+
+
+def test_renewing_one_slot_keeps_the_known_outcomes_of_the_others(started: Started) -> None:
+    driver = started()
+    slots = driver.begin(0, 1)
+    driver.commit(slots, only=(0,))
+    driver.transactions.renew(slots[1:])
+    driver.transactions.doubt()
+    driver.cluster.calls.clear()
+    driver.transactions.settle_if_in_doubt()
+    a, b = (slot.transactional_id for slot in slots)
+    assert driver.cluster.calls[0][2]["committed"] == {a: True, b: False}
 
 
 @pytest.mark.parametrize("how", ["doubt", "reconnect"])
