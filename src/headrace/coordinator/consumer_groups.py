@@ -22,7 +22,6 @@ from headrace.coordinator.consumer.leave_and_fence import (
     rebalance_timed_out,
     session_timed_out,
 )
-from headrace.coordinator.consumer.member import JOIN_EPOCH
 from headrace.coordinator.consumer.regular_expressions import continue_resolution
 from headrace.coordinator.consumer.timers import member_timers_after_load, regexes_timer
 from headrace.coordinator.consumer.topic_regexes import MayDescribe
@@ -30,6 +29,7 @@ from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.group_registry import Group
 from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.coordinator.modern.member import JOIN_EPOCH
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey

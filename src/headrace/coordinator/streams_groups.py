@@ -13,6 +13,7 @@ from headrace.coordinator.assignors.task_assignor import TaskAssignor
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.group_registry import Group
 from headrace.coordinator.group_type import ShardState
+from headrace.coordinator.modern.member import JOIN_EPOCH
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
 from headrace.coordinator.streams.describe import describe_error, describe_group
@@ -28,7 +29,6 @@ from headrace.coordinator.streams.group_timers import (
 from headrace.coordinator.streams.heartbeat import process_heartbeat
 from headrace.coordinator.streams.heartbeat_request import validate_request
 from headrace.coordinator.streams.leave_and_fence import process_leave
-from headrace.coordinator.streams.member import JOIN_EPOCH
 from headrace.coordinator.streams.repeatable_heartbeat import RepeatableHeartbeat, is_repeatable
 from headrace.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
 from headrace.protocol.messages import streams_group_describe_response, streams_group_heartbeat_request

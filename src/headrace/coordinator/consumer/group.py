@@ -22,6 +22,7 @@ from headrace.coordinator.consumer.member import (
     partitions_from_records,
 )
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
+from headrace.coordinator.modern.group import FIRST_EPOCH, ModernGroup
 from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
@@ -34,7 +35,7 @@ from headrace.coordinator.records.consumer_schemas import (
 )
 from headrace.coordinator.result import CoordinatorRecord
 
-__all__ = ["FIRST_EPOCH", "ConsumerGroup", "GroupState", "PartitionHolders", "Subscriptions"]
+__all__ = ["ConsumerGroup", "GroupState", "PartitionHolders", "Subscriptions"]
 
 
 class PartitionHolders:
@@ -154,7 +155,6 @@ def _count(counts: dict[str, int], names: Iterable[str], step: int) -> None:
             del counts[name]
 
 
-FIRST_EPOCH = 1
 _UNWRITTEN = ConsumerGroupMetadataValue(epoch=FIRST_EPOCH)
 """Metadata of a group without a metadata record. Compared by identity: an upgraded group may have epoch 1 as well."""
 
@@ -169,7 +169,7 @@ class GroupState(Enum):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
     """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
     `static_members`: instance id → member id. `partition_metadata`: what a broker before 4.1 wrote, until it is taken
     out with the next group epoch."""
@@ -195,10 +195,6 @@ class ConsumerGroup:
         return self.target_metadata.assignment_epoch
 
     @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    @property
     def is_blank(self) -> bool:
         """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
         nothing = not (self.members or self.target or self.subscriptions.resolved)
@@ -212,9 +208,7 @@ class ConsumerGroup:
             return GroupState.EMPTY
         if self.group_epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
-            return GroupState.STABLE
-        return GroupState.RECONCILING
+        return GroupState.STABLE if self.are_members_reconciled else GroupState.RECONCILING
 
     def preferred_assignor(self, order: Iterable[str], changed: ConsumerGroupMember | None = None) -> str | None:
         """What most members name, `changed` in place of the stored one; of equals the first in `order`. None: nobody
@@ -227,28 +221,6 @@ class ConsumerGroup:
                 votes[named] += 1
         most = max(votes, key=votes.__getitem__, default=None)
         return most if most is not None and votes[most] else None
-
-    def with_replaced_member(self, known: ConsumerGroupMember, member: ConsumerGroupMember) -> ConsumerGroup:
-        """A copy in which `member` has the place of `known`, and its target."""
-        copy = ConsumerGroup(
-            group_id=self.group_id,
-            metadata=self.metadata,
-            members=dict(self.members),
-            target=dict(self.target),
-            target_metadata=self.target_metadata,
-            holders=self.holders.copy(),
-            subscriptions=self.subscriptions.copy(),
-            static_members=dict(self.static_members),
-            partition_metadata=self.partition_metadata,
-        )
-        for member_id in (known.member_id, member.member_id):
-            copy.replay_member(member_id, None)
-        copy.target.pop(known.member_id, None)
-        copy.target[member.member_id] = self.target_of(known.member_id)
-        copy.replay_member(member.member_id, member.metadata)
-        copy.members[member.member_id] = member
-        copy.holders.hold(member)
-        return copy
 
     # --- replay ---
 
@@ -269,39 +241,6 @@ class ConsumerGroup:
 
     def replay_regular_expression(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         self.subscriptions.resolve(regex, value)
-
-    def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
-        member = self.members.get(member_id)
-        known = NO_METADATA if member is None else member.metadata
-        if known.instance_id is not None and self.static_members.get(known.instance_id) == member_id:
-            del self.static_members[known.instance_id]
-        self.subscriptions.change(known, value or NO_METADATA)
-        if value is not None:
-            self.members[member_id] = replace(member or ConsumerGroupMember(member_id=member_id), metadata=value)
-            if value.instance_id is not None:
-                self.static_members[value.instance_id] = member_id
-        elif member is not None:
-            self.holders.release(member)
-            del self.members[member_id]
-
-    def replay_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
-        member = self.members.get(member_id)
-        if value is None:
-            if member is None:
-                return
-            updated = ConsumerGroupMember(member_id=member_id, metadata=member.metadata)
-        else:
-            updated = _with_current(member or ConsumerGroupMember(member_id=member_id), value)
-        if member is not None:
-            self.holders.release(member)
-        self.holders.hold(updated)
-        self.members[member_id] = updated
-
-    def rebuild_holders(self) -> None:
-        """After a load: a log in the middle of compaction may have shown owners that never were together."""
-        self.holders = PartitionHolders()
-        for member_id in sorted(self.members):
-            self.holders.hold(self.members[member_id])
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         """What takes the whole group out, members included."""
@@ -327,15 +266,48 @@ class ConsumerGroup:
         for member_id in sorted(self.target):
             yield records.target_assignment_record(self.group_id, member_id, self.target[member_id])
 
+    # --- what ModernGroup asks ---
 
-def _with_current(member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerGroupMember:
-    return replace(
-        member,
-        member_epoch=value.member_epoch,
-        previous_member_epoch=value.previous_member_epoch,
-        state=MemberState.of(value.state),
-        assigned=partition_epochs_from_records(value.assigned_partitions, member_epoch=value.member_epoch),
-        pending_revocation=partition_epochs_from_records(
-            value.partitions_pending_revocation, member_epoch=value.member_epoch
-        ),
-    )
+    def _copy(self) -> ConsumerGroup:
+        return replace(
+            self,
+            members=dict(self.members),
+            target=dict(self.target),
+            holders=self.holders.copy(),
+            subscriptions=self.subscriptions.copy(),
+            static_members=dict(self.static_members),
+        )
+
+    def _new_member(self, member_id: str) -> ConsumerGroupMember:
+        return ConsumerGroupMember(member_id=member_id)
+
+    def _metadata_of(self, member: ConsumerGroupMember | None) -> ConsumerGroupMemberMetadataValue:
+        return NO_METADATA if member is None else member.metadata
+
+    def _index_metadata(
+        self,
+        member_id: str,  # noqa: ARG002 - subscriptions are counted, not kept by member
+        before: ConsumerGroupMemberMetadataValue,
+        after: ConsumerGroupMemberMetadataValue | None,
+    ) -> None:
+        self.subscriptions.change(before, after or NO_METADATA)
+
+    def _with_current(
+        self, member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue
+    ) -> ConsumerGroupMember:
+        return replace(
+            member,
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=MemberState.of(value.state),
+            assigned=partition_epochs_from_records(value.assigned_partitions, member_epoch=value.member_epoch),
+            pending_revocation=partition_epochs_from_records(
+                value.partitions_pending_revocation, member_epoch=value.member_epoch
+            ),
+        )
+
+    def _holders(self) -> PartitionHolders:
+        return self.holders
+
+    def _reset_holders(self) -> None:
+        self.holders = PartitionHolders()

@@ -30,9 +30,6 @@ from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, 
 from headrace.coordinator.consumer.heartbeat_step import heartbeat_step
 from headrace.coordinator.consumer.join import admit_member, update_member
 from headrace.coordinator.consumer.member import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    UNCHANGED_TIMEOUT_MS,
     ConsumerGroupMember,
     PartitionEpochs,
     Partitions,
@@ -41,6 +38,7 @@ from headrace.coordinator.consumer.member import (
 )
 from headrace.coordinator.consumer.timers import member_timers
 from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply
 from headrace.protocol.error_codes import ErrorCode

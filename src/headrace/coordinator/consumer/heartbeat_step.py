@@ -12,7 +12,7 @@ from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.current_assignment import reconcile
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
 from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
-from headrace.coordinator.consumer.join import Admission
+from headrace.coordinator.consumer.join import ConsumerGroupAdmission
 from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions
 from headrace.coordinator.consumer.regular_expressions import RegexChange, detect_regex_change, start_resolution_if_due
 from headrace.coordinator.consumer.target_assignment import TargetAssignment, stored_target, target_assignment
@@ -30,7 +30,7 @@ class HeartbeatStep:
     """`admission`: who asks. `updated`: with what the request says anew; `reconciled`: with what it may have now.
     `metadata`: the group's own object when no epoch was bumped. `looks_at_topics`: regular expressions are due."""
 
-    admission: Admission
+    admission: ConsumerGroupAdmission
     updated: ConsumerGroupMember
     reconciled: ConsumerGroupMember
     metadata: ConsumerGroupMetadataValue
@@ -40,9 +40,8 @@ class HeartbeatStep:
 
     @property
     def replaced_id(self) -> str | None:
-        """Whose place a static member took."""
-        replacement = self.admission.replacement
-        return None if replacement is None else replacement.replaced_id
+        """The member id whose place a static member took; None if it took none."""
+        return self.admission.replaced_id
 
     def records(self) -> tuple[CoordinatorRecord, ...]:
         group = self.admission.group
@@ -94,7 +93,7 @@ class HeartbeatStep:
 
 
 def heartbeat_step(
-    admission: Admission,
+    admission: ConsumerGroupAdmission,
     updated: ConsumerGroupMember,
     owned: Partitions | None,
     soft: ConsumerGroupSoftState,

@@ -14,9 +14,11 @@ from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.heartbeat import heartbeat_reply
-from headrace.coordinator.consumer.join import static_member, unknown_member, with_static_leave
-from headrace.coordinator.consumer.member import NO_METADATA, STATIC_LEAVE_EPOCH, ConsumerGroupMember, MemberState
+from headrace.coordinator.consumer.join import with_static_leave
+from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, MemberState
 from headrace.coordinator.consumer.timers import cancel_member_timers, join_timer, sync_timer
+from headrace.coordinator.modern.join import find_static_member, unknown_member
+from headrace.coordinator.modern.member import STATIC_LEAVE_EPOCH
 from headrace.coordinator.modern.timers import rebalance_timer
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply
@@ -34,7 +36,7 @@ def process_leave(
     """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
     member is another."""
     if request.instance_id is not None:
-        static_member(group, request.instance_id, request.member_id)
+        find_static_member(group, request.instance_id, request.member_id)
     elif request.member_id not in group.members:
         raise unknown_member(group, request.member_id)
     if request.member_epoch == STATIC_LEAVE_EPOCH:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TypeAlias
 from uuid import UUID
 
+from headrace.coordinator.modern.member import ModernGroupMember
 from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupMemberMetadataValue,
     CurrentTopicPartitions,
@@ -19,11 +20,8 @@ from headrace.coordinator.records.consumer_schemas import (
 )
 
 __all__ = [
-    "JOIN_EPOCH",
     "NO_METADATA",
     "NO_PARTITIONS",
-    "STATIC_LEAVE_EPOCH",
-    "UNCHANGED_TIMEOUT_MS",
     "ConsumerGroupMember",
     "MemberState",
     "PartitionEpochs",
@@ -105,8 +103,6 @@ def partition_epochs_from_records(records: Iterable[CurrentTopicPartitions], *, 
     return {topic_id: dict(sorted(found[topic_id].items())) for topic_id in sorted(found)}
 
 
-JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
-UNCHANGED_TIMEOUT_MS = -1
 NO_METADATA = ConsumerGroupMemberMetadataValue(client_id="", client_host="", subscribed_topic_regex="")
 
 
@@ -124,14 +120,11 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupMember:
+class ConsumerGroupMember(ModernGroupMember):
     """Hard state of a member: its metadata record and its current assignment record. A static member that left for a
     while has STATIC_LEAVE_EPOCH."""
 
-    member_id: str
     metadata: ConsumerGroupMemberMetadataValue = NO_METADATA
-    member_epoch: int = JOIN_EPOCH
-    previous_member_epoch: int = JOIN_EPOCH
     state: MemberState = MemberState.STABLE
     assigned: PartitionEpochs = field(default_factory=dict)
     pending_revocation: PartitionEpochs = field(default_factory=dict)
@@ -142,16 +135,18 @@ class ConsumerGroupMember:
         return self.metadata.subscribed_topic_regex or None
 
     @property
-    def is_away(self) -> bool:
-        """A static member that left for a while: epoch -2."""
-        return self.member_epoch == STATIC_LEAVE_EPOCH
-
-    @property
     def uses_classic_protocol(self) -> bool:
         return self.metadata.classic_member_metadata is not None
 
-    def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
+    @property
+    def is_stable(self) -> bool:
+        """Whether it has what its target says, or does not know of a newer target yet."""
+        return self.state is MemberState.STABLE
+
+    @property
+    def is_revoking(self) -> bool:
+        """Whether it was told to revoke something and has not confirmed it."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS
 
     def with_assignment(
         self,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.group_context import GroupContext
-from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState
-from headrace.coordinator.modern.timers import rebalance_timer, session_timer
+from headrace.coordinator.consumer.member import ConsumerGroupMember
+from headrace.coordinator.modern.timers import rebalance_timer, revocation_timers, session_timer
 from headrace.coordinator.result import CancelTimer, SetTimer, TimerKey
 
 __all__ = [
@@ -50,14 +50,16 @@ def member_timers(
     timers: list[SetTimer | CancelTimer] = [session(group, after, group_context)]
     if before.uses_classic_protocol:
         timers.extend(CancelTimer(key=each(group.group_id, after.member_id)) for each in (join_timer, sync_timer))
-    key = rebalance_timer(group.group_id, after.member_id)
-    if after.state is MemberState.UNREVOKED_PARTITIONS:
-        was_revoking = before.state is MemberState.UNREVOKED_PARTITIONS and before.member_epoch == after.member_epoch
-        if not (was_revoking and before.pending_revocation == after.pending_revocation):
-            due_ms = group_context.now_ms + after.metadata.rebalance_timeout_ms
-            timers.append(SetTimer(key=key, deadline_ms=due_ms))
-    elif before.state is MemberState.UNREVOKED_PARTITIONS:
-        timers.append(CancelTimer(key=key))
+    timers.extend(
+        revocation_timers(
+            group.group_id,
+            before,
+            after,
+            is_same_demand=before.pending_revocation == after.pending_revocation,
+            rebalance_timeout_ms=after.metadata.rebalance_timeout_ms,
+            now_ms=group_context.now_ms,
+        )
+    )
     return timers
 
 
@@ -67,7 +69,7 @@ def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) 
     for member_id in sorted(group.members):
         member = group.members[member_id]
         timers.append(session(group, member, group_context))
-        if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_away:
+        if member.is_revoking and not member.is_away:
             due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
             key = join_timer if member.uses_classic_protocol else rebalance_timer
             timers.append(SetTimer(key=key(group.group_id, member_id), deadline_ms=due_ms))

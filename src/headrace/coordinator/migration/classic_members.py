@@ -24,10 +24,11 @@ from headrace.coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, re
 from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, identity_error
 from headrace.coordinator.classic.member_requests import answered
 from headrace.coordinator.configuration import is_disabled
+from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
 from headrace.coordinator.consumer.heartbeat_step import HeartbeatStep, heartbeat_step
-from headrace.coordinator.consumer.join import Admission, check_room, replace_member, static_member
+from headrace.coordinator.consumer.join import ConsumerGroupAdmission, check_room
 from headrace.coordinator.consumer.leave_and_fence import remove_members
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState, without_epochs
 from headrace.coordinator.consumer.timers import cancel_member_timers, join_timer, session, sync_timer
@@ -35,6 +36,7 @@ from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import TopicImage
 from headrace.coordinator.migration.downgrade import DowngradeRule
 from headrace.coordinator.migration.embedded_protocol import assignment_bytes, partitions_by_id
+from headrace.coordinator.modern.join import Admission, find_static_member, replace_member
 from headrace.coordinator.modern.timers import rebalance_timer
 from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
 from headrace.coordinator.request_context import RequestContext
@@ -103,15 +105,15 @@ def _check_protocols(group: ConsumerGroup, request: join_group_request.JoinGroup
 
 def _admission(
     group: ConsumerGroup, member_id: str, instance_id: str | None, known_id: str | None, *, is_new: bool
-) -> Admission:
+) -> ConsumerGroupAdmission:
     """Anybody may come with an id of its own; with an instance id only who has the instance, or has no id yet and takes
     its place. Raises CoordinatorError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if instance_id is not None and not is_new:
-        return Admission(group=group, member=static_member(group, instance_id, member_id))
+        return Admission(group=group, member=find_static_member(group, instance_id, member_id))
     if known_id is None:
         member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         return Admission(group=group, member=member)
-    replacement = replace_member(group, group.members[known_id], member_id)
+    replacement = replace_member(group, group.members[known_id], member_id, records)
     return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
 
 

@@ -21,13 +21,14 @@ from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicM
 from headrace.coordinator.classic.transition import JOIN, SYNC, group_timer
 from headrace.coordinator.configuration import allows_upgrade
 from headrace.coordinator.consumer import records
-from headrace.coordinator.consumer.group import FIRST_EPOCH, ConsumerGroup
+from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.group_context import GroupContext
 from headrace.coordinator.consumer.member import NO_METADATA, ConsumerGroupMember, with_epochs, without_epochs
 from headrace.coordinator.consumer.timers import session
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.migration.embedded_protocol import partitions_by_id
+from headrace.coordinator.modern.group import FIRST_EPOCH
 from headrace.coordinator.modern.timers import session_timer
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records.builders import group_metadata_tombstone

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from headrace.coordinator.modern.group import FIRST_EPOCH, ModernGroup
 from headrace.coordinator.records.schemas import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
@@ -21,7 +22,7 @@ from headrace.coordinator.records.schemas import (
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
-from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.tasks import Task, TasksTuple
 
 __all__ = ["GroupState", "StreamsGroup", "TaskHolders"]
 
@@ -84,7 +85,6 @@ def _remove(holders: _Holders, tasks: Iterable[Task], member_id: str) -> None:
                 del holders[task]
 
 
-FIRST_EPOCH = 1
 NO_TASKS = TasksTuple()
 
 
@@ -99,7 +99,7 @@ class GroupState(Enum):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StreamsGroup:
+class StreamsGroup(ModernGroup[StreamsGroupMember, TasksTuple]):
     """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
     `static_members`: instance id → member id. `with_endpoint`: the ids of members that have one, so that a heartbeat
     in a large group without endpoints need not look at everybody."""
@@ -152,31 +152,7 @@ class StreamsGroup:
             return GroupState.NOT_READY
         if self.group_epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
-            return GroupState.STABLE
-        return GroupState.RECONCILING
-
-    def with_replaced_member(self, known: StreamsGroupMember, member: StreamsGroupMember) -> StreamsGroup:
-        """A copy in which `member` has the place of `known`, and its target."""
-        copy = StreamsGroup(
-            group_id=self.group_id,
-            metadata=self.metadata,
-            topology=self.topology,
-            members=dict(self.members),
-            target=dict(self.target),
-            target_metadata=self.target_metadata,
-            holders=self.holders.copy(),
-            static_members=dict(self.static_members),
-            with_endpoint=dict(self.with_endpoint),
-        )
-        for member_id in (known.member_id, member.member_id):
-            copy.replay_member(member_id, None)
-        copy.target.pop(known.member_id, None)
-        copy.target[member.member_id] = self.target_of(known.member_id)
-        copy.replay_member(member.member_id, member.metadata)
-        copy.members[member.member_id] = member
-        copy.holders.hold(member)
-        return copy
+        return GroupState.STABLE if self.are_members_reconciled else GroupState.RECONCILING
 
     def replay_metadata(self, value: StreamsGroupMetadataValue) -> None:
         self.metadata = value
@@ -192,42 +168,6 @@ class StreamsGroup:
             self.target.pop(member_id, None)
         else:
             self.target[member_id] = records.target_tasks(value)
-
-    def replay_member(self, member_id: str, value: StreamsGroupMemberMetadataValue | None) -> None:
-        member = self.members.get(member_id)
-        known_instance = None if member is None else member.metadata.instance_id
-        if known_instance is not None and self.static_members.get(known_instance) == member_id:
-            del self.static_members[known_instance]
-        if value is not None and value.user_endpoint is not None:
-            self.with_endpoint[member_id] = None
-        else:
-            self.with_endpoint.pop(member_id, None)
-        if value is not None:
-            self.members[member_id] = replace(member or StreamsGroupMember(member_id=member_id), metadata=value)
-            if value.instance_id is not None:
-                self.static_members[value.instance_id] = member_id
-        elif member is not None:
-            self.holders.release(member)
-            del self.members[member_id]
-
-    def replay_current(self, member_id: str, value: StreamsGroupCurrentMemberAssignmentValue | None) -> None:
-        member = self.members.get(member_id)
-        if value is None:
-            if member is None:
-                return
-            updated = StreamsGroupMember(member_id=member_id, metadata=member.metadata)
-        else:
-            updated = _with_current(member or StreamsGroupMember(member_id=member_id), value)
-        if member is not None:
-            self.holders.release(member)
-        self.holders.hold(updated)
-        self.members[member_id] = updated
-
-    def rebuild_holders(self) -> None:
-        """After a load: a log in the middle of compaction may have shown owners that never were together."""
-        self.holders = TaskHolders()
-        for member_id in sorted(self.members):
-            self.holders.hold(self.members[member_id])
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         """Return the tombstones of the whole group, which has no members any more."""
@@ -251,21 +191,57 @@ class StreamsGroup:
         for member_id in sorted(self.target):
             yield records.target_assignment_record(self.group_id, member_id, self.target[member_id])
 
+    # --- what ModernGroup asks ---
 
-def _with_current(member: StreamsGroupMember, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
-    return replace(
-        member,
-        member_epoch=value.member_epoch,
-        previous_member_epoch=value.previous_member_epoch,
-        state=MemberState.of(value.state),
-        assigned=records.assigned_tasks(
-            value.active_tasks, value.standby_tasks, value.warmup_tasks, member_epoch=value.member_epoch
-        ),
-        pending_revocation=records.assigned_tasks(
-            value.active_tasks_pending_revocation,
-            value.standby_tasks_pending_revocation,
-            value.warmup_tasks_pending_revocation,
-            member_epoch=value.member_epoch,
+    def _copy(self) -> StreamsGroup:
+        return replace(
+            self,
+            members=dict(self.members),
+            target=dict(self.target),
+            holders=self.holders.copy(),
+            static_members=dict(self.static_members),
+            with_endpoint=dict(self.with_endpoint),
         )
-        or AssignedTasks(),
-    )
+
+    def _new_member(self, member_id: str) -> StreamsGroupMember:
+        return StreamsGroupMember(member_id=member_id)
+
+    def _metadata_of(self, member: StreamsGroupMember | None) -> StreamsGroupMemberMetadataValue:
+        return NO_METADATA if member is None else member.metadata
+
+    def _index_metadata(
+        self,
+        member_id: str,
+        before: StreamsGroupMemberMetadataValue,  # noqa: ARG002 - see ModernGroup
+        after: StreamsGroupMemberMetadataValue | None,
+    ) -> None:
+        if after is not None and after.user_endpoint is not None:
+            self.with_endpoint[member_id] = None
+        else:
+            self.with_endpoint.pop(member_id, None)
+
+    def _with_current(
+        self, member: StreamsGroupMember, value: StreamsGroupCurrentMemberAssignmentValue
+    ) -> StreamsGroupMember:
+        epoch = value.member_epoch
+        return replace(
+            member,
+            member_epoch=epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=MemberState.of(value.state),
+            assigned=records.assigned_tasks(
+                value.active_tasks, value.standby_tasks, value.warmup_tasks, member_epoch=epoch
+            ),
+            pending_revocation=records.assigned_tasks(
+                value.active_tasks_pending_revocation,
+                value.standby_tasks_pending_revocation,
+                value.warmup_tasks_pending_revocation,
+                member_epoch=epoch,
+            ),
+        )
+
+    def _holders(self) -> TaskHolders:
+        return self.holders
+
+    def _reset_holders(self) -> None:
+        self.holders = TaskHolders()

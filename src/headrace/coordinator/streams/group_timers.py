@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.coordinator.modern.timers import rebalance_timer, session_timer
+from headrace.coordinator.modern.timers import rebalance_timer, revocation_timers, session_timer
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, SetTimer
 from headrace.coordinator.streams import records
@@ -39,13 +39,16 @@ def member_timers(
     timers: list[SetTimer | CancelTimer] = [
         SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
     ]
-    key = rebalance_timer(group.group_id, after.member_id)
-    if after.state is MemberState.UNREVOKED_TASKS:
-        was_revoking = before.state is MemberState.UNREVOKED_TASKS and before.member_epoch == after.member_epoch
-        if not (was_revoking and before.pending_revocation == after.pending_revocation):
-            timers.append(SetTimer(key=key, deadline_ms=now_ms + after.metadata.rebalance_timeout_ms))
-    elif before.state is MemberState.UNREVOKED_TASKS:
-        timers.append(CancelTimer(key=key))
+    timers.extend(
+        revocation_timers(
+            group.group_id,
+            before,
+            after,
+            is_same_demand=before.pending_revocation == after.pending_revocation,
+            rebalance_timeout_ms=after.metadata.rebalance_timeout_ms,
+            now_ms=now_ms,
+        )
+    )
     return timers
 
 
@@ -144,7 +147,7 @@ def timers_after_load(group: StreamsGroup, group_context: GroupContext) -> list[
         member = group.members[member_id]
         session_ms = group_context.configuration.session_timeout_ms
         timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
-        if member.state is MemberState.UNREVOKED_TASKS and not member.is_away:
+        if member.is_revoking and not member.is_away:
             due_ms = now_ms + member.metadata.rebalance_timeout_ms
             timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
     if group.members and group.group_epoch > group.assignment_epoch and not group_context.initial_delay_runs:

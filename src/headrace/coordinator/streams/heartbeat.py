@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.modern.events import heartbeat_events
+from headrace.coordinator.modern.member import JOIN_EPOCH
 from headrace.coordinator.modern.timers import cancel_replaced_member_timers
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
 from headrace.coordinator.request_context import RequestContext
@@ -46,8 +47,14 @@ from headrace.coordinator.streams.group_context import (
 from headrace.coordinator.streams.group_timers import member_timers
 from headrace.coordinator.streams.heartbeat_request import is_same_topology, owned_tasks, topology_of
 from headrace.coordinator.streams.heartbeat_response import heartbeat_reply, statuses
-from headrace.coordinator.streams.join import Admission, admit_member, check_owned_tasks, update_member
-from headrace.coordinator.streams.member import JOIN_EPOCH, StreamsGroupMember
+from headrace.coordinator.streams.join import (
+    StreamsGroupAdmission,
+    admit_member,
+    check_owned_tasks,
+    needs_new_target,
+    update_member,
+)
+from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import (
     compute_target,
     initial_delay_timer,
@@ -103,7 +110,7 @@ def process_heartbeat(
     configured = configure_topics(group, soft, topology, group_context)
     check_owned_tasks(member, request, owned, configured)
     offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
-    member_changed = admission.needs_new_target(updated, request)
+    member_changed = needs_new_target(admission, updated, request)
     metadata = bump_group_epoch(group, group_context, configured, member_changed=member_changed)
     target = target_assignment(
         group, updated, metadata, configured, group_context, soft.task_offsets_with(member.member_id, offsets)
@@ -141,12 +148,11 @@ def process_heartbeat(
         endpoint_epoch=soft.endpoint_epoch,
         endpoints=_endpoints(group, soft, request, reconciled, configured),
     )
-    replaced_id = None if admission.replacement is None else admission.replacement.replaced_id
     return CoordinatorResult(
         records=tuple(written),
         replies=(Reply(token=context.token, response=response),),
         timers=(
-            *cancel_replaced_member_timers(admission.group.group_id, replaced_id, admission.member.member_id),
+            *cancel_replaced_member_timers(admission.group.group_id, admission.replaced_id, admission.member.member_id),
             *member_timers(group, member, reconciled, group_context),
             *target.timers,
         ),
@@ -156,7 +162,7 @@ def process_heartbeat(
                 admission.group.group_id,
                 admission.member.member_id,
                 joined=admission.member.member_id not in admission.group.members,
-                replaced_id=replaced_id,
+                replaced_id=admission.replaced_id,
                 bumped_to=_epoch_and_reason(admission, metadata, member_changed=member_changed),
                 computed_for=target.epoch if target.records else None,
             ),
@@ -166,7 +172,7 @@ def process_heartbeat(
 
 
 def _epoch_and_reason(
-    admission: Admission, metadata: StreamsGroupMetadataValue, *, member_changed: bool
+    admission: StreamsGroupAdmission, metadata: StreamsGroupMetadataValue, *, member_changed: bool
 ) -> tuple[int, str] | None:
     """None when the epoch stayed, which is the common case."""
     group = admission.group

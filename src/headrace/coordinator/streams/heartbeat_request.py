@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.records.schemas import CopartitionGroup, StreamsGroupTopologyValue, Subtopology, TopicInfo
-from headrace.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.tasks import Task, TasksTuple, sorted_tasks
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m

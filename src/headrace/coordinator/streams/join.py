@@ -1,28 +1,22 @@
 """Steps 2 and 3 of a streams heartbeat: which member sent it, whether its epoch is valid, what it changed.
 
-Static members: an instance id outlives the process that uses it (KIP-1071, as in Kafka 4.4). A static member that
-leaves with epoch -2 keeps its place, its tasks and its session: no other member gets its tasks until it is back or its
-session expires. A member that joins with its instance id takes its place under a new member id.
-
-Deliberate differences from Kafka 4.4:
-- the same member may rejoin without having left, like a dynamic member: the reply to its last join may be lost, and
-  Kafka's UNRELEASED_INSTANCE_ID is fatal to a Java client;
-- an instance id that is taken over by a member of the group bumps the group epoch, because the tasks which that member
-  had before have no owner now.
+The rules for epochs and static members are shared, see `modern.join`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeAlias
 
 from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.join import Admission, check_epoch, check_released, find_member, replace_member
+from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
 from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS, StreamsGroupMember
+from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
 from headrace.protocol.error_codes import ErrorCode
@@ -30,70 +24,16 @@ from headrace.protocol.messages import streams_group_heartbeat_request as m
 from headrace.protocol.units import to_ms
 
 __all__ = [
-    "Admission",
-    "Replacement",
+    "StreamsGroupAdmission",
     "admit_member",
     "check_owned_tasks",
-    "check_released",
     "is_relevant_to_assignor",
-    "replace_member",
-    "static_member",
+    "needs_new_target",
     "update_member",
     "with_static_leave",
 ]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replacement:
-    """A static member under its new member id. `group`: a copy of the group in which that happened already, for the
-    rest of the heartbeat; the records make it true."""
-
-    group: StreamsGroup
-    member: StreamsGroupMember
-    replaced_id: str
-    records: tuple[CoordinatorRecord, ...]
-    abandons_tasks: bool
-
-
-def static_member(group: StreamsGroup, instance_id: str, member_id: str) -> StreamsGroupMember:
-    """The member of that instance. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when it has another member id."""
-    known_id = group.static_members.get(instance_id)
-    if known_id is None:
-        raise CoordinatorError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
-    if known_id != member_id:
-        raise CoordinatorError(
-            ErrorCode.fenced_instance_id,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
-        )
-    return group.members[known_id]
-
-
-def check_released(known: StreamsGroupMember, instance_id: str, member_id: str) -> None:
-    """Raises UNRELEASED_INSTANCE_ID while the instance's member is there."""
-    if not known.is_away:
-        raise CoordinatorError(
-            ErrorCode.unreleased_instance_id,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
-            f"is owned by {known.member_id} member.",
-        )
-
-
-def replace_member(group: StreamsGroup, known: StreamsGroupMember, member_id: str) -> Replacement:
-    """The place of a member that is away goes to `member_id`, tasks and target included; it begins at epoch 0."""
-    member = replace(known, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
-    group_id = group.group_id
-    return Replacement(
-        group=group.with_replaced_member(known, member),
-        member=member,
-        replaced_id=known.member_id,
-        records=(
-            *records.member_tombstones(group_id, known.member_id),
-            records.member_record(group_id, member),
-            records.target_assignment_record(group_id, member_id, group.target_of(known.member_id)),
-            records.current_assignment_record(group_id, member),
-        ),
-        abandons_tasks=member_id in group.members and member_id != known.member_id,
-    )
+StreamsGroupAdmission: TypeAlias = Admission[StreamsGroup, StreamsGroupMember]
 
 
 def with_static_leave(member: StreamsGroupMember) -> StreamsGroupMember:
@@ -115,47 +55,43 @@ def is_relevant_to_assignor(before: StreamsGroupMemberMetadataValue, after: Stre
     return relevant(before) != relevant(after)
 
 
-_ABANDON = "The member must abandon all its partitions and rejoin."
+def needs_new_target(
+    admission: StreamsGroupAdmission,
+    updated: StreamsGroupMember,
+    request: m.StreamsGroupHeartbeatRequest,
+) -> bool:
+    """Return whether the changes of a member bump the group epoch.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """The member as it was before this heartbeat, in its group. After a static member's replacement both are as the
-    replacement leaves them."""
-
-    group: StreamsGroup
-    member: StreamsGroupMember
-    replacement: Replacement | None = None
-
-    def needs_new_target(self, updated: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest) -> bool:
-        """Whether what the member says anew is a new group epoch."""
-        if self.replacement is not None and self.replacement.abandons_tasks:
-            return True
-        if request.instance_id is None:
-            return updated.metadata != self.member.metadata
-        return is_relevant_to_assignor(self.member.metadata, updated.metadata)
+    The changes of a dynamic member always do. Those of a static member do only if the assignor sees them: its client id
+    and host change with every restart.
+    """
+    if admission.replacement is not None and admission.replacement.abandons_holdings:
+        return True
+    if request.instance_id is None:
+        return updated.metadata != admission.member.metadata
+    return is_relevant_to_assignor(admission.member.metadata, updated.metadata)
 
 
 def admit_member(
     group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
-) -> Admission:
+) -> StreamsGroupAdmission:
     """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
     GROUP_MAX_SIZE_REACHED; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     if request.member_epoch == JOIN_EPOCH:
         return _admit_joining(group, request, max_size)
-    if request.instance_id is not None:
-        member = static_member(group, request.instance_id, request.member_id)
-    elif request.member_id in group.members:
-        member = group.members[request.member_id]
-    else:
-        raise CoordinatorError(
-            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
-        )
-    _check_epoch(member, request.member_epoch, owned)
+    member = find_member(group, request.member_id, request.instance_id)
+    check_epoch(
+        member,
+        request.member_epoch,
+        group_type="streams",
+        owns_nothing_else=lambda: owned is not None and member.assigned.contains_all(owned),
+    )
     return Admission(group=group, member=member)
 
 
-def _admit_joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int) -> Admission:
+def _admit_joining(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int
+) -> StreamsGroupAdmission:
     member_id, instance_id = request.member_id, request.instance_id
     known_id = None if instance_id is None else group.static_members.get(instance_id)
     if known_id is None and member_id not in group.members and len(group.members) >= max_size:
@@ -170,26 +106,8 @@ def _admit_joining(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest,
     if known_id == member_id and not known.is_away:
         return Admission(group=group, member=known)
     check_released(known, instance_id, member_id)
-    replacement = replace_member(group, known, member_id)
+    replacement = replace_member(group, known, member_id, records)
     return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
-
-
-def _check_epoch(member: StreamsGroupMember, received: int, owned: TasksTuple | None) -> None:
-    """The current epoch passes; the previous one does when the member owns nothing that is not its own: it has not
-    heard the last reply."""
-    if received == member.member_epoch:
-        return
-    if received > member.member_epoch:
-        relation = "greater"
-    elif received == member.previous_member_epoch and owned is not None and member.assigned.contains_all(owned):
-        return
-    else:
-        relation = "smaller"
-    raise CoordinatorError(
-        ErrorCode.fenced_member_epoch,
-        f"The streams group member has a {relation} member epoch ({received}) than the one known by the group "
-        f"coordinator ({member.member_epoch}). {_ABANDON}",
-    )
 
 
 def update_member(

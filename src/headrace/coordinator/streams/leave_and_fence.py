@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.modern.join import find_static_member
+from headrace.coordinator.modern.member import STATIC_LEAVE_EPOCH
 from headrace.coordinator.modern.timers import rebalance_timer, session_timer
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, Reply, SetTimer
@@ -17,8 +19,8 @@ from headrace.coordinator.streams import records
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
 from headrace.coordinator.streams.heartbeat_response import leave_reply
-from headrace.coordinator.streams.join import static_member, with_static_leave
-from headrace.coordinator.streams.member import STATIC_LEAVE_EPOCH, StreamsGroupMember
+from headrace.coordinator.streams.join import with_static_leave
+from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import interval_end_ms, interval_timer
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m
@@ -38,7 +40,7 @@ def process_leave(
     if request.shutdown_application:
         soft.request_shutdown(request.member_id)
     if request.instance_id is not None:
-        static_member(group, request.instance_id, request.member_id)
+        find_static_member(group, request.instance_id, request.member_id)
     elif request.member_id not in group.members:
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."

@@ -11,20 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from headrace.coordinator.modern.member import ModernGroupMember
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
 from headrace.coordinator.tasks import AssignedTasks
 
 __all__ = [
-    "JOIN_EPOCH",
     "NO_METADATA",
-    "STATIC_LEAVE_EPOCH",
-    "UNCHANGED_TIMEOUT_MS",
     "MemberState",
     "StreamsGroupMember",
 ]
 
-JOIN_EPOCH, STATIC_LEAVE_EPOCH = 0, -2
-UNCHANGED_TIMEOUT_MS = -1
 NO_METADATA = StreamsGroupMemberMetadataValue(client_id="", client_host="", topology_epoch=-1, process_id="")
 
 
@@ -42,14 +38,11 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupMember:
+class StreamsGroupMember(ModernGroupMember):
     """Hard state of a member: its metadata record and its current assignment record. A static member that left for a
     while has STATIC_LEAVE_EPOCH."""
 
-    member_id: str
     metadata: StreamsGroupMemberMetadataValue = NO_METADATA
-    member_epoch: int = JOIN_EPOCH
-    previous_member_epoch: int = JOIN_EPOCH
     state: MemberState = MemberState.STABLE
     assigned: AssignedTasks = AssignedTasks()  # noqa: RUF009 - frozen
     pending_revocation: AssignedTasks = AssignedTasks()  # noqa: RUF009 - frozen
@@ -59,12 +52,14 @@ class StreamsGroupMember:
         return self.metadata.process_id
 
     @property
-    def is_away(self) -> bool:
-        """A static member that left for a while: epoch -2."""
-        return self.member_epoch == STATIC_LEAVE_EPOCH
+    def is_stable(self) -> bool:
+        """Whether it has what its target says, or does not know of a newer target yet."""
+        return self.state is MemberState.STABLE
 
-    def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
+    @property
+    def is_revoking(self) -> bool:
+        """Whether it was told to revoke something and has not confirmed it."""
+        return self.state is MemberState.UNREVOKED_TASKS
 
     def with_assignment(
         self,
