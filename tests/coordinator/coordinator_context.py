@@ -312,6 +312,8 @@ class CoordinatorContext:
             )
         for record in result.records:
             self.shard.replay(record)
+        if result.soft is not None:
+            result.soft()
         self.shard.apply_timers(result.timers)
         response = result.replies[0].response if result.replies else None
         return Outcome(response=response, records=result.records, topics_to_create=result.topics_to_create)

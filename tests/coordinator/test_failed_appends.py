@@ -131,3 +131,31 @@ def test_the_end_of_the_assignment_interval_is_not_lost() -> None:
     list(runner.catch_up(ctx.image, now_ms=ctx.now_ms))
     list(runner.fire_timers(now_ms=ctx.now_ms))
     assert ctx.heartbeat("m1", 2).active == {"0": (0, 1)}
+
+
+def soft_state(ctx: CoordinatorContext) -> tuple[object, ...]:
+    soft = ctx.shard.streams.soft_state("g")
+    return soft.version, soft.endpoint_epoch, soft.shutdown_requested_by, dict(soft.task_offsets)
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda ctx: ctx.request("m1", 2, endpoint=("host", 1)),
+        lambda ctx: ctx.request("m1", 2, shutdown=True),
+        lambda ctx: ctx.request("m1", 2, offsets={("0", 0): 5}),
+        lambda ctx: ctx.request("m1", -1, shutdown=True),
+        lambda ctx: ctx.request("m1", -1),
+    ],
+    ids=["endpoint", "shutdown", "task offsets", "leave with shutdown", "leave"],
+)
+def test_a_rule_changes_no_soft_state_before_its_records_are_written(
+    request_of: Callable[[CoordinatorContext], Any],
+) -> None:
+    ctx = two_members()
+    ctx.heartbeat("m1", 2, endpoint=("h", 9), offsets={("0", 1): 3})
+    before = soft_state(ctx)
+    result = ctx.shard.streams_group_heartbeat(request_of(ctx), ctx.context(), now_ms=ctx.now_ms)
+    assert soft_state(ctx) == before
+    ctx.apply(result)
+    assert soft_state(ctx) != before

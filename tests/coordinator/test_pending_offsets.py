@@ -54,6 +54,8 @@ class Transactions(CoordinatorContext):
             )
         for record in result.records:
             self.shard.replay(record)
+        if result.soft is not None:
+            result.soft()
         self.shard.apply_timers(result.timers)
         return result.replies[0].response if result.replies else None
 

@@ -368,6 +368,8 @@ class History:
             value = None if record.value is None else serde.encode_value(record.value)
             self.log.append((serde.encode_key(record.key), value))
             self.shard.replay(record)
+        if result.soft is not None:
+            result.soft()
         self.shard.apply_timers(result.timers)
 
     def _new_image(self) -> None:

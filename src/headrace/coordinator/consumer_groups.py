@@ -6,6 +6,8 @@ The rules themselves are in the modules beside this one. See `group_kind` for wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 from uuid import UUID
 
@@ -85,8 +87,8 @@ class ConsumerGroups:
             conversion = CoordinatorResult(records=tombstones)
         soft = self.soft_state(group_id)
         result = process_heartbeat(group, soft, request, context, group_context)
-        self._soft[group_id] = soft
-        return conversion.followed_by(result) if conversion.records else result
+        keep = partial(self._keep_soft_state, group_id, soft, then=result.soft)
+        return conversion.followed_by(replace(result, soft=keep))
 
     def describe(
         self,
@@ -152,6 +154,14 @@ class ConsumerGroups:
             self._soft.pop(group_id, None)
 
     # --- parts ---
+
+    def _keep_soft_state(
+        self, group_id: str, soft: ConsumerGroupSoftState, *, then: Callable[[], None] | None = None
+    ) -> None:
+        """Keep the soft state of a group that exists since its first member's records were replayed."""
+        self._soft[group_id] = soft
+        if then is not None:
+            then()
 
     def soft_state(self, group_id: str) -> ConsumerGroupSoftState:
         """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""

@@ -5,8 +5,9 @@ The rules themselves are in the modules beside this one. See `group_kind` for wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from headrace.coordinator.assignors.task_assignor import TaskAssignor
@@ -71,8 +72,8 @@ class StreamsGroups:
             return self._with_repeatable(result, group, soft, group_context)
         group, conversion = registry.streams_group_to_join(group_id)
         result = process_heartbeat(group, soft, request, context, group_context)
-        self._soft[group_id] = soft
-        return replace(result, records=(*conversion, *result.records)) if conversion else result
+        keep = partial(self._keep_soft_state, group_id, soft, then=result.soft)
+        return replace(result, records=(*conversion, *result.records), soft=keep)
 
     def describe(
         self,
@@ -134,6 +135,14 @@ class StreamsGroups:
             self._soft.pop(group_id, None)
 
     # --- parts ---
+
+    def _keep_soft_state(
+        self, group_id: str, soft: StreamsGroupSoftState, *, then: Callable[[], None] | None = None
+    ) -> None:
+        """Keep the soft state of a group that exists since its first member's records were replayed."""
+        self._soft[group_id] = soft
+        if then is not None:
+            then()
 
     def soft_state(self, group_id: str) -> StreamsGroupSoftState:
         """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""

@@ -130,7 +130,7 @@ def process_heartbeat(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
+    """A member joins (epoch 0) or lives (epoch > 0).
 
     `group` is a new one when the group does not exist yet. Raises CoordinatorError.
     """
@@ -150,6 +150,7 @@ def process_heartbeat(
         replies=(Reply(token=context.token, response=response),),
         timers=(*step.timers(group_context.now_ms), *member_timers(admission.group, before, after, group_context)),
         events=step.events(),
+        soft=step.soft,
     )
 
 

@@ -6,7 +6,9 @@ member that is still at the classic protocol (`migration`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.current_assignment import reconcile
@@ -17,6 +19,8 @@ from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions
 from headrace.coordinator.consumer.regular_expressions import RegexChange, detect_regex_change, start_resolution_if_due
 from headrace.coordinator.consumer.target_assignment import TargetAssignment, stored_target, target_assignment
 from headrace.coordinator.consumer.timers import cancel_member_timers, regexes_timer
+from headrace.coordinator.consumer.topic_regexes import TopicRegexResolution
+from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.modern.events import heartbeat_events
 from headrace.coordinator.modern.timers import cancel_replaced_member_timers
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataValue
@@ -27,8 +31,12 @@ __all__ = ["HeartbeatStep", "heartbeat_step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatStep:
-    """`admission`: who asks. `updated`: with what the request says anew; `reconciled`: with what it may have now.
-    `metadata`: the group's own object when no epoch was bumped. `looks_at_topics`: regular expressions are due."""
+    """What one request of a member changes in its group.
+
+    `admission`: the member before the request. `updated`: with the changes that the request reports; `reconciled`: with
+    the partitions that it may have now. `metadata` is the group's own object if the epoch stays. `soft` applies the
+    changes of soft state. `starts_resolution`: regular expressions are resolved anew.
+    """
 
     admission: ConsumerGroupAdmission
     updated: ConsumerGroupMember
@@ -36,7 +44,8 @@ class HeartbeatStep:
     metadata: ConsumerGroupMetadataValue
     target: TargetAssignment
     change: RegexChange
-    looks_at_topics: bool
+    soft: Callable[[], None]
+    starts_resolution: bool
 
     @property
     def replaced_id(self) -> str | None:
@@ -67,7 +76,7 @@ class HeartbeatStep:
         if self.replaced_id is not None:
             found.extend(cancel_member_timers(group_id, self.replaced_id))
         found.extend(cancel_replaced_member_timers(group_id, self.replaced_id, self.admission.member.member_id))
-        if self.looks_at_topics:
+        if self.starts_resolution:
             found.append(SetTimer(key=regexes_timer(group_id), deadline_ms=now_ms))
         return found
 
@@ -101,7 +110,7 @@ def heartbeat_step(
     *,
     computes_target: bool = True,
 ) -> HeartbeatStep:
-    """Steps 4 to 7 of a heartbeat; writes `soft` after the last that may refuse. `owned`: what the member says it has.
+    """Steps 4 to 7 of a heartbeat. `owned`: what the member says it has.
 
     Without `computes_target` the target stays; a member whose group would need another is then not reconciled. Raises
     CoordinatorError.
@@ -134,9 +143,6 @@ def heartbeat_step(
             subscription_changed=subscription_changed,
             owned=owned,
         )
-    soft.remember_comparison(group_context.image, metadata.epoch)
-    if resolution is not None:
-        soft.resolution = resolution
     return HeartbeatStep(
         admission=admission,
         updated=updated,
@@ -144,8 +150,17 @@ def heartbeat_step(
         metadata=metadata,
         target=target,
         change=change,
-        looks_at_topics=resolution is not None,
+        soft=partial(_update_soft_state, soft, group_context.image, metadata.epoch, resolution),
+        starts_resolution=resolution is not None,
     )
+
+
+def _update_soft_state(
+    soft: ConsumerGroupSoftState, image: MetadataImage, group_epoch: int, resolution: TopicRegexResolution | None
+) -> None:
+    soft.remember_comparison(image, group_epoch)
+    if resolution is not None:
+        soft.resolution = resolution
 
 
 def _bump_group_epoch(

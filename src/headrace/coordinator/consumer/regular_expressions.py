@@ -9,6 +9,7 @@ topics.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
@@ -16,6 +17,7 @@ from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, 
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.consumer.timers import regexes_timer
 from headrace.coordinator.consumer.topic_regexes import PAUSE_MS, TopicRegexResolution, check_regex
+from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 
 __all__ = [
@@ -97,7 +99,6 @@ def continue_resolution(
     if not resolution.go_on():
         due_ms = group_context.now_ms + PAUSE_MS
         return CoordinatorResult(timers=(SetTimer(key=regexes_timer(group.group_id), deadline_ms=due_ms),))
-    soft.resolution = None
     values = {regex: value for regex, value in resolution.values().items() if regex in group.subscriptions.regexes}
     found = [records.regular_expression_record(group.group_id, regex, value) for regex, value in values.items()]
     subscriptions = group.subscriptions.copy()
@@ -105,13 +106,25 @@ def continue_resolution(
     metadata_hash = subscriptions.metadata_hash(group_context.image)
     others = any(value.topics != _topics(group, regex) for regex, value in values.items())
     events = [_given_up_event(group, regex) for regex in resolution.given_up]
+    epoch: int | None = None
     if values and (others or metadata_hash != group.metadata.metadata_hash):
         metadata = replace(group.metadata, epoch=group.group_epoch + 1, metadata_hash=metadata_hash)
         found.append(records.group_metadata_record(group.group_id, metadata))
-        soft.remember_comparison(group_context.image, metadata.epoch)
+        epoch = metadata.epoch
         details = (("epoch", str(metadata.epoch)), ("reason", "regular expressions stand for other topics"))
         events.append(CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=details))
-    return CoordinatorResult(records=tuple(found), events=tuple(events))
+    return CoordinatorResult(
+        records=tuple(found),
+        events=tuple(events),
+        soft=partial(_end_resolution, soft, group_context.image, epoch),
+    )
+
+
+def _end_resolution(soft: ConsumerGroupSoftState, image: MetadataImage, group_epoch: int | None) -> None:
+    """Write soft state after a resolution. `group_epoch`: the new one, None if it stays."""
+    soft.resolution = None
+    if group_epoch is not None:
+        soft.remember_comparison(image, group_epoch)
 
 
 def _topics(group: ConsumerGroup, regex: str) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ def join_consumer_group(
         replies=(_reply(step.reconciled, context),),
         timers=(*step.timers(group_context.now_ms), *_timers(group, step.reconciled, group_context)),
         events=step.events(),
+        soft=step.soft,
     )
 
 

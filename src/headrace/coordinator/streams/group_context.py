@@ -185,10 +185,45 @@ class StreamsGroupSoftState:
         self.version += 1
 
     def request_shutdown(self, member_id: str) -> None:
-        """The first to ask is named until the group is empty, also when it has left or others ask too."""
+        """Note who requested a shutdown of the application.
+
+        The first member is named until the group is empty, even if it has left or others request it too.
+        """
         if self.shutdown_requested_by is None:
             self.shutdown_requested_by = member_id
             self.changed()
+
+    def bump_endpoint_epoch(self) -> None:
+        """Make every member ask for endpoint information anew."""
+        self.endpoint_epoch += 1
+        self.changed()
+
+    def update(
+        self,
+        member_id: str,
+        *,
+        endpoints_changed: bool,
+        shutdown_requested_by: str | None,
+        task_offsets: MemberTaskOffsets,
+        replaced_id: str | None,
+    ) -> None:
+        """Apply what a heartbeat of `member_id` changed. `replaced_id`: the member whose place it took."""
+        if endpoints_changed:
+            self.bump_endpoint_epoch()
+        if shutdown_requested_by is not None:
+            self.request_shutdown(shutdown_requested_by)
+        if replaced_id is not None:
+            self.task_offsets.pop(replaced_id, None)
+        self.keep_task_offsets(member_id, task_offsets)
+
+    def forget_member(self, member_id: str, *, is_last: bool, had_endpoint: bool) -> None:
+        """Apply that a member is gone; with the last one goes the shutdown request."""
+        if is_last:
+            self.shutdown_requested_by = None
+        if had_endpoint:
+            self.bump_endpoint_epoch()
+        self.task_offsets.pop(member_id, None)
+        self.changed()
 
     def task_offsets_of(self, member_id: str) -> MemberTaskOffsets:
         return self.task_offsets.get(member_id, NO_OFFSETS)

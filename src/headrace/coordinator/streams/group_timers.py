@@ -109,21 +109,21 @@ def on_context_change(
     )
     if wanted == metadata:
         return _interval_timer_anew(group, group_context)
+    soft_changes = None
     if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
-        soft.endpoint_epoch += 1  # tasks may stay and have other partitions
-        soft.changed()
+        soft_changes = soft.bump_endpoint_epoch  # tasks may stay and have other partitions
     bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = records.group_metadata_record(group.group_id, bumped)
     reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
     events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
     if group_context.initial_delay_runs:
-        return CoordinatorResult(records=(record,), events=events)
+        return CoordinatorResult(records=(record,), events=events, soft=soft_changes)
     end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
     if end_ms is not None:
         timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
-        return CoordinatorResult(records=(record,), timers=(timer,), events=events)
+        return CoordinatorResult(records=(record,), timers=(timer,), events=events, soft=soft_changes)
     computed = _computed(group, soft, bumped, configured, group_context)
-    return replace(computed, records=(record, *computed.records), events=(*events, *computed.events))
+    return replace(computed, records=(record, *computed.records), events=(*events, *computed.events), soft=soft_changes)
 
 
 def _has_endpoints(group: StreamsGroup) -> bool:

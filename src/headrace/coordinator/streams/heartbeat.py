@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.modern.events import heartbeat_events
@@ -98,9 +99,9 @@ def process_heartbeat(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """A member joins (epoch 0) or lives (epoch > 0). Writes `soft` after the last step that may refuse.
+    """A member joins (epoch 0) or heartbeats (epoch > 0).
 
-    `group` is a new one when the group does not exist yet. Raises CoordinatorError.
+    `group` is a new one if the group does not exist yet. Raises CoordinatorError.
     """
     owned = owned_tasks(request)
     admission = admit_member(group, request, owned, max_size=group_context.configuration.max_size)
@@ -128,10 +129,28 @@ def process_heartbeat(
     if reconciled is not updated:
         written.append(records.current_assignment_record(group.group_id, reconciled))
 
-    _note_soft_changes(soft, request, member, reconciled)
-    if admission.replacement is not None:
-        soft.task_offsets.pop(admission.replacement.replaced_id, None)
-    soft.keep_task_offsets(member.member_id, offsets)
+    # Soft state as it is after this heartbeat, for the reply. It is written once the records are (`soft=` below): if
+    # the log refuses them, the member sends this heartbeat again and must find the group as it was.
+    endpoints_changed = _endpoints_changed(member, reconciled)
+    endpoint_epoch = soft.endpoint_epoch + endpoints_changed
+    shutdown_requested_by = soft.shutdown_requested_by
+    if shutdown_requested_by is None and request.shutdown_application:
+        shutdown_requested_by = reconciled.member_id
+    soft_changes = None
+    if (
+        endpoints_changed
+        or shutdown_requested_by != soft.shutdown_requested_by
+        or offsets is not soft.task_offsets_of(member.member_id)
+        or admission.replaced_id is not None
+    ):
+        soft_changes = partial(
+            soft.update,
+            member.member_id,
+            endpoints_changed=endpoints_changed,
+            shutdown_requested_by=shutdown_requested_by,
+            task_offsets=offsets,
+            replaced_id=admission.replaced_id,
+        )
     response = heartbeat_reply(
         member_id=reconciled.member_id,
         member_epoch=reconciled.member_epoch,
@@ -140,13 +159,17 @@ def process_heartbeat(
             reconciled.metadata,
             configured,
             delay=target.delay,
-            shutdown_requested_by=soft.shutdown_requested_by,
+            shutdown_requested_by=shutdown_requested_by,
             required_tags=group_context.configuration.rack_aware_assignment_tags,
             api_version=context.api_version,
         ),
         tasks=reconciled.assigned.without_epochs() if _must_send_tasks(request, owned, member, reconciled) else None,
-        endpoint_epoch=soft.endpoint_epoch,
-        endpoints=_endpoints(group, soft, request, reconciled, configured),
+        endpoint_epoch=endpoint_epoch,
+        endpoints=(
+            None
+            if endpoint_epoch == request.endpoint_information_epoch
+            else _endpoints(group, soft, reconciled, configured)
+        ),
     )
     return CoordinatorResult(
         records=tuple(written),
@@ -157,6 +180,7 @@ def process_heartbeat(
             *target.timers,
         ),
         topics_to_create=configured.topics_to_create,
+        soft=soft_changes,
         events=(
             *heartbeat_events(
                 admission.group.group_id,
@@ -276,18 +300,10 @@ def target_assignment(
     )
 
 
-def _note_soft_changes(
-    soft: StreamsGroupSoftState,
-    request: m.StreamsGroupHeartbeatRequest,
-    before: StreamsGroupMember,
-    after: StreamsGroupMember,
-) -> None:
-    if request.shutdown_application:
-        soft.request_shutdown(after.member_id)
+def _endpoints_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
+    """Return whether clients that route queries by endpoint need new information."""
     endpoint = after.metadata.user_endpoint
-    if endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after)):
-        soft.endpoint_epoch += 1
-        soft.changed()
+    return endpoint != before.metadata.user_endpoint or (endpoint is not None and _tasks_changed(before, after))
 
 
 def _tasks_changed(before: StreamsGroupMember, after: StreamsGroupMember) -> bool:
@@ -309,13 +325,7 @@ def _must_send_tasks(
 
 
 def _endpoints(
-    group: StreamsGroup,
-    soft: StreamsGroupSoftState,
-    request: m.StreamsGroupHeartbeatRequest,
-    member: StreamsGroupMember,
-    configured: ConfiguredTopology,
-) -> tuple[replies.EndpointToPartitions, ...] | None:
-    if soft.endpoint_epoch == request.endpoint_information_epoch:
-        return None
+    group: StreamsGroup, soft: StreamsGroupSoftState, member: StreamsGroupMember, configured: ConfiguredTopology
+) -> tuple[replies.EndpointToPartitions, ...]:
     others = (group.members[each] for each in group.with_endpoint if each != member.member_id)
     return soft.endpoints.of((*others, member), configured)

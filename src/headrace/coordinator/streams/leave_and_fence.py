@@ -7,10 +7,12 @@ interval is over; Kafka waits for the next heartbeat of somebody.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.join import find_static_member
+from headrace.coordinator.modern.join import find_member
 from headrace.coordinator.modern.member import STATIC_LEAVE_EPOCH
 from headrace.coordinator.modern.timers import rebalance_timer, session_timer
 from headrace.coordinator.request_context import RequestContext
@@ -22,7 +24,6 @@ from headrace.coordinator.streams.heartbeat_response import leave_reply
 from headrace.coordinator.streams.join import with_static_leave
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import interval_end_ms, interval_timer
-from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 __all__ = ["process_leave", "remove_member"]
@@ -35,22 +36,34 @@ def process_leave(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
-    member is another."""
-    if request.shutdown_application:
-        soft.request_shutdown(request.member_id)
-    if request.instance_id is not None:
-        find_static_member(group, request.instance_id, request.member_id)
-    elif request.member_id not in group.members:
-        raise CoordinatorError(
-            ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
-        )
+    """A member leaves for good (epoch -1) or temporarily (epoch -2); its own epoch is not compared.
+
+    Raises:
+        CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.
+    """
+    try:
+        member = find_member(group, request.member_id, request.instance_id)
+    except CoordinatorError:
+        # As in Kafka, the shutdown request of a sender that is no member (any more) counts as well. A refusal has no
+        # result that could carry the change, and no record whose append could fail, so it is written here.
+        if request.shutdown_application:
+            soft.request_shutdown(request.member_id)
+        raise
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        result = _static_leave(group, group.members[request.member_id])
+        result = _static_leave(group, member)
     else:
         result = remove_member(group, soft, request.member_id, group_context, event="MemberLeft", reason="leave")
     response = leave_reply(request.member_id, request.member_epoch)
-    return replace(result, replies=(Reply(token=context.token, response=response),))
+    soft_changes = result.soft
+    if request.shutdown_application:
+        soft_changes = partial(_request_shutdown, soft, request.member_id, then=result.soft)
+    return replace(result, replies=(Reply(token=context.token, response=response),), soft=soft_changes)
+
+
+def _request_shutdown(soft: StreamsGroupSoftState, member_id: str, *, then: Callable[[], None] | None) -> None:
+    soft.request_shutdown(member_id)
+    if then is not None:
+        then()
 
 
 def _static_leave(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
@@ -81,16 +94,12 @@ def remove_member(
     ]
     is_last = len(group.members) == 1
     if is_last:
-        soft.shutdown_requested_by = None
         if group_context.interval_timer_runs:
             timers.append(CancelTimer(key=interval_timer(group_id)))
     elif not group_context.initial_delay_runs:
         end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
         due_ms = group_context.now_ms if end_ms is None else end_ms
         timers.append(SetTimer(key=interval_timer(group_id), deadline_ms=due_ms))
-    if group.members[member_id].metadata.user_endpoint is not None:
-        soft.endpoint_epoch += 1
-    soft.task_offsets.pop(member_id, None)
     bumped = (("epoch", str(metadata.epoch)), ("reason", "a member left" if event == "MemberLeft" else reason))
     return CoordinatorResult(
         records=(
@@ -98,6 +107,12 @@ def remove_member(
             records.group_metadata_record(group_id, metadata),
         ),
         timers=tuple(timers),
+        soft=partial(
+            soft.forget_member,
+            member_id,
+            is_last=is_last,
+            had_endpoint=group.members[member_id].metadata.user_endpoint is not None,
+        ),
         events=(
             CoordinatorEvent(name=event, group_id=group_id, details=(("member_id", member_id), ("reason", reason))),
             CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=bumped),

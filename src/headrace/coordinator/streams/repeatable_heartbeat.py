@@ -49,6 +49,7 @@ def is_repeatable(result: CoordinatorResult, group: StreamsGroup, group_context:
         not result.records
         and not result.events
         and not result.topics_to_create
+        and result.soft is None
         and len(result.replies) == 1
         and len(result.timers) == 1
         and isinstance(result.timers[0], SetTimer)
