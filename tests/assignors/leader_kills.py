@@ -18,8 +18,7 @@ from headrace.assignors.consumer_protocol import (
     encode_subscription,
 )
 from headrace.assignors.experimental import LeaderIndependentSticky
-from headrace.assignors.spread_assignors import RoundRobinAssignor
-from headrace.assignors.sticky_assignors import StickyAssignor
+from headrace.assignors.kafka_assignors import RoundRobinAssignor, StickyAssignor
 
 __all__ = ["ASSIGNORS", "Group", "Moves", "play_leader_kills"]
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.assignors.group_play import Group, Tally, our_divide, play
 
 from headrace.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
-from headrace.assignors.registry import ASSIGNORS, assignors_named, common_protocol
-from headrace.assignors.sticky_assignors import (
+from headrace.assignors.kafka_assignors import (
     CooperativeStickyAssignor,
     StickyAssignor,
     encode_sticky_user_data,
 )
+from headrace.assignors.registry import ASSIGNORS, common_protocol, parse_assignors
 from headrace.errors import ConfigError
 
 STICKY = ("sticky", "cooperative-sticky")
@@ -131,16 +131,16 @@ def test_range_lines_topics_up_and_static_members_come_first() -> None:
 
 
 def test_names_are_kafkas() -> None:
-    named = assignors_named("org.apache.kafka.clients.consumer.RangeAssignor, cooperative-sticky")
+    named = parse_assignors("org.apache.kafka.clients.consumer.RangeAssignor, cooperative-sticky")
     assert [assignor.name for assignor in named] == ["range", "cooperative-sticky"]
     assert common_protocol(named) is RebalanceProtocol.EAGER
-    assert common_protocol(assignors_named("cooperative-sticky")) is RebalanceProtocol.COOPERATIVE
+    assert common_protocol(parse_assignors("cooperative-sticky")) is RebalanceProtocol.COOPERATIVE
 
 
 @pytest.mark.parametrize("strategy", ["", "rang", "range,range", Assignor()])
 def test_wrong_names_are_refused(strategy: str | Assignor) -> None:
     with pytest.raises(ConfigError):
-        assignors_named(strategy)
+        parse_assignors(strategy)
 
 
 def test_the_tally_of_many_histories() -> None:

@@ -13,9 +13,9 @@ from tests.assignors.leader_kills import Group, Moves, play_leader_kills
 
 from headrace.assignors.assignor import NO_GENERATION, Assignment, Assignor, Subscription, TopicPartition
 from headrace.assignors.experimental import LeaderIndependentSticky, Load, Roles, WarmSpares, WeightedByLoad
-from headrace.assignors.experimental.user_data import MOST_BYTES, pack, unpack
+from headrace.assignors.experimental.user_data import MAX_BODY_BYTES, pack, unpack
 from headrace.assignors.experimental.weighted import weight_of
-from headrace.assignors.sticky_assignors import StickyAssignor
+from headrace.assignors.kafka_assignors import StickyAssignor
 
 KINDS: list[Callable[[], Assignor]] = [LeaderIndependentSticky, WeightedByLoad, WarmSpares]
 
@@ -296,7 +296,7 @@ def test_user_data_is_bounded_versioned_and_checked() -> None:
     assert unpack(2, data) is None
     assert unpack(1, data[:4] + b"\x02" + data[5:]) is None, "a later version"
     assert unpack(1, data[:-1] + b"x") is None, "damaged"
-    assert pack(1, bytes(MOST_BYTES + 1)) is None
+    assert pack(1, bytes(MAX_BODY_BYTES + 1)) is None
     import zlib
 
     bomb = zlib.compress(bytes(4 << 20))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.assignors.assignor import Assignment, Assignor, Subscription
 from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
 from headrace.assignors.experimental import LeaderIndependentSticky, Load, WarmSpares, WeightedByLoad
-from headrace.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+from headrace.assignors.kafka_assignors import CooperativeStickyAssignor, StickyAssignor
 from headrace.assignors.user_data_report import Role, report_user_data
 
 KNOWN = ("sticky", "cooperative-sticky", LeaderIndependentSticky.name, WarmSpares.name, WeightedByLoad.name)

@@ -10,7 +10,7 @@ from tests.cli.command_lines import Command
 
 from headrace.assignors.assignor import Assignor
 from headrace.assignors.experimental import WarmSpares
-from headrace.assignors.spread_assignors import RangeAssignor
+from headrace.assignors.kafka_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.consumer.consumer import Consumer

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from tests.client.running_consumers import RunningConsumer, wait_until
 
-from headrace.assignors.spread_assignors import RangeAssignor
+from headrace.assignors.kafka_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
 from headrace.client.consumer.consumer import Consumer

@@ -15,7 +15,7 @@ from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
 from headrace.assignors.assignor import Assignment, Subscription, TopicPartition
 from headrace.assignors.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
-from headrace.assignors.sticky_assignors import (
+from headrace.assignors.kafka_assignors import (
     CooperativeStickyAssignor,
     StickyAssignor,
     decode_sticky_user_data,

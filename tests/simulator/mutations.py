@@ -10,8 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.assignors.assignor import Assignment
-from headrace.assignors.spread_assignors import RangeAssignor, RoundRobinAssignor
-from headrace.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+from headrace.assignors.kafka_assignors import (
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from headrace.client.membership import member_core
 from headrace.client.membership.classic_membership import ClassicMembership as ClassicMember
 from headrace.client.membership.consumer_membership import ConsumerMembership

@@ -1,1 +1,1 @@
-"""Client-side assignors of classic consumer groups: the leader of a group divides the partitions with one of these."""
+"""Client-side assignors of classic consumer groups: the leader of a group assigns the partitions with one of them."""

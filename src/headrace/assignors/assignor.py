@@ -1,12 +1,12 @@
-"""What a client-side assignor is: what members say, what the leader decides, and the doors for one's own assignor.
+"""The interface of client-side assignors: what members send when they join, and what the leader assigns.
 
-Pure: no clock, no chance, no I/O. User data is opaque to brokers and travels in both directions (KIP-54's doors): each
-member's with its subscription to the leader, the leader's with each assignment to the member.
+Pure: no clock, no randomness, no I/O. User data is opaque to brokers and travels in both directions (KIP-54): that of a
+member with its subscription to the leader, that of the leader with each assignment to the member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +17,8 @@ __all__ = [
     "RebalanceProtocol",
     "Subscription",
     "TopicPartition",
-    "by_member",
+    "partitions_by_topic",
+    "sort_members",
 ]
 
 TopicPartition = tuple[str, int]
@@ -25,7 +26,7 @@ NO_GENERATION = -1
 
 
 class RebalanceProtocol(Enum):
-    """What a member does before it joins a rebalance: give everything back, or keep what it may (KIP-429)."""
+    """Whether a member revokes everything before a rebalance (eager), or only what moves (cooperative, KIP-429)."""
 
     EAGER = "eager"
     COOPERATIVE = "cooperative"
@@ -33,7 +34,16 @@ class RebalanceProtocol(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What one member says when it joins. `owned_partitions` with `generation_id`: what it had, and since when."""
+    """The subscription of one member in JoinGroup.
+
+    Attributes:
+        topics: Topics to read.
+        user_data: Data of the assignor.
+        owned_partitions: Partitions that the member owns.
+        generation_id: Generation in which they were assigned.
+        rack_id: Rack of the member.
+        instance_id: Id of a static member (KIP-345).
+    """
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -45,37 +55,64 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What the leader gives one member."""
+    """The assignment of one member in SyncGroup: its partitions, and user data of the leader."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
 
 
 class Assignor:
-    """Base of all client-side assignors: `assign` is what an own one has to write, the rest has defaults.
+    """Base class of client-side assignors. A subclass must define `name` and `assign`.
 
-    `name` travels in JoinGroup: all members of a group need one in common. An assignor that names COOPERATIVE promises
-    to give a partition to a new owner only after its old one stopped claiming it.
+    Attributes:
+        name: Sent in JoinGroup; the members of a group must have one in common.
+        protocols: Supported rebalance protocols. With COOPERATIVE an assignor must not assign a partition to a new
+            owner while the old one still claims it.
+
+    Example:
+        class FirstMemberTakesAll(Assignor):
+            name = "first-member"
+
+            def assign(self, partitions, members):
+                first = min(members)
+                every = [(topic, n) for topic, count in partitions.items() for n in range(count)]
+                return {m: Assignment(partitions=tuple(every) if m == first else ()) for m in members}
     """
 
     name: str = ""
     protocols: frozenset[RebalanceProtocol] = frozenset({RebalanceProtocol.EAGER})
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:  # noqa: ARG002
-        """What this member tells the leader beside its topics; asked for each time it joins."""
+        """Return the user data of this member's subscription; called each time it joins."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """On the leader: who gets what. `partitions`: of each topic that exists, how many. One entry per member."""
+        """Assign partitions to members; called on the leader.
+
+        Args:
+            partitions: Existing topic → number of partitions.
+            members: Member id → subscription.
+
+        Returns:
+            One assignment per member.
+        """
         raise NotImplementedError
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
-        """On every member, after each rebalance: what it was given, with the leader's user data."""
+        """Take note of this member's assignment; called on every member after each rebalance."""
 
 
-def by_member(members: Mapping[str, Subscription]) -> list[str]:
-    """Member ids in Kafka's order: static members by instance id, then the others by member id."""
+def sort_members(members: Mapping[str, Subscription]) -> list[str]:
+    """Return member ids in Kafka's order: static members by instance id, then the others by member id."""
     return sorted(members, key=lambda member: _rank(member, members[member]))
+
+
+def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return topic → partition numbers, both sorted."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
 
 
 def _rank(member_id: str, subscription: Subscription) -> tuple[bool, str]:

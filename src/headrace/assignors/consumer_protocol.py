@@ -1,8 +1,8 @@
 """The bytes inside JoinGroup and SyncGroup: ConsumerProtocolSubscription and ConsumerProtocolAssignment, v0 to v3.
 
-Written as Kafka's Java client writes them, byte for byte: newest version, topics sorted, owned partitions sorted and
-grouped, assigned partitions grouped in the order in which topics first appear. Read from anybody: newer versions are
-read as v3, what follows is passed over, lengths are checked before they are believed.
+Encoded byte for byte as by Kafka's Java client: newest version, topics sorted, owned partitions sorted and grouped,
+assigned partitions grouped in the order in which topics first appear. Decoded from any client: newer versions are read
+as v3 with unknown fields skipped, and lengths are checked before they are used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HIGHEST_VERSION = 3
 
 
 class MalformedUserData(ValueError):
-    """Bytes of another member that cannot be read; the message says where."""
+    """Bytes of another member cannot be decoded; the message has the position."""
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """With its version in front. `instance_id` is not in it: it travels in JoinGroup itself."""
+    """Encode a subscription, version first. `instance_id` is left out: it is a field of JoinGroup."""
     topics = sorted(subscription.topics)
     parts = [struct.pack(">hi", version, len(topics)), *map(encode_string, topics), _bytes(subscription.user_data)]
     if version >= 1:
@@ -45,7 +45,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 
 
 def decode_subscription(data: bytes, *, instance_id: str | None = None) -> Subscription:
-    """Raises MalformedUserData."""
+    """Decode a subscription; `instance_id` is that of JoinGroup. Raises MalformedUserData."""
     reader = Reader(data)
     version = reader.version()
     topics = tuple(reader.string() for _ in range(reader.count(2)))
@@ -61,12 +61,15 @@ def decode_subscription(data: bytes, *, instance_id: str | None = None) -> Subsc
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """With its version in front."""
+    """Encode an assignment, version first."""
     return struct.pack(">h", version) + encode_partitions(assignment.partitions) + _bytes(assignment.user_data)
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Empty bytes are the empty assignment: so the coordinator answers whom the leader left out."""
+    """Decode an assignment. Empty bytes, which members get that the leader left out, are an empty assignment.
+
+    Raises MalformedUserData.
+    """
     if not data:
         return Assignment()
     reader = Reader(data)
@@ -76,7 +79,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """As an array of (topic, array of partitions), topics in the order of their first partition."""
+    """Encode an array of (topic, array of partitions), topics in the order of their first partition."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)
@@ -87,7 +90,7 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 class Reader:
-    """Mutable: a position in bytes that others wrote."""
+    """Decoder of untrusted bytes. Mutable; each method reads at the current position and raises MalformedUserData."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -95,47 +98,52 @@ class Reader:
 
     @property
     def left(self) -> int:
+        """Number of bytes that were not read."""
         return len(self._data) - self._at
 
     def version(self) -> int:
-        """The version in front, 0 to 3: what is newer adds fields at the end."""
+        """Read the version; newer ones count as 3, since they only add fields at the end."""
         version = self._int16()
         if version < 0:
             raise MalformedUserData(f"version {version} is below 0")
         return min(version, HIGHEST_VERSION)
 
     def int32(self) -> int:
+        """Read an int32."""
         (number,) = struct.unpack(">i", self.take(4))
         return int(number)
 
     def count(self, entry_bytes: int) -> int:
-        """The length of an array whose entries take at least so many bytes each."""
+        """Read the length of an array whose entries take at least `entry_bytes` each."""
         number = self.int32()
         if number < 0 or number * entry_bytes > self.left:
             raise MalformedUserData(f"an array of {number} entries at byte {self._at} does not fit")
         return number
 
     def string(self) -> str:
+        """Read a string."""
         text = self.nullable_string()
         if text is None:
             raise MalformedUserData(f"a null string at byte {self._at}")
         return text
 
     def nullable_string(self) -> str | None:
+        """Read a nullable string."""
         length = self._int16()
         if length < 0:
             return None
         try:
             return self.take(length).decode()
         except UnicodeDecodeError:
-            raise MalformedUserData(f"a string before byte {self._at} is no UTF-8") from None
+            raise MalformedUserData(f"a string before byte {self._at} is not UTF-8") from None
 
     def nullable_bytes(self) -> bytes | None:
+        """Read nullable bytes."""
         length = self.int32()
         return None if length < 0 else self.take(length)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """An array of (topic, array of partitions)."""
+        """Read an array of (topic, array of partitions)."""
         found: list[TopicPartition] = []
         for _ in range(self.count(6)):
             topic = self.string()
@@ -147,7 +155,7 @@ class Reader:
         return int(number)
 
     def take(self, length: int) -> bytes:
-        """So many bytes as they are."""
+        """Read `length` bytes."""
         if length > self.left:
             raise MalformedUserData(f"{length} bytes at byte {self._at}, and only {self.left} are left")
         taken = self._data[self._at : self._at + length]
@@ -156,7 +164,7 @@ class Reader:
 
 
 def encode_string(text: str) -> bytes:
-    """Its length in two bytes, then UTF-8."""
+    """Encode a string: its length in two bytes, then UTF-8."""
     encoded = text.encode()
     return struct.pack(">h", len(encoded)) + encoded
 

@@ -1,4 +1,4 @@
-"""Assignors by the names of `partition.assignment.strategy`: Kafka's short names, or the Java classes' full ones."""
+"""Assignors by the names of `partition.assignment.strategy`: Kafka's short names and the Java class names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace.assignors.assignor import Assignor, RebalanceProtocol
-from headrace.assignors.spread_assignors import RangeAssignor, RoundRobinAssignor
-from headrace.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+from headrace.assignors.kafka_assignors import (
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
 
-__all__ = ["ASSIGNORS", "assignors_named", "common_protocol"]
+__all__ = ["ASSIGNORS", "common_protocol", "parse_assignors"]
 
 ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = MappingProxyType(
     {kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)}
@@ -22,12 +26,19 @@ _JAVA: Final = MappingProxyType(
 )
 
 
-def assignors_named(strategy: Assignor | str | Iterable[Assignor | str]) -> tuple[Assignor, ...]:
-    """New assignors for the names, in order of preference; one's own as they are. Raises ConfigError `bad-value`."""
+def parse_assignors(strategy: Assignor | str | Iterable[Assignor | str]) -> tuple[Assignor, ...]:
+    """Return the assignors of a `partition.assignment.strategy`, in order of preference.
+
+    Args:
+        strategy: Names, a comma-separated string of names, or Assignor instances, which are returned as they are.
+
+    Raises:
+        ConfigError: bad-value: an unknown name, no assignor, or one that is named twice.
+    """
     listed: list[Assignor | str] = []
     for entry in [strategy] if isinstance(strategy, (Assignor, str)) else strategy:
         listed.extend([entry] if isinstance(entry, Assignor) else [part.strip() for part in entry.split(",")])
-    found = tuple(_one(entry) for entry in listed if entry)
+    found = tuple(_parse_entry(entry) for entry in listed if entry)
     names = [assignor.name for assignor in found]
     if not found or len(set(names)) < len(names):
         raise ConfigError(
@@ -39,7 +50,7 @@ def assignors_named(strategy: Assignor | str | Iterable[Assignor | str]) -> tupl
     return found
 
 
-def _one(entry: Assignor | str) -> Assignor:
+def _parse_entry(entry: Assignor | str) -> Assignor:
     if isinstance(entry, Assignor):
         if not entry.name:
             raise ConfigError(
@@ -51,7 +62,7 @@ def _one(entry: Assignor | str) -> Assignor:
         near = nearest(entry, [*ASSIGNORS, *_JAVA])
         raise ConfigError(
             "bad-value",
-            f"partition.assignment.strategy has {entry!r}, which is no assignor here",
+            f"partition.assignment.strategy has {entry!r}, which is not a known assignor",
             f"did you mean {near}?" if near else f"give one of {', '.join(ASSIGNORS)}, or an Assignor of your own",
             key="partition.assignment.strategy",
         )
@@ -59,6 +70,6 @@ def _one(entry: Assignor | str) -> Assignor:
 
 
 def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
-    """Cooperative when all can; else eager, as in Kafka: a group changes over in two rolling restarts."""
+    """Return COOPERATIVE if all assignors support it, else EAGER: as in Kafka, a change takes two rolling restarts."""
     cooperative = all(RebalanceProtocol.COOPERATIVE in assignor.protocols for assignor in assignors)
     return RebalanceProtocol.COOPERATIVE if cooperative else RebalanceProtocol.EAGER

@@ -1,8 +1,8 @@
-"""The balance that both sticky assignors look for: as even as subscriptions allow, with few partitions moving.
+"""The balance that the sticky assignors compute: as even as subscriptions allow, with few partitions moving.
 
-`balanced` keeps what members own as far as an even share allows, hands out what is left, and then moves single
-partitions from fuller to emptier members until no move helps. With equal subscriptions nobody ends with more than one
-partition more than another, and no partition moves that need not.
+`balance_partitions` keeps what members own up to an even share, assigns what is left, and then moves single partitions
+from members with more to members with fewer until no move helps. With equal subscriptions no member ends with more than
+one partition more than another, and no partition moves that does not have to.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from collections.abc import Mapping, Sequence
 
 from headrace.assignors.assignor import TopicPartition
 
-__all__ = ["balanced", "owners_by_generation"]
+__all__ = ["balance_partitions", "resolve_owners"]
 
 Claims = Mapping[str, tuple[Sequence[TopicPartition], int]]
 
 
-def owners_by_generation(claims: Claims) -> dict[TopicPartition, str]:
-    """Who owns what, of what members say: the youngest generation is right; two of the same generation both are not."""
+def resolve_owners(claims: Claims) -> dict[TopicPartition, str]:
+    """Return the owner of each claimed partition.
+
+    If several members claim a partition, the one of the latest generation owns it. If two claim it in the same
+    generation, neither does: one of them is wrong, and nothing tells which.
+
+    Args:
+        claims: Member → (claimed partitions, generation).
+    """
     owner: dict[TopicPartition, str] = {}
     since: dict[TopicPartition, int] = {}
     disputed: set[TopicPartition] = set()
@@ -35,10 +42,16 @@ def owners_by_generation(claims: Claims) -> dict[TopicPartition, str]:
     return {partition: member for partition, member in owner.items() if partition not in disputed}
 
 
-def balanced(
+def balance_partitions(
     partitions: Mapping[str, int], topics: Mapping[str, frozenset[str]], owner: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
-    """`topics` of each member, in the order that decides between equals; `owner` as things are."""
+    """Return the balanced assignment.
+
+    Args:
+        partitions: Topic → number of partitions.
+        topics: Member → topics it subscribes to. The order of members decides between equal choices.
+        owner: Partition → member that owns it now.
+    """
     wanted = sorted(frozenset().union(*topics.values()) & partitions.keys())
     every = [(topic, number) for topic in wanted for number in range(partitions[topic])]
     kept = {
@@ -47,38 +60,41 @@ def balanced(
         if partition in owner and partition[0] in topics.get(owner[partition], frozenset())
     }
     if len(set(topics.values())) == 1:
-        return _even(every, list(topics), kept)
-    return _uneven(every, topics, kept)
+        return _balance_equal_subscriptions(every, list(topics), kept)
+    return _balance_different_subscriptions(every, topics, kept)
 
 
-def _even(
+def _balance_equal_subscriptions(
     every: list[TopicPartition], members: list[str], kept: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
-    """All read the same: everybody gets the least share, and as many as there is a rest for one more."""
+    """Assign n partitions to m members with the same subscription: ⌊n/m⌋ each; n mod m members get one more."""
     share, rest = divmod(len(every), len(members))
     owned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for partition in every:
         if partition in kept:
             owned[kept[partition]].append(partition)
+    # 1. Members keep what they own, up to their share. The extra partitions go to members that own that many already.
     given: dict[str, list[TopicPartition]] = {}
     for member in members:
         more = len(owned[member]) > share and rest > 0
         rest -= more
         given[member] = owned[member][: share + more]
+    # 2. Fill up members below the share.
     taken = {partition for mine in given.values() for partition in mine}
     free = iter([partition for partition in every if partition not in taken])
     for member in members:
         while len(given[member]) < share:
             given[member].append(next(free))
-    # What is left now is the rest that nobody owned: one each.
+    # 3. What is left are extra partitions: one more for members that have exactly the share.
     for member, partition in zip((m for m in members if len(given[m]) == share), free, strict=False):
         given[member].append(partition)
     return given
 
 
-def _uneven(
+def _balance_different_subscriptions(
     every: list[TopicPartition], topics: Mapping[str, frozenset[str]], kept: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
+    # 1. Members keep everything they own and may read.
     given: dict[str, list[TopicPartition]] = {member: [] for member in topics}
     for partition, member in kept.items():
         given[member].append(partition)
@@ -87,22 +103,23 @@ def _uneven(
     }
     rank = {member: index for index, member in enumerate(topics)}
     free = [partition for partition in every if partition not in kept]
-    # What few can read goes first, and to the emptiest.
+    # 2. Partitions that few members can read are assigned first, each to the reader with the fewest.
     for partition in sorted(free, key=lambda each: (len(readers[each[0]]), each)):
         given[min(readers[partition[0]], key=lambda member: (len(given[member]), rank[member]))].append(partition)
-    _level(given, topics, kept, rank)
+    # 3. Move single partitions until no move improves the balance.
+    _move_until_balanced(given, topics, kept, rank)
     return {member: sorted(mine) for member, mine in given.items()}
 
 
-def _level(
+def _move_until_balanced(
     given: dict[str, list[TopicPartition]],
     topics: Mapping[str, frozenset[str]],
     kept: Mapping[TopicPartition, str],
     rank: Mapping[str, int],
 ) -> None:
-    """Moves one partition at a time from the fullest to the emptiest that may read it, while they differ by two.
+    """Move partitions, one at a time, from the member with the most to the one with the fewest that may read it.
 
-    Each move lowers the sum of squares of the loads, so it ends.
+    Members must differ by two or more. Each move lowers the sum of squares of the loads, so this terminates.
     """
     order = [(len(mine), rank[member], member) for member, mine in given.items()]
     order.sort()
@@ -110,10 +127,10 @@ def _level(
     while moved:
         moved = False
         for full in reversed(order):
-            step = _move_from(full[2], order, given, topics, kept)
-            if step is None:
+            move = _find_move(full[2], order, given, topics, kept)
+            if move is None:
                 continue
-            partition, to = step
+            partition, to = move
             given[full[2]].remove(partition)
             given[to].append(partition)
             for member in (full[2], to):
@@ -123,18 +140,19 @@ def _level(
             break
 
 
-def _move_from(
+def _find_move(
     member: str,
     order: list[tuple[int, int, str]],
     given: Mapping[str, list[TopicPartition]],
     topics: Mapping[str, frozenset[str]],
     kept: Mapping[TopicPartition, str],
 ) -> tuple[TopicPartition, str] | None:
+    """Return a partition of `member` and the member to move it to; None if no move improves the balance."""
     for load, _, to in order:
         if load + 1 >= len(given[member]):
             return None
         movable = [partition for partition in given[member] if partition[0] in topics[to]]
         if movable:
-            # Back to whom it belonged, else one that moves anyway, else the last.
+            # Preferred: one that returns to its owner; then one that has left its owner anyway; then the last one.
             return max(movable, key=lambda each: (kept.get(each) == to, kept.get(each) != member, each)), to
     return None

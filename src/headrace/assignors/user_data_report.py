@@ -1,8 +1,8 @@
-"""Decoding of members' subscriptions and assignments for people: what each member told the leader, and was told. Pure.
+"""Decoding of members' user data for people: what each member sent to the leader, and what the leader sent back. Pure.
 
-Kafka has user data in two places, which are easily confused: the *subscription* of each member (JoinGroup, member to
-leader) and its *assignment* (SyncGroup, leader to member). Only the assignor that wrote user data knows its layout, so
-bytes are decoded by the name of the group's assignor; those of any other assignor are shown as they are.
+Kafka has user data in two places that are easily confused: in the *subscription* of each member (JoinGroup, member to
+leader) and in its *assignment* (SyncGroup, leader to member). Only the assignor that wrote user data knows its layout,
+so bytes are decoded by the group's assignor; those of an unknown assignor are shown as hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from headrace.assignors.assignor import partitions_by_topic
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, decode_subscription
 from headrace.assignors.experimental.leader_independent import LeaderIndependentSticky
 from headrace.assignors.experimental.leader_independent import decode_user_data as _leader_independent
@@ -21,13 +22,12 @@ from headrace.assignors.experimental.warm_spares import WarmSpares
 from headrace.assignors.experimental.warm_spares import decode_user_data as _warm_spares
 from headrace.assignors.experimental.weighted import WeightedByLoad
 from headrace.assignors.experimental.weighted import decode_user_data as _weighted
-from headrace.assignors.partition_lists import partitions_by_topic
-from headrace.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor, decode_sticky_user_data
+from headrace.assignors.kafka_assignors import CooperativeStickyAssignor, StickyAssignor, decode_sticky_user_data
 
 __all__ = ["Role", "UserDataReport", "report_user_data"]
 
 Role = Literal["subscription", "assignment"]
-LONGEST_HEX_BYTES: Final = 64
+MAX_HEX_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,15 @@ class UserDataReport:
     unreadable: str | None = None
 
     def text(self) -> str:
-        """One line: JSON of decoded bytes, else hexadecimal digits (the first 64 bytes), else `-`."""
+        """Return one line: JSON of decoded bytes, else hexadecimal digits (of the first 64 bytes), else `-`."""
         if self.unreadable is not None:
             return f"unreadable {self.role}: {self.unreadable}"
         if self.user_data is None:
             return "-"
         if self.decoded is not None:
             return json.dumps(self.decoded, separators=(",", ":"), ensure_ascii=False)
-        more = "…" if len(self.user_data) > LONGEST_HEX_BYTES else ""
-        return f"0x{self.user_data[:LONGEST_HEX_BYTES].hex()}{more} ({len(self.user_data)} bytes)"
+        more = "…" if len(self.user_data) > MAX_HEX_BYTES else ""
+        return f"0x{self.user_data[:MAX_HEX_BYTES].hex()}{more} ({len(self.user_data)} bytes)"
 
 
 def report_user_data(assignor: str, role: Role, data: bytes) -> UserDataReport:

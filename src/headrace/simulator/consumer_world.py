@@ -13,7 +13,7 @@ from random import Random
 from types import MappingProxyType
 
 from headrace.assignors.assignor import TopicPartition
-from headrace.assignors.registry import assignors_named
+from headrace.assignors.registry import parse_assignors
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.subscription import SubscribedTopics
@@ -264,7 +264,7 @@ class ConsumerWorld:
         if protocol == "classic":
             return ClassicMembership(
                 self.group_id,
-                assignors_named(strategy),
+                parse_assignors(strategy),
                 chance=self.random.random,
                 session_timeout_ms=6_000,
                 heartbeat_interval_ms=1_000,

@@ -16,7 +16,7 @@ from headrace.assignors.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from headrace.assignors.registry import assignors_named
+from headrace.assignors.registry import parse_assignors
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
 from headrace.client.membership.group_member import GroupMemberState
@@ -30,7 +30,7 @@ BOTH = (("flights", 0), ("flights", 1))
 
 
 def script(strategy: Any = "range", wanted: SubscribedTopics = FLIGHTS, **settings: Any) -> GroupScript:
-    made = GroupScript(ClassicMembership("g", assignors_named(strategy), chance=lambda: 0.0, **settings))
+    made = GroupScript(ClassicMembership("g", parse_assignors(strategy), chance=lambda: 0.0, **settings))
     made.member.subscribe(wanted, made.now_ms)
     made.find_coordinator()
     return made

@@ -1,4 +1,4 @@
-"""Assignors that use user data, for classic groups: give an instance as `partition_assignment_strategy`. May change."""
+"""Assignors that use user data, for classic groups; pass an instance as `partition_assignment_strategy`. May change."""
 
 from headrace.assignors.experimental.leader_independent import LeaderIndependentSticky
 from headrace.assignors.experimental.warm_spares import Roles, WarmSpares

@@ -1,9 +1,10 @@
-"""`LeaderIndependentSticky`: the whole assignment in every member's user data, so any leader knows who had what.
+"""`LeaderIndependentSticky`: every member carries the whole assignment, so that any leader knows who owned what.
 
-With Kafka's sticky assignors each member tells its own partitions. What nobody tells is free: a static member that came
-back without a memory has lost its claim, and gets whatever is left. Here the leader writes the complete assignment into
-everybody's assignment user data, everybody brings it along when it joins again, and the next leader takes the youngest
-copy that can be read. Static members are known by their instance id, so they find their place again.
+With Kafka's sticky assignors each member reports its own partitions only. What no member reports is free: a static
+member that restarted without its memory has lost its claim, and gets whatever is left. Here the leader writes the
+complete assignment into the user data of every assignment, every member returns it when it joins again, and the next
+leader uses the newest copy that can be read. Static members are identified by their instance id, so they get their
+partitions back.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from headrace.assignors.assignor import (
     RebalanceProtocol,
     Subscription,
     TopicPartition,
+    partitions_by_topic,
 )
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions, encode_string
 from headrace.assignors.experimental.user_data import member_key, pack, unpack
-from headrace.assignors.partition_lists import partitions_by_topic
-from headrace.assignors.sticky_assignors import readable_topics, without_claimed
-from headrace.assignors.sticky_balance import balanced, owners_by_generation
+from headrace.assignors.kafka_assignors import exclude_claimed, subscribed_topics
+from headrace.assignors.sticky_balance import balance_partitions, resolve_owners
 
 __all__ = ["LeaderIndependentSticky", "decode_user_data"]
 
 _ASSIGNMENT, _SUBSCRIPTION = 1, 2
 Whole = Mapping[str, Sequence[TopicPartition]]
-"""Of each member's key what it has."""
+"""Member key (`member_key`) → its partitions."""
 
 
 class LeaderIndependentSticky(Assignor):
-    """Mutable: remembers the whole assignment of its last generation, to tell the next leader.
+    """Sticky across leaders. Mutable: keeps the whole assignment of the last generation for the next leader.
 
-    As even as `StickyAssignor`. In an eager group (beside eager assignors) everything is given back before a rebalance,
-    in a cooperative one only what moves. An assignment too large to be told (a mebibyte) is told by nobody: then only
-    what members say they own counts.
+    As balanced as `StickyAssignor`. In an eager group (one with members that only support eager assignors) everything
+    is revoked before a rebalance, in a cooperative one only what moves. An assignment above 1 MiB is not sent; then
+    only the partitions that members claim count.
     """
 
     name = "headrace-leader-independent-sticky"
@@ -59,20 +60,20 @@ class LeaderIndependentSticky(Assignor):
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         if not members:
             return {}
-        target = balanced(partitions, readable_topics(partitions, members), _owners(members))
+        target = balance_partitions(partitions, subscribed_topics(partitions, members), _owners(members))
         keys = {member: member_key(member, members[member].instance_id) for member in target}
         told = pack(_ASSIGNMENT, _encode_whole({keys[member]: mine for member, mine in target.items()}))
-        now = without_claimed(target, members)
+        now = exclude_claimed(target, members)
         return {member: Assignment(partitions=tuple(mine), user_data=told) for member, mine in now.items()}
 
 
 def _owners(members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
-    """Who had what: the youngest whole assignment that anybody brings, then what members own by their own word."""
+    """Return the owner of each partition: by the newest whole assignment, then by the claims of members."""
     by_key = {member_key(member, subscription.instance_id): member for member, subscription in members.items()}
     owner: dict[TopicPartition, str] = {}
     generation_id = NO_GENERATION
     for member in sorted(members):
-        whole, since = _told(members[member])
+        whole, since = _read_subscription(members[member])
         if since > generation_id:
             generation_id = since
             owner = {each: by_key[key] for key, mine in whole.items() if key in by_key for each in mine}
@@ -82,14 +83,14 @@ def _owners(members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
         if members[member].owned_partitions
     }
     younger = {member: claim for member, claim in claims.items() if claim[1] > generation_id}
-    return owners_by_generation(claims) | owner | owners_by_generation(younger)
+    return resolve_owners(claims) | owner | resolve_owners(younger)
 
 
-def _told(subscription: Subscription) -> tuple[Whole, int]:
-    return _read_told(subscription.user_data)
+def _read_subscription(subscription: Subscription) -> tuple[Whole, int]:
+    return _read_user_data(subscription.user_data)
 
 
-def _read_told(user_data: bytes | None) -> tuple[Whole, int]:
+def _read_user_data(user_data: bytes | None) -> tuple[Whole, int]:
     reader = unpack(_SUBSCRIPTION, user_data)
     if reader is None:
         return {}, NO_GENERATION
@@ -118,11 +119,11 @@ def _read_whole(reader: Reader | None) -> Whole | None:
 
 
 def decode_user_data(data: bytes) -> dict[str, object] | None:
-    """The whole assignment by member (and its generation, in a subscription) as plain values; None for other bytes."""
+    """Return the whole assignment (and of a subscription its generation) as plain values; None for other bytes."""
     generation: dict[str, object] = {}
     whole = _read_whole(unpack(_ASSIGNMENT, data))
     if whole is None:
-        told, generation_id = _read_told(data)
+        told, generation_id = _read_user_data(data)
         if generation_id == NO_GENERATION:
             return None
         whole, generation = told, {"generation": generation_id}

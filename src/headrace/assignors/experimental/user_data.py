@@ -1,7 +1,8 @@
-"""User data of the experimental assignors: marked, versioned, checked, bounded. Anybody else's counts as none. Pure.
+"""User data format of the experimental assignors, with a mark, a version, a checksum and a size limit. Pure.
 
-`mark (4) version (1) kind (1) CRC-32 of what follows (4)`, then the body, compressed when that is shorter. It is read
-through `Reader`, which believes no length before it has checked it; a body never unpacks to more than `MOST_BYTES`.
+`mark (4) version (1) kind (1) CRC-32 of the rest (4)`, then the body, compressed if that is shorter. Data without the
+mark counts as none. A body is read through `Reader`, which checks lengths before it uses them, and is never
+decompressed to more than `MAX_BODY_BYTES`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Final
 
 from headrace.assignors.consumer_protocol import Reader
 
-__all__ = ["MOST_BYTES", "member_key", "pack", "unpack"]
+__all__ = ["MAX_BODY_BYTES", "member_key", "pack", "unpack"]
 
-MOST_BYTES: Final = 1 << 20
+MAX_BODY_BYTES: Final = 1 << 20
 _MARK: Final = b"PSUD"
 _VERSION: Final = 1
 _COMPRESSED: Final = 0x80
@@ -22,8 +23,8 @@ _HEAD: Final = struct.Struct(">4sBBI")
 
 
 def pack(kind: int, body: bytes) -> bytes | None:
-    """None when the body is larger than anybody would read: then nothing is told."""
-    if len(body) > MOST_BYTES:
+    """Return the user data for a body; None if the body exceeds `MAX_BODY_BYTES`, which no member would read."""
+    if len(body) > MAX_BODY_BYTES:
         return None
     shorter = zlib.compress(body, 6)
     if len(shorter) < len(body):
@@ -32,7 +33,7 @@ def pack(kind: int, body: bytes) -> bytes | None:
 
 
 def unpack(kind: int, data: bytes | None) -> Reader | None:
-    """A reader of the body; None for what is missing, of a stranger, of another kind or version, or damaged."""
+    """Return a reader of the body; None if it is missing, foreign, damaged, or of another kind or version."""
     if data is None or len(data) < _HEAD.size:
         return None
     mark, version, found, checksum = _HEAD.unpack_from(data)
@@ -42,7 +43,7 @@ def unpack(kind: int, data: bytes | None) -> Reader | None:
     if found & _COMPRESSED:
         unpacking = zlib.decompressobj()
         try:
-            body = unpacking.decompress(body, MOST_BYTES)
+            body = unpacking.decompress(body, MAX_BODY_BYTES)
         except zlib.error:
             return None
         if not unpacking.eof:
@@ -51,5 +52,5 @@ def unpack(kind: int, data: bytes | None) -> Reader | None:
 
 
 def member_key(member_id: str, instance_id: str | None) -> str:
-    """Who a member is over restarts: a static one is its instance."""
+    """Return what identifies a member across restarts: its instance id if it is static."""
     return f"m:{member_id}" if instance_id is None else f"i:{instance_id}"

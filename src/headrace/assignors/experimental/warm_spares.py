@@ -1,11 +1,11 @@
-"""`WarmSpares`: besides its owner a partition has spares, who read it without acting; one of them takes over at once.
+"""`WarmSpares`: besides its owner a partition has spares, which read it without acting; one of them takes over at once.
 
-A partition is in the assignment of several members; the assignment's user data says which ones the member only keeps
-warm (the rest are its own). Members tell both in their subscription user data, so any leader knows. When an owner dies
-a spare becomes the owner in the next generation: it has read everything already, and no partition changes hands.
+A partition is in the assignment of several members. The user data of the assignment names those that the member only
+keeps warm; the others it owns. Members send both in the user data of their subscription, so that any leader knows them.
+If an owner dies, a spare is the owner in the next generation: it has read everything already, and no partition moves.
 
-Rules it obeys: two living members never own a partition at the same time: one that moves is taken away first, and is
-owned by nobody until the next generation. A spare never commits: `roles` says what is whose.
+Two live members never own a partition at the same time: one that moves is revoked first and has no owner until the next
+generation. A spare must not commit; `WarmSpares.roles` tells which partitions are owned.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headrace.assignors.assignor import (
     RebalanceProtocol,
     Subscription,
     TopicPartition,
+    partitions_by_topic,
 )
 from headrace.assignors.consumer_protocol import MalformedUserData, encode_partitions
 from headrace.assignors.experimental.user_data import pack, unpack
-from headrace.assignors.partition_lists import partitions_by_topic
-from headrace.assignors.sticky_assignors import encode_sticky_user_data, readable_topics
-from headrace.assignors.sticky_balance import balanced, owners_by_generation
+from headrace.assignors.kafka_assignors import encode_sticky_user_data, subscribed_topics
+from headrace.assignors.sticky_balance import balance_partitions, resolve_owners
 
 __all__ = ["Roles", "WarmSpares", "decode_user_data"]
 
@@ -34,7 +34,7 @@ _ASSIGNMENT, _SUBSCRIPTION = 4, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """What a member is to do with its partitions: act on the active ones, only read the spare ones."""
+    """The roles of a member: it acts on its active partitions and only reads its spare ones."""
 
     active: frozenset[TopicPartition] = frozenset()
     spare: frozenset[TopicPartition] = frozenset()
@@ -42,10 +42,16 @@ class Roles:
 
 
 class WarmSpares(Assignor):
-    """Mutable: the member's present roles. Read `roles` for each batch; `on_roles` hears of changes.
+    """Assignor with spare readers. Mutable.
 
-    `spares`: how many for each partition, as far as there are members. `on_roles` is called on the membership's thread,
-    before the consumer is told: it must be short.
+    Args:
+        spares: Spares per partition, as far as there are members.
+        on_roles: Called with the new roles after each rebalance, on the thread of the membership and before the
+        consumer
+            is notified, so it must be fast.
+
+    Attributes:
+        roles: The current roles of this member; read them for each batch.
     """
 
     name = "headrace-warm-spares"
@@ -71,12 +77,10 @@ class WarmSpares(Assignor):
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         if not members:
             return {}
-        told = {member: _told(subscription) for member, subscription in members.items()}
-        owner = owners_by_generation(
-            {member: (sorted(roles.active), roles.generation_id) for member, roles in told.items()}
-        )
-        topics = readable_topics(partitions, members)
-        target = balanced(partitions, topics, owner | _heirs(partitions, topics, told, owner))
+        told = {member: _read_subscription(subscription) for member, subscription in members.items()}
+        owner = resolve_owners({member: (sorted(roles.active), roles.generation_id) for member, roles in told.items()})
+        topics = subscribed_topics(partitions, members)
+        target = balance_partitions(partitions, topics, owner | _heirs(partitions, topics, told, owner))
         moving = {
             each: owner[each] for member, mine in target.items() for each in mine if owner.get(each, member) != member
         }
@@ -96,7 +100,10 @@ class WarmSpares(Assignor):
         told: Mapping[str, Roles],
         moving: Mapping[TopicPartition, str],
     ) -> dict[str, set[TopicPartition]]:
-        """Who keeps what warm: who does already, then who has least. The next owner of a moving one is its spare."""
+        """Choose the spares: members that are spares already, then those with the fewest partitions.
+
+        The next owner of a partition that moves is a spare of it until the old one has revoked it.
+        """
         spares: dict[str, set[TopicPartition]] = {member: set() for member in target}
         for owner, mine in target.items():
             for each in mine:
@@ -116,7 +123,7 @@ def _heirs(
     told: Mapping[str, Roles],
     owner: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, str]:
-    """For what nobody owns any more: the spare that has least to do."""
+    """Return a new owner for each partition without one: the spare with the fewest partitions."""
     loads = {member: sum(1 for each in owner if owner[each] == member) for member in topics}
     heirs: dict[TopicPartition, str] = {}
     for topic in sorted(partitions):
@@ -129,13 +136,13 @@ def _heirs(
     return heirs
 
 
-def _told(subscription: Subscription) -> Roles:
+def _read_subscription(subscription: Subscription) -> Roles:
     reader = unpack(_SUBSCRIPTION, subscription.user_data)
     try:
         if reader is not None:
             active, generation_id = reader.partitions(), reader.int32()
             held = frozenset(subscription.owned_partitions)
-            # What it does not hold any more it cannot act on, whatever it once was told.
+            # A member must not act on a partition it does not hold any more, whatever its user data says.
             return Roles(
                 active=frozenset(active) & held,
                 spare=frozenset(reader.partitions()) & held,
@@ -155,8 +162,7 @@ def _spares_in(assignment: Assignment) -> frozenset[TopicPartition]:
 
 
 def decode_user_data(data: bytes) -> dict[str, object] | None:
-    """Roles as plain values: active and spare partitions of a subscription, spares of an assignment; None for other
-    bytes."""
+    """Return the roles in a subscription, or the spares in an assignment, as plain values; None for other bytes."""
     told, spares = unpack(_SUBSCRIPTION, data), unpack(_ASSIGNMENT, data)
     try:
         if told is not None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.assignors.assignor import Assignor
-from headrace.assignors.registry import assignors_named
+from headrace.assignors.registry import parse_assignors
 from headrace.client.consumer.commits import OffsetCommits, Offsets
 from headrace.client.consumer.consumer_metrics import ConsumerMetrics
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
@@ -76,7 +76,7 @@ class ConsumerCore:
         self._configuration = configuration
         self._security = security
         self._strategy = configuration["partition.assignment.strategy"] if strategy is None else strategy
-        assignors_named(self._strategy)  # refused here rather than by the first poll
+        parse_assignors(self._strategy)  # refused here rather than by the first poll
         self._reset = OffsetReset.parsed(configuration["auto.offset.reset"])
         self.group_id: str = configuration["group.id"]
         self._auto_commit = configuration["enable.auto.commit"] and bool(self.group_id)
@@ -335,7 +335,7 @@ class ConsumerCore:
         settings = self._configuration
         return ClassicMembership(
             self.group_id,
-            assignors_named(self._strategy),
+            parse_assignors(self._strategy),
             chance=random.random,
             session_timeout_ms=settings["session.timeout.ms"],
             heartbeat_interval_ms=settings["heartbeat.interval.ms"],
