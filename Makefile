@@ -129,8 +129,8 @@ requirements:   ## pin all dependencies anew (needs uv)
 		--constraints requirements/dev.txt --extra spark pyproject.toml --output-file requirements/spark.txt
 	echo 'mutmut>=3.8,<4' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --constraints requirements/dev.txt - --output-file requirements/mutants.txt
-	printf 'zensical==0.0.73\nmkdocstrings-python>=2,<3\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-header --no-annotate - --output-file requirements/docs.txt
+	printf 'zensical==0.0.73\nmkdocstrings-python>=2,<3\nruff\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate --constraints requirements/dev.txt - --output-file requirements/docs.txt
 
 clean:          ## remove what was built; .venv and jars too
 	rm -rf mutants $(VENV) .jars .build .headrace dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

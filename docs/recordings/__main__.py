@@ -15,7 +15,7 @@ from pathlib import Path
 
 from docs.recordings.diagrams import DIAGRAMS
 from docs.recordings.notebook_picture import executed_page, photograph
-from docs.recordings.terminal_session import Key, Pause, Type, WaitFor, record
+from docs.recordings.terminal_session import Key, Pause, Type, WaitFor, record, sped_up
 from docs.recordings.terminal_svg import animation
 
 from headrace import EmbeddedBroker
@@ -52,11 +52,11 @@ def record_demo() -> None:
         recording = record(
             [Type("headrace demo --fast"), WaitFor(r"\$ *$", 400), Pause(1.5)],
             cwd=directory,
-            columns=112,
-            rows=30,
+            columns=124,
+            rows=28,
             environment=environment,
         )
-    _write("demo.svg", animation(recording, "headrace demo"))
+    _write("demo.svg", animation(sped_up(recording, speed=6, shortest_s=0.3), "headrace demo"))
 
 
 def record_notebook() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyte
 
-__all__ = ["Key", "Line", "Pause", "Recording", "Screen", "Type", "WaitFor", "record", "screen_of"]
+__all__ = ["Key", "Line", "Pause", "Recording", "Screen", "Type", "WaitFor", "record", "screen_of", "sped_up"]
 
 TYPING_INTERVAL_S = 0.04
 FRAME_INTERVAL_S = 0.08
@@ -48,6 +48,20 @@ class Recording:
     rows: int
     screens: Sequence[tuple[float, Screen]]
     seconds: float
+
+
+def sped_up(recording: Recording, speed: float, shortest_s: float) -> Recording:
+    """Return the recording played `speed` times as fast, without the screens that would be shown for less than
+    `shortest_s`; the last screen stays.
+    """
+    screens: list[tuple[float, Screen]] = []
+    for at, screen in recording.screens:
+        shown_at = at / speed
+        if screens and shown_at - screens[-1][0] < shortest_s:
+            screens[-1] = (screens[-1][0], screen)
+        else:
+            screens.append((shown_at, screen))
+    return Recording(recording.columns, recording.rows, screens, recording.seconds / speed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from docs.recordings.terminal_session import Key, Recording, Type, WaitFor, record, screen_of
+from docs.recordings.terminal_session import Key, Recording, Type, WaitFor, record, screen_of, sped_up
 from docs.recordings.terminal_svg import LAST_SCREEN_S, LONGEST_PAUSE_S, animation, still
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -73,3 +73,10 @@ def test_a_text_becomes_a_screen_as_high_as_it_is() -> None:
     shown = [text.text for text in document.iter(f"{SVG}text")]
     assert shown.count("<three>") == 2
     assert {"before", "after"} <= set(shown)
+
+
+def test_a_recording_that_is_sped_up_has_fewer_screens_and_the_same_end() -> None:
+    first, second, third = (screen_of(text, columns=10) for text in ("one", "two", "three"))
+    fast = sped_up(Recording(10, 1, [(0.0, first), (1.0, second), (9.0, third)], 10.0), speed=5, shortest_s=0.3)
+    assert fast.screens == [(0.0, second), (1.8, third)]
+    assert fast.seconds == 2.0
