@@ -8,6 +8,7 @@ of it. When a listener is so slow that thousands of events wait, progress is lef
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import uuid
@@ -33,6 +34,8 @@ log = logging.getLogger("headrace.spark")
 MOST_WAITING: Final = 1000
 IDLE_INTERVAL_SECONDS: Final = 10.0
 """As `spark.sql.streaming.noDataProgressEventInterval`."""
+_HAS_JOB_TAGS: Final = "jobTags" in inspect.signature(QueryStartedEvent).parameters
+"""PySpark 4.0 creates the event without job tags, later releases require them."""
 _METHODS: Final = ("onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated", "onTasksChanged")
 
 
@@ -86,7 +89,8 @@ class Listeners:
 
     def started(self) -> None:
         now = timestamp()
-        self._post("onQueryStarted", lambda: QueryStartedEvent(self._id, self._run_id, self.name, now, set()))
+        tags: tuple[set[str], ...] = (set(),) if _HAS_JOB_TAGS else ()
+        self._post("onQueryStarted", lambda: QueryStartedEvent(self._id, self._run_id, self.name, now, *tags))
 
     def progressed(self, row: Mapping[str, Any]) -> None:
         """A micro-batch is committed. `row` is what `recentProgress` holds."""
