@@ -50,7 +50,7 @@ def record_demo() -> None:
     """`headrace demo --fast`: two instances, a kill, the verdict."""
     with _workplace() as (directory, environment):
         recording = record(
-            [Type("headrace demo --fast"), WaitFor(r"\$ *$", 400), Pause(1.5)],
+            [Type("headrace demo --fast"), WaitFor(r"\$ *$", 900), Pause(1.5)],
             cwd=directory,
             columns=124,
             rows=28,
