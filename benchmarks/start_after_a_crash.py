@@ -17,7 +17,7 @@ import time
 import uuid
 from pathlib import Path
 
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.server import Server
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.storage.log_directory import LogDirectory

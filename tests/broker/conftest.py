@@ -81,7 +81,7 @@ class BrokerProcess:
     def start(self) -> BrokerProcess:
         program = (
             "import sys\n"
-            "from headrace.broker.configuration import BrokerConfiguration\n"
+            "from headrace.broker.config.broker_configuration import BrokerConfiguration\n"
             "from headrace.broker.server import run_broker\n"
             f"configuration = BrokerConfiguration.from_settings({str(self.data_dir)!r}, port={self.port}, "
             f"settings={self._settings!r})\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.server import Server, banner
 from headrace.errors import BrokerError, ConfigError, HeadraceError, StateError

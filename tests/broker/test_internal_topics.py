@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.cluster_metadata import ClusterMetadata
-from headrace.broker.configuration import BrokerConfiguration
-from headrace.broker.delayed_fetch import DelayedFetches
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition_logs import PartitionLogs
-from headrace.broker.topic_administration import FAILURES_KEPT, TopicAdministration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.logs.delayed_fetch import DelayedFetches
+from headrace.broker.logs.flusher import Flusher
+from headrace.broker.logs.partition_logs import PartitionLogs
+from headrace.broker.metadata.cluster_metadata import ClusterMetadata
+from headrace.broker.metadata.topic_administration import FAILURES_KEPT, TopicAdministration
 from headrace.coordinator.result import CreatableTopic
 from headrace.storage import log_directory
 from headrace.storage.log_directory import LogDirectory

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.api_table import SERVED
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.requests.api_table import SERVED
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

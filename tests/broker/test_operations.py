@@ -21,8 +21,8 @@ from tests.broker.conftest import WireClient
 from tests.broker.test_faults import LIST_GROUPS, produce
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.health import Health, LoopLag
-from headrace.broker.log_format import JsonFormatter, TextFormatter
+from headrace.broker.monitoring.health import Health, LoopLag
+from headrace.broker.monitoring.log_format import JsonFormatter, TextFormatter
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
@@ -204,7 +204,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
         assert go_on.wait(PATIENCE_SECONDS)
         return LogDirectory(*arguments, **settings)
 
-    monkeypatch.setattr("headrace.broker.service_opening.LogDirectory", slowly)
+    monkeypatch.setattr("headrace.broker.bootstrap.LogDirectory", slowly)
     broker = EmbeddedBroker(metrics_port=0)
     starting = threading.Thread(target=broker.start)
     starting.start()
@@ -263,8 +263,8 @@ def test_a_traceback_stays_in_the_document() -> None:
 
 
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
-    from headrace.broker.request_log import RequestLog
-    from headrace.broker.request_metrics import RequestMetrics
+    from headrace.broker.monitoring.request_log import RequestLog
+    from headrace.broker.monitoring.request_metrics import RequestMetrics
     from headrace.protocol.hot_requests import ProduceFrame
     from headrace.protocol.request_codec import RequestHeader
 

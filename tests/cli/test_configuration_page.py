@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.broker.configuration import BROKER_SETTINGS
-from headrace.broker.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.config.broker_configuration import BROKER_SETTINGS
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
 from headrace.cli.configuration_page import MEMBER_SETTINGS
 from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS

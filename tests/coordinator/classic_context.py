@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.broker.shard_runner import AppendFailed, Outcome, ShardRunner
+from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from headrace.broker.shard_runner import AppendFailed, ShardRunner
+from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
 from headrace.coordinator.result import CoordinatorRecord
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.broker.configuration import BROKER_SETTINGS
+from headrace.broker.config.broker_configuration import BROKER_SETTINGS
 from headrace.client.client_settings import CLIENT_SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,8 +15,8 @@ import click
 import pytest
 from tests.docs.pages import PAGES, ROOT, Quotation, command_lines, fences, inline_code, prose, words_of
 
-from headrace.broker.configuration import BROKER_SETTINGS
-from headrace.broker.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.config.broker_configuration import BROKER_SETTINGS
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
 from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.cli.main import headrace
 from headrace.client.client_settings import CLIENT_SETTINGS

@@ -15,7 +15,7 @@ __all__ = ["StatedBroker"]
 PATIENCE_SECONDS = 60
 PROGRAM = """
 import asyncio, sys
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.server import run_broker
 
 def ready(server):

@@ -20,10 +20,10 @@ __all__ = ["ForkedBroker"]
 PATIENCE_SECONDS = 60
 NURSERY = """
 import importlib, json, os, signal, sys
-from headrace.broker.api_table import SERVED
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.requests.api_table import SERVED
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.server import Server, event_loop, run_broker
-from headrace.broker.loaded_later import load_rules
+from headrace.broker.lazy_imports import load_rules
 from headrace.protocol import messages
 
 load_rules()

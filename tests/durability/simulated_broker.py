@@ -19,9 +19,10 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from headrace.broker import listener, server, service_opening
-from headrace.broker.configuration import BrokerConfiguration
-from headrace.broker.connection import ClientConnection
+from headrace.broker import bootstrap, server
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.network import listener
+from headrace.broker.network.connection import ClientConnection
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
@@ -177,7 +178,7 @@ class SimulatedBroker:
     @contextlib.contextmanager
     def _simulated(self) -> Iterator[None]:
         with (
-            mock.patch.object(service_opening, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
+            mock.patch.object(bootstrap, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
             mock.patch.object(listener, "bind", return_value=_BoundSocket()),
         ):
             yield

@@ -24,10 +24,10 @@ from typing import Any, Self
 
 from tests.fuzz.requests import Frame, RequestFuzzer
 
-from headrace.broker.api_table import SERVED
-from headrace.broker.cluster_metadata import TopicDescription
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.partition_logs import LogView
+from headrace.broker.logs.partition_logs import LogView
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.api_table import SERVED
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -11,8 +11,8 @@ import pytest
 from tests.interop.access_script import ROWS, AccessScript
 from tests.interop.kafka_broker import KafkaBroker, free_ports
 
-from headrace.broker.api_table import SERVED
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.requests.api_table import SERVED
 from headrace.protocol.api_keys import ApiKey
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

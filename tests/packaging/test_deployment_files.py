@@ -18,8 +18,8 @@ import pytest
 import yaml
 from kubernetes_validate import validate
 
-from headrace.broker.configuration import BrokerConfiguration
-from headrace.broker.server_properties import read_server_properties
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.config.server_properties import read_server_properties
 from headrace.cli.commands.broker import command
 from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.properties_file import parse_properties

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.faults import Faults
 from headrace.broker.manual_clock import ManualClock
 from headrace.broker.server import Server, event_loop

@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from headrace.broker.broker_thread import BrokerThread
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.faults import Faults
+from headrace.broker.logs.partition_logs import AppendRefused, end_of
 from headrace.broker.manual_clock import ManualClock
-from headrace.broker.partition_logs import AppendRefused, end_of
-from headrace.broker.plain_values import Key, Record, Value, key_bytes, record_of, value_bytes
+from headrace.broker.metadata.topic_administration import TopicRefused
+from headrace.broker.record_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from headrace.broker.services import Services
-from headrace.broker.topic_administration import TopicRefused
 from headrace.checked_api import checked_api
 from headrace.errors import BrokerError, HeadraceError
 from headrace.metrics.prometheus_text import sample_name
@@ -311,7 +311,7 @@ class EmbeddedBroker:
 
     def group(self, group_id: str) -> EmbeddedGroup:
         """The group now; one that does not exist is Dead, as in Kafka."""
-        from headrace.broker.group_description import describe_group
+        from headrace.broker.coordinators.group_description import describe_group
 
         def describe(services: Services) -> EmbeddedGroup:
             return EmbeddedGroup(**describe_group(services, group_id))

@@ -18,8 +18,8 @@ from uuid import UUID
 
 from kio.schema.types import GroupId, TopicName
 
-from headrace.broker.error_answers import error_answer
-from headrace.broker.request_names import named_in
+from headrace.broker.requests.error_responses import error_answer
+from headrace.broker.requests.request_names import named_in
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 from headrace.near_names import nearest

@@ -14,9 +14,9 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.broker.loaded_later import load_rules
-from headrace.broker.log_format import say
-from headrace.broker.service_notice import notify_service, watchdog_seconds
+from headrace.broker.lazy_imports import load_rules
+from headrace.broker.monitoring.log_format import say
+from headrace.broker.systemd_notify import notify_service, watchdog_seconds
 from headrace.version import __version__
 
 if TYPE_CHECKING:

@@ -16,24 +16,24 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.api_table import SERVED, ApiTable, Handler
+from headrace.broker.bootstrap import open_directory, open_services
 from headrace.broker.clock import Clock, SteadyClock
-from headrace.broker.configuration import BrokerConfiguration
-from headrace.broker.connection import ClientConnection
-from headrace.broker.connection_limits import ConnectionLimits
-from headrace.broker.fair_queue import FairQueue
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.faults import Faults, topics_in
-from headrace.broker.health import Health, LoopLag
-from headrace.broker.listener import Listeners
-from headrace.broker.looked_up import LookedUp
-from headrace.broker.metrics import BrokerMetrics
-from headrace.broker.metrics_server import JSON, TEXT, MetricsServer
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+from headrace.broker.monitoring.health import Health, LoopLag
+from headrace.broker.monitoring.metrics_server import JSON, TEXT, MetricsServer
+from headrace.broker.monitoring.request_log import RequestLog
+from headrace.broker.monitoring.server_stats import ServerStats
+from headrace.broker.network.connection import ClientConnection
+from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.fair_queue import FairQueue
+from headrace.broker.network.listener import Listeners
+from headrace.broker.network.response_cache import CacheGeneration
 from headrace.broker.process import banner, event_loop, serve
-from headrace.broker.request_log import RequestLog
+from headrace.broker.requests.api_table import SERVED, ApiTable, Handler
 from headrace.broker.security.scram_credentials import AddedUser
-from headrace.broker.service_opening import open_directory, open_services
 from headrace.broker.services import Services
-from headrace.broker.steady_answers import DoorRules
 from headrace.errors import HeadraceError
 from headrace.metrics.prometheus_text import Family, prometheus_text
 from headrace.protocol.api_keys import ApiKey
@@ -67,7 +67,7 @@ class Server:
         )
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
-        self._health = Health(LookedUp(self))
+        self._health = Health(ServerStats(self))
         self._metrics_server = MetricsServer(
             {
                 "/metrics": lambda: (True, self.metrics_text(), TEXT),
@@ -79,7 +79,7 @@ class Server:
         self.services: Services | None = None
         self.scram_users: Sequence[AddedUser] = ()  # stored before the first client is let in
         self.port = configuration.port
-        self.door_rules = DoorRules(configuration.integer("headrace.response.cache.max.bytes"))
+        self.door_rules = CacheGeneration(configuration.integer("headrace.response.cache.max.bytes"))
         self.limits = ConnectionLimits(configuration)
         self.fair_queue = FairQueue()
         self.faults: Faults | None = None
@@ -183,7 +183,7 @@ class Server:
 
     def metric_families(self) -> tuple[Family, ...]:
         """All metrics, now."""
-        return tuple(self.metrics.families(LookedUp(self)))
+        return tuple(self.metrics.families(ServerStats(self)))
 
     def metrics_text(self) -> str:
         return prometheus_text(self.metric_families())
@@ -224,7 +224,7 @@ class Server:
 
     def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
         """The answer with one error code and no items; None where an answer of this version has no such code."""
-        from headrace.broker.error_answers import refusal_of_whole
+        from headrace.broker.requests.error_responses import refusal_of_whole
 
         answer = refusal_of_whole(ApiKey(header.api_key), header.api_version, code)
         try:

@@ -6,25 +6,25 @@ from dataclasses import dataclass
 
 from kio.schema.types import BrokerId
 
-from headrace.broker.call import Call
-from headrace.broker.changed_settings import ChangedSettings
 from headrace.broker.clock import Clock
-from headrace.broker.cluster_metadata import ClusterMetadata
-from headrace.broker.configuration import BrokerConfiguration
-from headrace.broker.coordinator_runtime import CoordinatorRuntime
-from headrace.broker.delayed_fetch import DelayedFetches
-from headrace.broker.features import Features
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.flusher import Flusher
-from headrace.broker.hanging_transactions import HangingTransactions
-from headrace.broker.listener import Listeners
-from headrace.broker.partition_logs import PartitionLogs
-from headrace.broker.quotas import Quotas
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.config.dynamic_settings import DynamicSettings
+from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.coordinators.hanging_transactions import HangingTransactions
+from headrace.broker.coordinators.transaction_markers import TransactionMarkers
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.logs.delayed_fetch import DelayedFetches
+from headrace.broker.logs.fetch_sessions import FetchSessions
+from headrace.broker.logs.flusher import Flusher
+from headrace.broker.logs.partition_logs import PartitionLogs
+from headrace.broker.metadata.cluster_metadata import ClusterMetadata
+from headrace.broker.metadata.features import Features
+from headrace.broker.metadata.topic_administration import TopicAdministration
+from headrace.broker.network.listener import Listeners
+from headrace.broker.requests.quotas import Quotas
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
 from headrace.broker.security.scram_credentials import ScramCredentials
-from headrace.broker.topic_administration import TopicAdministration
-from headrace.broker.transaction_markers import TransactionMarkers
-from headrace.broker.transaction_runtime import TransactionRuntime
 from headrace.protocol.units import from_ms
 from headrace.settings import list_of
 
@@ -52,12 +52,12 @@ class Services:
     """
 
     configuration: BrokerConfiguration
-    settings: ChangedSettings
+    settings: DynamicSettings
     features: Features
     metadata: ClusterMetadata
     logs: PartitionLogs
     topics: TopicAdministration
-    coordinator: CoordinatorRuntime
+    coordinator: GroupRuntime
     transactions: TransactionRuntime
     hanging: HangingTransactions
     markers: TransactionMarkers
@@ -86,6 +86,6 @@ class Services:
         protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
         return "consumer" in protocols and self.features.level("group.version") > 0
 
-    def address(self, call: Call) -> tuple[str, int]:
+    def address(self, call: RequestContext) -> tuple[str, int]:
         """Where this client shall connect to: its own listener's address, see `Listeners.address`."""
         return self.listeners.address(call)

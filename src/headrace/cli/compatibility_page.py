@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from headrace.broker.api_table import SERVED
+from headrace.broker.requests.api_table import SERVED
 from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["broker_apis_page", "compatibility_page"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from headrace.broker.configuration import BROKER_SETTINGS
-from headrace.broker.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
-from headrace.broker.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.config.broker_configuration import BROKER_SETTINGS
+from headrace.broker.config.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
 from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.client_settings import SECURITY_SETTINGS, ClientSetting
 from headrace.client.configuration import SETTINGS

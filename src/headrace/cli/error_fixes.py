@@ -46,7 +46,7 @@ def report_error(error: HeadraceError, *, as_json: bool) -> None:
 
 
 def _settings(kind: str) -> Iterable[str]:
-    from headrace.broker.topic_configuration import TOPIC_SETTINGS
+    from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
     from headrace.coordinator.settings import GROUP_SETTINGS
 
     return TOPIC_SETTINGS if kind == "topic" else GROUP_SETTINGS

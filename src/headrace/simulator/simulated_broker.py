@@ -13,7 +13,7 @@ from uuid import UUID
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.shard_runner import AppendFailed, Outcome, ShardRunner
+from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage

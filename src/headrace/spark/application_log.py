@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from headrace.broker.log_format import TextFormatter
+from headrace.broker.monitoring.log_format import TextFormatter
 
 __all__ = ["TerminalFormatter", "announce_spark", "log_to_stderr"]
 

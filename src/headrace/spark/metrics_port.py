@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headrace.broker.metrics_server import MetricsServer, Page
+from headrace.broker.monitoring.metrics_server import MetricsServer, Page
 from headrace.errors import ConfigError
 
 __all__ = ["MetricsPort"]

@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from headrace.broker.metrics_server import JSON, TEXT, Page
+from headrace.broker.monitoring.metrics_server import JSON, TEXT, Page
 from headrace.metrics.prometheus_text import prometheus_text
 from headrace.spark.application_metrics import application_families
 from headrace.spark.listeners import Listeners

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.broker.shard_runner import ShardRunner
+from headrace.broker.coordinators.shard_runner import ShardRunner
 from headrace.coordinator.records import transaction_log
 from headrace.coordinator.records.transaction_log import TransactionLogValue
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import GROUP_METADATA_TOPIC
+from headrace.broker.coordinators.transaction_requests import answered, for_client
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.transaction_calls import answered, for_client
 from headrace.coordinator.transactions.producer_identity import ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
@@ -22,7 +22,7 @@ FENCED_SINCE = 2
 
 
 def handle(
-    request: m.add_offsets_to_txn_request.AddOffsetsToTxnRequest, call: Call, broker: Services
+    request: m.add_offsets_to_txn_request.AddOffsetsToTxnRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
     def respond(answer: Answer) -> Response:
         return Response(throttle_time=NO_THROTTLE, error_code=for_client(answer.code, call.api_version, FENCED_SINCE))

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
+from headrace.broker.coordinators.transaction_requests import answered, for_client
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.transaction_calls import answered, for_client
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.records.transaction_log import by_topic
 from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
@@ -33,7 +33,7 @@ LAST_WITHOUT_EPOCH_BUMP = 3
 
 
 def handle(
-    request: m.add_partitions_to_txn_request.AddPartitionsToTxnRequest, call: Call, broker: Services
+    request: m.add_partitions_to_txn_request.AddPartitionsToTxnRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
     results = [_result(transaction, call, broker) for transaction in request.transactions]
     if any(isinstance(result, Awaitable) for result in results):
@@ -47,7 +47,7 @@ async def _later(results: list[Result | Awaitable[Result]]) -> Response:
     return _response([result if isinstance(result, Result) else next(done) for result in results])
 
 
-def _result(transaction: Transaction, call: Call, broker: Services) -> Result | Awaitable[Result]:
+def _result(transaction: Transaction, call: RequestContext, broker: Services) -> Result | Awaitable[Result]:
     asked: frozenset[Partition] = frozenset(
         (str(topic.name), int(index)) for topic in transaction.topics for index in topic.partitions
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from headrace.broker.call import Call
-from headrace.broker.quotas import CLIENT, CONNECTIONS, CONSUME, IP, MUTATIONS, PRODUCE, REQUESTS, USER
+from headrace.broker.requests.quotas import CLIENT, CONNECTIONS, CONSUME, IP, MUTATIONS, PRODUCE, REQUESTS, USER
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 def handle(
-    request: m.alter_client_quotas_request.AlterClientQuotasRequest, _call: Call, broker: Services
+    request: m.alter_client_quotas_request.AlterClientQuotasRequest, _call: RequestContext, broker: Services
 ) -> m.alter_client_quotas_response.AlterClientQuotasResponse:
     r = m.alter_client_quotas_response
     table = dict(broker.quotas.table)

@@ -5,14 +5,14 @@ Version notes: v2 flexible. Older clients use it where newer ones use Incrementa
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
-from headrace.broker.config_changes import outcomes, replace_settings
+from headrace.broker.config.alter_configs import outcomes, replace_settings
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 
 
 def handle(
-    request: m.alter_configs_request.AlterConfigsRequest, _call: Call, broker: Services
+    request: m.alter_configs_request.AlterConfigsRequest, _call: RequestContext, broker: Services
 ) -> m.alter_configs_response.AlterConfigsResponse:
     r = m.alter_configs_response
 

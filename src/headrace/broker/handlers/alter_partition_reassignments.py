@@ -6,7 +6,7 @@ broker that does not exist; there is never a reassignment that could be cancelle
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -15,7 +15,9 @@ _NONE_TO_CANCEL = "No partition reassignment is in progress."
 
 
 def handle(
-    request: m.alter_partition_reassignments_request.AlterPartitionReassignmentsRequest, _call: Call, broker: Services
+    request: m.alter_partition_reassignments_request.AlterPartitionReassignmentsRequest,
+    _call: RequestContext,
+    broker: Services,
 ) -> m.alter_partition_reassignments_response.AlterPartitionReassignmentsResponse:
     r = m.alter_partition_reassignments_response
     return r.AlterPartitionReassignmentsResponse(

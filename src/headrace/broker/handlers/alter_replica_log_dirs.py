@@ -12,14 +12,14 @@ from collections import defaultdict
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, _call: Call, broker: Services
+    request: m.alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, _call: RequestContext, broker: Services
 ) -> m.alter_replica_log_dirs_response.AlterReplicaLogDirsResponse:
     r = m.alter_replica_log_dirs_response
     results: dict[TopicName, list[m.alter_replica_log_dirs_response.AlterReplicaLogDirPartitionResult]] = defaultdict(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -27,7 +27,7 @@ Refusal = tuple[ErrorCode, str | None]
 _TWICE = "A user credential cannot be altered twice in the same request"
 
 
-def handle(request: Request, _call: Call, broker: Services) -> Response:
+def handle(request: Request, _call: RequestContext, broker: Services) -> Response:
     wanted: tuple[Deletion | Upsertion, ...] = (*request.deletions, *request.upsertions)
     times = Counter(each.name for each in wanted)
     refused: dict[str, Refusal] = {}

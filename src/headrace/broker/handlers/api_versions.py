@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from kio.static.primitive import i16, i64
 
-from headrace.broker.call import Call
-from headrace.broker.features import SUPPORTED_FEATURES, Features
+from headrace.broker.metadata.features import SUPPORTED_FEATURES, Features
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -23,7 +23,11 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 def handle(
-    request: m.api_versions_request.ApiVersionsRequest, call: Call, *, served: Iterable[ApiKey], features: Features
+    request: m.api_versions_request.ApiVersionsRequest,
+    call: RequestContext,
+    *,
+    served: Iterable[ApiKey],
+    features: Features,
 ) -> m.api_versions_response.ApiVersionsResponse:
     named = (request.client_software_name, request.client_software_version)
     if call.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):

@@ -9,8 +9,8 @@ import dataclasses
 
 from kio.static.primitive import i32
 
-from headrace.broker.authorized_operations import ON_GROUP
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.authorized_operations import ON_GROUP
 from headrace.broker.services import CONSUMER_GROUPS_OFF, NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol import messages as m
@@ -20,7 +20,7 @@ _Described = m.consumer_group_describe_response.DescribedGroup
 
 
 def handle(
-    request: m.consumer_group_describe_request.ConsumerGroupDescribeRequest, call: Call, broker: Services
+    request: m.consumer_group_describe_request.ConsumerGroupDescribeRequest, call: RequestContext, broker: Services
 ) -> m.consumer_group_describe_response.ConsumerGroupDescribeResponse:
     groups: list[_Described] = []
     for group_id in request.group_ids:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kio.static.primitive import i32
 
-from headrace.broker import group_calls
-from headrace.broker.call import Call
+from headrace.broker.coordinators import group_requests
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import CONSUMER_GROUPS_OFF, NO_THROTTLE, Services
 from headrace.protocol import messages as m
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Response = m.consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     if not broker.serves_consumer_groups:
         return refuse(ErrorCode.unsupported_version, CONSUMER_GROUPS_OFF)
     allow = broker.authorizer
@@ -40,7 +40,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
     if not request.member_id and request.member_epoch == _JOIN_EPOCH and call.api_version < _MADE_BY_MEMBER_SINCE:
         request = dataclasses.replace(request, member_id=_new_member_id())
     asked = request
-    return group_calls.write(
+    return group_requests.write(
         broker,
         asked.group_id,
         call,

@@ -5,8 +5,8 @@ Version notes: v1 patterns; v2 flexible; v3 the resource type user.
 
 from __future__ import annotations
 
-from headrace.broker.acl_requests import NO_AUTHORIZER, AclRefused, read_acl
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acl_requests import NO_AUTHORIZER, AclRefused, read_acl
 from headrace.broker.security.acls import Acl
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
@@ -15,7 +15,7 @@ from headrace.storage.errors import StorageError
 
 
 def handle(
-    request: m.create_acls_request.CreateAclsRequest, _call: Call, broker: Services
+    request: m.create_acls_request.CreateAclsRequest, _call: RequestContext, broker: Services
 ) -> m.create_acls_response.CreateAclsResponse:
     r = m.create_acls_response
     outcomes: list[tuple[ErrorCode, str | None]] = []

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from kio.schema.types import TopicName
 
-from headrace.broker.call import Call
+from headrace.broker.metadata.topic_administration import TopicRefused
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import TopicRefused
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.create_partitions_request.CreatePartitionsRequest, _call: Call, broker: Services
+    request: m.create_partitions_request.CreatePartitionsRequest, _call: RequestContext, broker: Services
 ) -> m.create_partitions_response.CreatePartitionsResponse:
     results = []
     for asked in request.topics:

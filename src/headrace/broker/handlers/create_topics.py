@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
-from headrace.broker.call import Call
-from headrace.broker.config_sources import topic_setting
+from headrace.broker.config.config_sources import topic_setting
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.metadata.topic_administration import TopicRefused, WantedTopic
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import TopicRefused, WantedTopic
-from headrace.broker.topic_configuration import TOPIC_SETTINGS
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.settings import render_value
@@ -28,7 +28,7 @@ _TOO_MANY = "Excessively large number of partitions per request."
 
 
 def handle(
-    request: m.create_topics_request.CreateTopicsRequest, _call: Call, broker: Services
+    request: m.create_topics_request.CreateTopicsRequest, _call: RequestContext, broker: Services
 ) -> m.create_topics_response.CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     results = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in named}

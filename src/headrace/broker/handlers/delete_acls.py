@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 
 from kio.static.primitive import i8
 
-from headrace.broker.acl_requests import NO_AUTHORIZER, AclRefused, read_filter
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acl_requests import NO_AUTHORIZER, AclRefused, read_filter
 from headrace.broker.security.acls import Acl, AclFilter, PatternType
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
@@ -27,7 +27,7 @@ MOST_MATCHES = 12_000
 
 
 def handle(
-    request: m.delete_acls_request.DeleteAclsRequest, _call: Call, broker: Services
+    request: m.delete_acls_request.DeleteAclsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_acls_response.DeleteAclsResponse:
     if broker.authorizer.enabled:
         results = _delete(request.filters, broker)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kio.schema.types import GroupId
 
-from headrace.broker import group_calls
-from headrace.broker.call import Call
+from headrace.broker.coordinators import group_requests
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def handle(
-    request: m.delete_groups_request.DeleteGroupsRequest, call: Call, broker: Services
+    request: m.delete_groups_request.DeleteGroupsRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
     answers = [_delete(group_id, call, broker) for group_id in dict.fromkeys(request.groups_names)]
     if any(isinstance(answer, Awaitable) for answer in answers):
@@ -29,13 +29,13 @@ def handle(
     return _merged([answer for answer in answers if not isinstance(answer, Awaitable)])
 
 
-def _delete(group_id: GroupId, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def _delete(group_id: GroupId, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     def refuse(code: ErrorCode, _message: str) -> Response:
         r = m.delete_groups_response
         result = r.DeletableGroupResult(group_id=group_id, error_code=code)
         return r.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=(result,))
 
-    answer: Response | Awaitable[Response] = group_calls.write(
+    answer: Response | Awaitable[Response] = group_requests.write(
         broker,
         group_id,
         call,

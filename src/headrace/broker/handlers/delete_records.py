@@ -10,11 +10,11 @@ import logging
 
 from kio.static.primitive import i64
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
-from headrace.broker.partition_logs import ReadRefused
+from headrace.broker.config.topic_configuration import effective_value
+from headrace.broker.logs.partition_logs import ReadRefused
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_configuration import effective_value
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.errors import StorageError
@@ -25,7 +25,7 @@ HIGH_WATERMARK = -1
 
 
 def handle(
-    request: m.delete_records_request.DeleteRecordsRequest, _call: Call, broker: Services
+    request: m.delete_records_request.DeleteRecordsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_records_response.DeleteRecordsResponse:
     r = m.delete_records_response
     topics = tuple(

@@ -9,15 +9,15 @@ from uuid import UUID
 
 from kio.schema.types import TopicName
 
-from headrace.broker.call import Call
+from headrace.broker.metadata.topic_administration import TopicRefused
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import TopicRefused
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.delete_topics_request.DeleteTopicsRequest, _call: Call, broker: Services
+    request: m.delete_topics_request.DeleteTopicsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_topics_response.DeleteTopicsResponse:
     results = tuple(_delete(asked, broker) for asked in request.topics)
     return m.delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)

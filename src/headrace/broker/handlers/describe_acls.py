@@ -9,8 +9,8 @@ from itertools import groupby
 
 from kio.static.primitive import i8
 
-from headrace.broker.acl_requests import NO_AUTHORIZER, AclRefused, read_filter
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acl_requests import NO_AUTHORIZER, AclRefused, read_filter
 from headrace.broker.security.acls import Acl
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
@@ -19,7 +19,7 @@ from headrace.protocol.error_codes import ErrorCode
 Response = m.describe_acls_response.DescribeAclsResponse
 
 
-def handle(request: m.describe_acls_request.DescribeAclsRequest, _call: Call, broker: Services) -> Response:
+def handle(request: m.describe_acls_request.DescribeAclsRequest, _call: RequestContext, broker: Services) -> Response:
     r = m.describe_acls_response
     if not broker.authorizer.enabled:
         return _refused(ErrorCode.security_disabled, NO_AUTHORIZER)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kio.static.primitive import f64
 
-from headrace.broker.call import Call
-from headrace.broker.quotas import CLIENT, IP, USER
+from headrace.broker.requests.quotas import CLIENT, IP, USER
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 def handle(
-    request: m.describe_client_quotas_request.DescribeClientQuotasRequest, _call: Call, broker: Services
+    request: m.describe_client_quotas_request.DescribeClientQuotasRequest, _call: RequestContext, broker: Services
 ) -> m.describe_client_quotas_response.DescribeClientQuotasResponse:
     r = m.describe_client_quotas_response
     try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from kio.static.primitive import i8, i32
 
-from headrace.broker.authorized_operations import ON_CLUSTER, UNKNOWN
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.authorized_operations import ON_CLUSTER, UNKNOWN
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -17,7 +17,7 @@ BROKERS = 1
 
 
 def handle(
-    request: m.describe_cluster_request.DescribeClusterRequest, call: Call, broker: Services
+    request: m.describe_cluster_request.DescribeClusterRequest, call: RequestContext, broker: Services
 ) -> m.describe_cluster_response.DescribeClusterResponse:
     r = m.describe_cluster_response
     host, port = broker.address(call)

@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from kio.static.primitive import i8
 
-from headrace.broker.call import Call
-from headrace.broker.changed_settings import ALL_BROKERS, SettingsRefused
-from headrace.broker.config_sources import (
+from headrace.broker.config.config_sources import (
     DescribedSetting,
     broker_settings,
     cluster_settings,
     group_settings,
     topic_settings,
 )
+from headrace.broker.config.dynamic_settings import ALL_BROKERS, SettingsRefused
+from headrace.broker.metadata.topic_administration import illegal_topic_name
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import illegal_topic_name
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.settings import render_value
@@ -41,7 +41,7 @@ RESOURCES_A_TURN = 50
 
 
 def handle(
-    request: m.describe_configs_request.DescribeConfigsRequest, _call: Call, broker: Services
+    request: m.describe_configs_request.DescribeConfigsRequest, _call: RequestContext, broker: Services
 ) -> (
     m.describe_configs_response.DescribeConfigsResponse | Awaitable[m.describe_configs_response.DescribeConfigsResponse]
 ):

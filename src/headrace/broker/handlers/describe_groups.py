@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from headrace.broker.authorized_operations import ON_GROUP
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.authorized_operations import ON_GROUP
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol import messages as m
@@ -16,7 +16,7 @@ from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.describe_groups_request.DescribeGroupsRequest, call: Call, broker: Services
+    request: m.describe_groups_request.DescribeGroupsRequest, call: RequestContext, broker: Services
 ) -> m.describe_groups_response.DescribeGroupsResponse:
     groups: list[m.describe_groups_response.DescribedGroup] = []
     for group_id in request.groups:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -21,7 +21,7 @@ from headrace.storage.errors import StorageError
 
 
 def handle(
-    request: m.describe_log_dirs_request.DescribeLogDirsRequest, _call: Call, broker: Services
+    request: m.describe_log_dirs_request.DescribeLogDirsRequest, _call: RequestContext, broker: Services
 ) -> m.describe_log_dirs_response.DescribeLogDirsResponse:
     r = m.describe_log_dirs_response
     path = os.path.abspath(broker.configuration.data_dir)  # noqa: PTH100 - Kafka does not follow links either

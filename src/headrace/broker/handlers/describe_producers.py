@@ -8,7 +8,7 @@ from __future__ import annotations
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -18,7 +18,7 @@ r = m.describe_producers_response
 
 
 def handle(
-    request: m.describe_producers_request.DescribeProducersRequest, _call: Call, broker: Services
+    request: m.describe_producers_request.DescribeProducersRequest, _call: RequestContext, broker: Services
 ) -> r.DescribeProducersResponse:
     return r.DescribeProducersResponse(
         throttle_time=NO_THROTTLE,

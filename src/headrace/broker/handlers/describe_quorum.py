@@ -10,7 +10,7 @@ from __future__ import annotations
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -19,7 +19,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def handle(
-    request: m.describe_quorum_request.DescribeQuorumRequest, call: Call, broker: Services
+    request: m.describe_quorum_request.DescribeQuorumRequest, call: RequestContext, broker: Services
 ) -> m.describe_quorum_response.DescribeQuorumResponse:
     r = m.describe_quorum_response
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]

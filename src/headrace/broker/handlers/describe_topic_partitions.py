@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.authorized_operations import ON_TOPIC, UNKNOWN
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
+from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS, TopicDescription
+from headrace.broker.metadata.topic_administration import illegal_topic_name
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
+from headrace.broker.security.authorized_operations import ON_TOPIC, UNKNOWN
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import illegal_topic_name
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.describe_topic_partitions_request.DescribeTopicPartitionsRequest, call: Call, broker: Services
+    request: m.describe_topic_partitions_request.DescribeTopicPartitionsRequest, call: RequestContext, broker: Services
 ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponse:
     r = m.describe_topic_partitions_response
     cursor = request.cursor
@@ -41,7 +41,7 @@ def handle(
     return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=topics, next_cursor=cursor_after)
 
 
-def _listed(call: Call, broker: Services) -> set[TopicName]:
+def _listed(call: RequestContext, broker: Services) -> set[TopicName]:
     """What this client may see."""
     may_see = broker.authorizer.on_topic
     return {TopicName(t.name) for t in broker.metadata.topics() if may_see(call, Operation.DESCRIBE, t.name)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.records.transaction_log import TransactionLogValue, by_topic
@@ -23,7 +23,7 @@ State = m.describe_transactions_response.TransactionState
 
 
 def handle(
-    request: m.describe_transactions_request.DescribeTransactionsRequest, _call: Call, broker: Services
+    request: m.describe_transactions_request.DescribeTransactionsRequest, _call: RequestContext, broker: Services
 ) -> m.describe_transactions_response.DescribeTransactionsResponse:
     return m.describe_transactions_response.DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,

@@ -6,7 +6,7 @@ from collections import Counter
 
 from kio.static.primitive import i8, i32
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -17,7 +17,7 @@ Result = m.describe_user_scram_credentials_response.DescribeUserScramCredentials
 
 def handle(
     request: m.describe_user_scram_credentials_request.DescribeUserScramCredentialsRequest,
-    _call: Call,
+    _call: RequestContext,
     broker: Services,
 ) -> m.describe_user_scram_credentials_response.DescribeUserScramCredentialsResponse:
     named = Counter(user.name for user in request.users or ())

@@ -9,14 +9,14 @@ from __future__ import annotations
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.elect_leaders_request.ElectLeadersRequest, _call: Call, broker: Services
+    request: m.elect_leaders_request.ElectLeadersRequest, _call: RequestContext, broker: Services
 ) -> m.elect_leaders_response.ElectLeadersResponse:
     r = m.elect_leaders_response
     if request.topic_partitions is None:

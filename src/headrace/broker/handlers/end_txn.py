@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from headrace.broker.call import Call
+from headrace.broker.coordinators.transaction_requests import answered, for_client
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.transaction_calls import answered, for_client
 from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
@@ -24,7 +24,9 @@ FENCED_SINCE = 2
 LAST_WITHOUT_EPOCH_BUMP = 4
 
 
-def handle(request: m.end_txn_request.EndTxnRequest, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(
+    request: m.end_txn_request.EndTxnRequest, call: RequestContext, broker: Services
+) -> Response | Awaitable[Response]:
     def respond(answer: Answer) -> Response:
         return Response(
             throttle_time=NO_THROTTLE,

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 from kio.schema.types import ProducerId
 from kio.static.primitive import Records, i32, i64
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
-from headrace.broker.fetch_sessions import AskedPartition, FetchContext
-from headrace.broker.leader_epochs import end_of_epoch, leader_epoch_error
-from headrace.broker.partition_logs import LogView, ReadRefused
+from headrace.broker.logs.fetch_sessions import AskedPartition, FetchContext
+from headrace.broker.logs.leader_epochs import end_of_epoch, leader_epoch_error
+from headrace.broker.logs.partition_logs import LogView, ReadRefused
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Response = m.fetch_response.FetchResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     by_id = call.api_version >= 13
     context = broker.fetch_sessions.context(request, by_id=by_id, owner=call.principal, now_ms=broker.logs.now_ms())
     reading = _Reading(context, request, call, by_id, broker)
@@ -65,7 +65,9 @@ async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
 class _Reading:
     """One pass over the partitions of a fetch, with the bytes that are left to give out."""
 
-    def __init__(self, context: FetchContext, request: Request, call: Call, by_id: bool, broker: Services) -> None:
+    def __init__(
+        self, context: FetchContext, request: Request, call: RequestContext, by_id: bool, broker: Services
+    ) -> None:
         self.context = context
         self.request = request
         self.call = call

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol import messages as m
@@ -20,7 +20,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 def handle(
-    request: m.find_coordinator_request.FindCoordinatorRequest, call: Call, broker: Services
+    request: m.find_coordinator_request.FindCoordinatorRequest, call: RequestContext, broker: Services
 ) -> m.find_coordinator_response.FindCoordinatorResponse:
     r = m.find_coordinator_response
     host, port = broker.address(call)

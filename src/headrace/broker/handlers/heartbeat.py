@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker.call import Call
-from headrace.broker.classic_answers import ask
+from headrace.broker.coordinators.classic_group_requests import ask
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Response = m.heartbeat_response.HeartbeatResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     answer: Response | Awaitable[Response] = ask(
         ApiKey.HEARTBEAT,
         request,

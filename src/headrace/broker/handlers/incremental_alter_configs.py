@@ -1,18 +1,18 @@
 """IncrementalAlterConfigs (API 44): single settings of topics, brokers and groups are set, deleted, added to, reduced.
 
-Version notes: v1 flexible. What may be changed while the broker runs, and how, is `changed_settings`'.
+Version notes: v1 flexible. What may be changed while the broker runs, and how, is `dynamic_settings`'.
 """
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
-from headrace.broker.config_changes import Change, applied, outcomes, replace_settings
+from headrace.broker.config.alter_configs import Change, applied, outcomes, replace_settings
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 
 
 def handle(
-    request: m.incremental_alter_configs_request.IncrementalAlterConfigsRequest, _call: Call, broker: Services
+    request: m.incremental_alter_configs_request.IncrementalAlterConfigsRequest, _call: RequestContext, broker: Services
 ) -> m.incremental_alter_configs_response.IncrementalAlterConfigsResponse:
     r = m.incremental_alter_configs_response
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from headrace.broker.call import Call
+from headrace.broker.coordinators.transaction_requests import answered, for_client
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.transaction_calls import answered, for_client
 from headrace.coordinator.transactions.producer_identity import ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
@@ -27,7 +27,7 @@ FENCED_SINCE = 4
 
 
 def handle(
-    request: m.init_producer_id_request.InitProducerIdRequest, call: Call, broker: Services
+    request: m.init_producer_id_request.InitProducerIdRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _response(Answer(code=ErrorCode.invalid_request))

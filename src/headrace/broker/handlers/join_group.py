@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker.call import Call
-from headrace.broker.classic_answers import ask
+from headrace.broker.coordinators.classic_group_requests import ask
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Response = m.join_group_response.JoinGroupResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     fresh_id = str(uuid.uuid4())
     answer: Response | Awaitable[Response] = ask(
         ApiKey.JOIN_GROUP,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kio.static.primitive import i8
 
-from headrace.broker.call import Call
 from headrace.broker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -25,7 +25,7 @@ _NAMES: Mapping[int, Callable[[Services], Iterable[str]]] = {
 
 
 def handle(
-    request: m.list_config_resources_request.ListConfigResourcesRequest, call: Call, broker: Services
+    request: m.list_config_resources_request.ListConfigResourcesRequest, call: RequestContext, broker: Services
 ) -> m.list_config_resources_response.ListConfigResourcesResponse:
     r = m.list_config_resources_response
     wanted = {int(kind) for kind in request.resource_types} or set(_NAMES)

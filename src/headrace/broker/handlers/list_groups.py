@@ -5,14 +5,14 @@ Version notes: v3 flexible; v4 filter by state; v5 filter by type. Names of filt
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.list_groups_request.ListGroupsRequest, _call: Call, broker: Services
+    request: m.list_groups_request.ListGroupsRequest, _call: RequestContext, broker: Services
 ) -> m.list_groups_response.ListGroupsResponse:
     groups = [
         group

@@ -11,10 +11,10 @@ from collections import Counter
 
 from kio.static.primitive import i32, i64
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
-from headrace.broker.leader_epochs import leader_epoch_error
-from headrace.broker.partition_logs import LogView, ReadRefused
+from headrace.broker.logs.leader_epochs import leader_epoch_error
+from headrace.broker.logs.partition_logs import LogView, ReadRefused
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -26,7 +26,7 @@ READ_COMMITTED = 1
 
 
 def handle(
-    request: m.list_offsets_request.ListOffsetsRequest, call: Call, broker: Services
+    request: m.list_offsets_request.ListOffsetsRequest, call: RequestContext, broker: Services
 ) -> m.list_offsets_response.ListOffsetsResponse:
     r = m.list_offsets_response
     times = Counter((asked.name, part.partition_index) for asked in request.topics for part in asked.partitions)
@@ -52,7 +52,7 @@ def _partition(
     topic: TopicDescription | None,
     part: m.list_offsets_request.ListOffsetsPartition,
     committed_only: bool,
-    call: Call,
+    call: RequestContext,
     broker: Services,
 ) -> m.list_offsets_response.ListOffsetsPartitionResponse:
     if topic is None or not 0 <= part.partition_index < topic.partitions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -10,7 +10,7 @@ from headrace.protocol.error_codes import ErrorCode
 
 def handle(
     _request: m.list_partition_reassignments_request.ListPartitionReassignmentsRequest,
-    _call: Call,
+    _call: RequestContext,
     broker: Services,  # noqa: ARG001 - a handler's
 ) -> m.list_partition_reassignments_response.ListPartitionReassignmentsResponse:
     return m.list_partition_reassignments_response.ListPartitionReassignmentsResponse(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kio.schema.types import ProducerId, TransactionalId
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
@@ -23,7 +23,9 @@ _MOST_STATES = 4_000  # all ids are looked at in one go
 Response = m.list_transactions_response.ListTransactionsResponse
 
 
-def handle(request: m.list_transactions_request.ListTransactionsRequest, _call: Call, broker: Services) -> Response:
+def handle(
+    request: m.list_transactions_request.ListTransactionsRequest, _call: RequestContext, broker: Services
+) -> Response:
     pattern = None
     if request.transactional_id_pattern:
         try:

@@ -14,17 +14,17 @@ from uuid import UUID
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.authorized_operations import ON_TOPIC
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import INTERNAL_TOPICS, TopicDescription
+from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS, TopicDescription
+from headrace.broker.metadata.topic_administration import TopicRefused, WantedTopic, illegal_topic_name
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.authorized_operations import ON_TOPIC
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.topic_administration import TopicRefused, WantedTopic, illegal_topic_name
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.metadata_request.MetadataRequest, call: Call, broker: Services
+    request: m.metadata_request.MetadataRequest, call: RequestContext, broker: Services
 ) -> m.metadata_response.MetadataResponse:
     r = m.metadata_response
     host, port = broker.address(call)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kio.schema.types import TopicName
 
-from headrace.broker import group_calls
-from headrace.broker.asked_partitions import divided, merge_topics
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
+from headrace.broker.coordinators import group_requests
+from headrace.broker.logs.requested_partitions import divided, merge_topics
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ResponseTopic = m.offset_commit_response.OffsetCommitResponseTopic
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     known: list[RequestTopic] = []
     unknown: list[ResponseTopic] = []
     for asked in request.topics:
@@ -52,7 +52,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
     def refuse(code: ErrorCode, _message: str) -> Response:
         return _response([*(_all_partitions(asked, code) for asked in known)])
 
-    answer = group_calls.write(
+    answer = group_requests.write(
         broker,
         request.group_id,
         call,

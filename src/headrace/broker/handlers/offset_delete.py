@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker import group_calls
-from headrace.broker.asked_partitions import divided, merge_topics
-from headrace.broker.call import Call
+from headrace.broker.coordinators import group_requests
+from headrace.broker.logs.requested_partitions import divided, merge_topics
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ResponseTopic = m.offset_delete_response.OffsetDeleteResponseTopic
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     known: list[RequestTopic] = []
     unknown: list[ResponseTopic] = []
     for asked in request.topics:
@@ -39,7 +39,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
     def refuse(code: ErrorCode, _message: str) -> Response:
         return m.offset_delete_response.OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
 
-    answer = group_calls.write(
+    answer = group_requests.write(
         broker,
         request.group_id,
         call,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kio.schema.types import TopicName
 from kio.static.primitive import i64
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol import messages as m
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def handle(
-    request: m.offset_fetch_request.OffsetFetchRequest, call: Call, broker: Services
+    request: m.offset_fetch_request.OffsetFetchRequest, call: RequestContext, broker: Services
 ) -> m.offset_fetch_response.OffsetFetchResponse:
     groups = tuple(_group(group, call, broker, require_stable=request.require_stable) for group in request.groups)
     return m.offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
 
 
-def _group(group: Group, call: Call, broker: Services, *, require_stable: bool) -> ResponseGroup:
+def _group(group: Group, call: RequestContext, broker: Services, *, require_stable: bool) -> ResponseGroup:
     by_id = call.api_version >= 10
     resolved, unknown = _resolve(group, broker) if by_id else (group, [])
     try:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from kio.static.primitive import i32, i64
 
-from headrace.broker.call import Call
-from headrace.broker.leader_epochs import end_of_epoch, leader_epoch_error
-from headrace.broker.partition_logs import ReadRefused
+from headrace.broker.logs.leader_epochs import end_of_epoch, leader_epoch_error
+from headrace.broker.logs.partition_logs import ReadRefused
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, _call: Call, broker: Services
+    request: m.offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, _call: RequestContext, broker: Services
 ) -> m.offset_for_leader_epoch_response.OffsetForLeaderEpochResponse:
     r = m.offset_for_leader_epoch_response
     return r.OffsetForLeaderEpochResponse(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from kio.static.primitive import i32, i64
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
-from headrace.broker.flusher import FlushFailed
-from headrace.broker.partition_logs import AppendRefused
-from headrace.broker.produced_records import sole_batch
+from headrace.broker.coordinators.transaction_verification import check_transaction
+from headrace.broker.logs.flusher import FlushFailed
+from headrace.broker.logs.partition_logs import AppendRefused
+from headrace.broker.logs.produced_records import sole_batch
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.broker.transactional_produce import check_transaction
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.units import timestamp_from_ms
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def handle(
-    request: m.produce_request.ProduceRequest, call: Call, broker: Services
+    request: m.produce_request.ProduceRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response | None] | None:
     appending = _Appending(request, call, broker)
     try:
@@ -80,7 +80,7 @@ async def when_flushed(response: Response, appended: list[tuple[TopicDescription
 class _Appending:
     """The partitions of one request, in their order. Mutable: how far it has come."""
 
-    def __init__(self, request: m.produce_request.ProduceRequest, call: Call, broker: Services) -> None:
+    def __init__(self, request: m.produce_request.ProduceRequest, call: RequestContext, broker: Services) -> None:
         self._request = request
         self._call = call
         self._broker = broker

@@ -9,8 +9,8 @@ import dataclasses
 
 from kio.static.primitive import i32
 
-from headrace.broker.authorized_operations import ON_GROUP
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.authorized_operations import ON_GROUP
 from headrace.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.protocol import messages as m
@@ -18,7 +18,7 @@ from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.streams_group_describe_request.StreamsGroupDescribeRequest, call: Call, broker: Services
+    request: m.streams_group_describe_request.StreamsGroupDescribeRequest, call: RequestContext, broker: Services
 ) -> m.streams_group_describe_response.StreamsGroupDescribeResponse:
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:

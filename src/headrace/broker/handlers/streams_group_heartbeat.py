@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kio.static.primitive import i32
 
-from headrace.broker import group_calls
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import INTERNAL_TOPICS
+from headrace.broker.coordinators import group_requests
+from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS
+from headrace.broker.metadata.topic_administration import TopicAdministration, illegal_topic_name
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
-from headrace.broker.topic_administration import TopicAdministration, illegal_topic_name
 from headrace.coordinator.result import CoordinatorResult, Reply
 from headrace.coordinator.streams.topics.topic_status import StatusCode
 from headrace.protocol import messages as m
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Response = m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     if not broker.serves_streams_groups:
         return refuse(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
@@ -51,7 +51,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
             )
         if not all(broker.authorizer.on_topic(call, Operation.DESCRIBE, name) for name in names):
             return refuse(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
-    return group_calls.write(
+    return group_requests.write(
         broker,
         request.group_id,
         call,
@@ -71,7 +71,7 @@ def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterat
         yield from (topic.name for topic in subtopology.state_changelog_topics)
 
 
-def _if_authorized(result: CoordinatorResult, call: Call, broker: Services) -> CoordinatorResult:
+def _if_authorized(result: CoordinatorResult, call: RequestContext, broker: Services) -> CoordinatorResult:
     """Without CREATE of the cluster or of each missing topic, none is created, and the status says so, as in Kafka."""
     allow = broker.authorizer
     if not result.topics_to_create or allow.on_cluster(call, Operation.CREATE):

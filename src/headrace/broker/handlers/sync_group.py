@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker.call import Call
-from headrace.broker.classic_answers import ask, names_its_protocol
+from headrace.broker.coordinators.classic_group_requests import ask, names_its_protocol
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.coordinator.classic import replies
 from headrace.protocol import messages as m
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Response = m.sync_group_response.SyncGroupResponse
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     if not names_its_protocol(request, call):
         return replies.sync_error_reply(ErrorCode.inconsistent_group_protocol)
     answer: Response | Awaitable[Response] = ask(

@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker import group_calls
-from headrace.broker.asked_partitions import divided, merge_topics
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import GROUP_METADATA_TOPIC
-from headrace.broker.flusher import FlushFailed
+from headrace.broker.coordinators import group_requests
+from headrace.broker.logs.flusher import FlushFailed
+from headrace.broker.logs.requested_partitions import divided, merge_topics
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
@@ -32,7 +32,7 @@ ABORTABLE_SINCE = 4
 ADDS_PARTITIONS_SINCE = 5
 
 
-def handle(request: Request, call: Call, broker: Services) -> Response | Awaitable[Response]:
+def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
     known, unknown = _resolved(request.topics, broker)
     if not known:
         return _response(unknown)
@@ -51,7 +51,7 @@ def handle(request: Request, call: Call, broker: Services) -> Response | Awaitab
     if code is not ErrorCode.none:
         return refuse(code)
     resolved = dataclasses.replace(request, topics=tuple(known))
-    answer = group_calls.write(
+    answer = group_requests.write(
         broker,
         request.group_id,
         call,
@@ -68,7 +68,7 @@ async def _complete_later(
     transactional_id: str,
     known: list[RequestTopic],
     unknown: list[ResponseTopic],
-    call: Call,
+    call: RequestContext,
     broker: Services,
 ) -> Response:
     """On the disk are then the offsets, and that their partition is part of the transaction."""

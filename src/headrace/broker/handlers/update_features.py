@@ -5,16 +5,16 @@ Version notes: v0 knows no validate_only and only "a downgrade is allowed" (a sa
 
 from __future__ import annotations
 
-from headrace.broker.call import Call
-from headrace.broker.changed_settings import SettingsRefused
-from headrace.broker.features import FeatureUpdate
+from headrace.broker.config.dynamic_settings import SettingsRefused
+from headrace.broker.metadata.features import FeatureUpdate
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 
 def handle(
-    request: m.update_features_request.UpdateFeaturesRequest, _call: Call, broker: Services
+    request: m.update_features_request.UpdateFeaturesRequest, _call: RequestContext, broker: Services
 ) -> m.update_features_response.UpdateFeaturesResponse:
     code, message = ErrorCode.none, None
     updates = [

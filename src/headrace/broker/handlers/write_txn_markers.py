@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
-from headrace.broker.cluster_metadata import TopicDescription
-from headrace.broker.flusher import FlushFailed
+from headrace.broker.coordinators.transaction_markers import TransactionMarker
+from headrace.broker.logs.flusher import FlushFailed
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
-from headrace.broker.transaction_markers import TransactionMarker
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
@@ -24,7 +24,7 @@ Written = list[tuple[TopicDescription, int]]
 
 
 def handle(
-    request: m.write_txn_markers_request.WriteTxnMarkersRequest, _call: Call, broker: Services
+    request: m.write_txn_markers_request.WriteTxnMarkersRequest, _call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
     written: Written = []
     response = Response(markers=tuple(_marker(each, broker, written) for each in request.markers))

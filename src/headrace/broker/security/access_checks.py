@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.broker.call import Call
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security import access_to_groups as groups
 from headrace.broker.security import access_to_topics as topics
 from headrace.broker.security import access_to_transactions as transactions
-from headrace.broker.security.access_parts import MESSAGES, Check, Checked
 from headrace.broker.security.acls import Operation
+from headrace.broker.security.partial_response import MESSAGES, Check, Checked
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -28,13 +28,15 @@ _TOPIC, _GROUP = 2, 32
 _ATTRIBUTES, _TRANSACTIONAL = 22, 0x10  # of a record batch
 
 
-def guarded(key: ApiKey, handle: Callable[[Any, Call], Any], broker: Services) -> Callable[[Any, Call], Any]:
+def guarded(
+    key: ApiKey, handle: Callable[[Any, RequestContext], Any], broker: Services
+) -> Callable[[Any, RequestContext], Any]:
     """The handler behind the check of its API."""
     check = CHECKS.get(key)
     if check is None:
         return handle
 
-    def checked(request: Any, call: Call) -> Any:
+    def checked(request: Any, call: RequestContext) -> Any:
         return check(Checked(key, request, call, broker, handle))
 
     return checked

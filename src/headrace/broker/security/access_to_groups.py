@@ -9,10 +9,10 @@ from typing import Any
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64
 
-from headrace.broker.classic_answers import names_its_protocol, refuse_member
-from headrace.broker.security.access_parts import MESSAGES, Checked, then
+from headrace.broker.coordinators.classic_group_requests import names_its_protocol, refuse_member
 from headrace.broker.security.access_to_topics import name_of
 from headrace.broker.security.acls import Operation, ResourceType
+from headrace.broker.security.partial_response import MESSAGES, Checked, then
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 

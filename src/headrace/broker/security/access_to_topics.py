@@ -9,9 +9,9 @@ from uuid import UUID
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
-from headrace.broker.cluster_metadata import INTERNAL_TOPICS
-from headrace.broker.security.access_parts import Checked, then
+from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS
 from headrace.broker.security.acls import Operation, ResourceType
+from headrace.broker.security.partial_response import Checked, then
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 

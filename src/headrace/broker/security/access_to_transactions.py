@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from headrace.broker.security.access_parts import Checked, then
 from headrace.broker.security.acls import Operation, ResourceType
+from headrace.broker.security.partial_response import Checked, then
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 

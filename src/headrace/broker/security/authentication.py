@@ -10,15 +10,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.monitoring.server_metrics import Login
 from headrace.broker.security.listener_security import ListenerSecurity
 from headrace.broker.security.principal import Principal
-from headrace.broker.security.sasl_gate import GateAnswer, SaslGate
-from headrace.broker.server_metrics import Login
+from headrace.broker.security.sasl_session import SaslReply, SaslSession
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import RequestHeader, encode_response
 
 if TYPE_CHECKING:
-    from headrace.broker.connection import ClientConnection
+    from headrace.broker.network.connection import ClientConnection
     from headrace.broker.server import Server
 
 __all__ = ["Authentication"]
@@ -36,7 +36,7 @@ class Authentication:
         self._server = server
         services = server.services
         assert services is not None
-        self._gate = SaslGate(security, services.scram_credentials, self._answer_versions)
+        self._gate = SaslSession(security, services.scram_credentials, self._answer_versions)
         self._session_ends_ms: int | None = None
         self._login_began_ms: int | None = None
         self._again = False  # there was a login on this connection already
@@ -84,7 +84,7 @@ class Authentication:
         self._login_began_ms = now_ms
         return True
 
-    def _follow(self, answer: GateAnswer) -> None:
+    def _follow(self, answer: SaslReply) -> None:
         if answer.refused is not None:
             self._refuse(answer)
             return
@@ -98,7 +98,7 @@ class Authentication:
             self._count("successful-reauthentication" if self._again else "successful-authentication")
             self._again = True
 
-    def _refuse(self, answer: GateAnswer) -> None:
+    def _refuse(self, answer: SaslReply) -> None:
         """In Kafka's order: what is told at once, the delay, what is told late, the end."""
         self._timer.cancel()
         self._count("failed-reauthentication" if self._again else "failed-authentication")

@@ -2,7 +2,7 @@
 
 Switched on by `authorizer.class.name` (Kafka's StandardAuthorizer, or plainly `on`); switched off, everything is
 allowed, and nobody asks. Rules are on the disk before they count, and count at once: a change makes a new index,
-empties the memory of earlier decisions, and takes answers out of use that could be repeated unasked (`DoorRules`).
+empties the memory of earlier decisions, and invalidates the response caches (`CacheGeneration`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kio.static.primitive import i32
 
-from headrace.broker.call import Call
-from headrace.broker.configuration import BrokerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import (
     CLUSTER_NAME,
     Acl,
@@ -81,7 +81,7 @@ class Authorizer:
     def acls(self) -> frozenset[Acl]:
         return self._index.acls
 
-    def allowed(self, call: Call, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+    def allowed(self, call: RequestContext, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether this client may. Without a name: the cluster."""
         if not self.enabled:
             return True
@@ -94,25 +94,25 @@ class Authorizer:
             self._decided[key] = decision
         return decision
 
-    def on_cluster(self, call: Call, operation: Operation) -> bool:
+    def on_cluster(self, call: RequestContext, operation: Operation) -> bool:
         return self.allowed(call, operation, ResourceType.CLUSTER)
 
-    def on_topic(self, call: Call, operation: Operation, name: str) -> bool:
+    def on_topic(self, call: RequestContext, operation: Operation, name: str) -> bool:
         return self.allowed(call, operation, ResourceType.TOPIC, name)
 
-    def on_group(self, call: Call, operation: Operation, name: str) -> bool:
+    def on_group(self, call: RequestContext, operation: Operation, name: str) -> bool:
         return self.allowed(call, operation, ResourceType.GROUP, name)
 
-    def on_transactional_id(self, call: Call, operation: Operation, name: str) -> bool:
+    def on_transactional_id(self, call: RequestContext, operation: Operation, name: str) -> bool:
         return self.allowed(call, operation, ResourceType.TRANSACTIONAL_ID, name)
 
-    def allowed_on_any(self, call: Call, operation: Operation, kind: ResourceType) -> bool:
+    def allowed_on_any(self, call: RequestContext, operation: Operation, kind: ResourceType) -> bool:
         """Whether there is a name at all on which this client may."""
         if not self.enabled or self.allowed(call, operation, kind, "hardcode"):  # as Kafka: super users get in by this
             return True
         return self._index.decide_any(str(call.principal), call.client_host.removeprefix("/"), operation, kind)
 
-    def operations(self, call: Call, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
+    def operations(self, call: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
         """What this client may do with a resource: a bit for each operation, numbered as Kafka's AclOperation."""
         return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(call, each, kind, name)))
 

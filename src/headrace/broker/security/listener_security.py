@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.broker.listener_configuration import ListenerConfiguration
+from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.listener_configuration import ListenerConfiguration
+from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.jaas import jaas_options, read_users, users_of
 from headrace.broker.security.listener_security import Credentials, Login
 from headrace.broker.security.settings import listener_prefix

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headrace.broker.connection import ClientConnection
+    from headrace.broker.network.connection import ClientConnection
 
 __all__ = ["TlsAcceptor"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from headrace.broker.log_format import LEVELS, LogFormat, log_to
+from headrace.broker.monitoring.log_format import LEVELS, LogFormat, log_to
 from headrace.cli.options import key_value_pairs, read_properties
 from headrace.cli.terminal import data
 
@@ -86,10 +86,10 @@ def command(
     \b
       headrace broker --data-dir ./data --port 9092
     """
-    from headrace.broker.configuration import BrokerConfiguration
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
+    from headrace.broker.config.server_properties import as_properties, read_server_properties
     from headrace.broker.security.added_user import parse_added_user
     from headrace.broker.server import run_broker
-    from headrace.broker.server_properties import as_properties, read_server_properties
 
     log_to(sys.stderr, level=log_level, log_format=log_format)
     settings: dict[str, object] = {}

@@ -1,0 +1,153 @@
+"""Opens a data directory and all that works on it: logs, rules, quotas, groups, transactions.
+
+In the order in which they need one another. What fails leaves nothing open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.broker.clock import Clock
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.config.dynamic_settings import DynamicSettings
+from headrace.broker.config.topic_configuration import effective_retention
+from headrace.broker.coordinators.group_logs import GroupMetadataLogs
+from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.coordinators.hanging_transactions import HangingTransactions
+from headrace.broker.coordinators.transaction_markers import TransactionMarkers
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.coordinators.transaction_state_topic import TransactionStateTopic, transaction_configuration
+from headrace.broker.logs.delayed_fetch import DelayedFetches
+from headrace.broker.logs.fetch_sessions import FetchSessions
+from headrace.broker.logs.flusher import Flusher
+from headrace.broker.logs.log_cleaner import LogCleaner
+from headrace.broker.logs.partition_logs import PartitionLogs, default_log_config
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
+from headrace.broker.metadata.features import Features
+from headrace.broker.metadata.topic_administration import TopicAdministration
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+from headrace.broker.network.listener import Listeners
+from headrace.broker.network.response_cache import CacheGeneration
+from headrace.broker.requests.quotas import Quotas
+from headrace.broker.security.authorizer import Authorizer
+from headrace.broker.security.scram_credentials import ScramCredentials
+from headrace.broker.services import Services
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import PartitionLog
+from headrace.storage.producer_state import ProducerBudget
+
+__all__ = ["open_directory", "open_services"]
+
+
+async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:
+    """In a thread: recovery may take a while, and who asks for health is told that it is going on."""
+
+    def opened() -> LogDirectory:
+        directory = LogDirectory(
+            configuration.data_dir,
+            defaults=default_log_config(configuration),
+            clock_ms=clock.wall_clock_ms,
+        )
+        directory.recover_large_logs()
+        return directory
+
+    return await asyncio.to_thread(opened)
+
+
+def open_services(
+    configuration: BrokerConfiguration,
+    directory: LogDirectory,
+    *,
+    metrics: BrokerMetrics,
+    clock: Clock,
+    listeners: Listeners,
+    door_rules: CacheGeneration,
+    metadata_changed: Callable[[], None],
+    settings_changed: Callable[[], None],
+) -> Services:
+    """`metadata_changed` and `settings_changed` are called from now on, also before this has returned."""
+    flusher, delayed_fetches = Flusher(metrics.server.flushed), DelayedFetches()
+    try:
+        settings = DynamicSettings(directory, configuration, settings_changed)
+        authorizer = Authorizer(configuration, directory, door_rules.changed)
+        quotas = Quotas(configuration, directory, door_rules.changed)
+        features = Features(directory, configuration.integer("node.id"), door_rules.changed)
+        metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
+        group_topic = metadata.topic(GROUP_METADATA_TOPIC) or _add_group_metadata_topic(configuration, metadata)
+        logs = PartitionLogs(
+            directory,
+            flusher=flusher,
+            delayed_fetches=delayed_fetches,
+            clock_ms=clock.wall_clock_ms,
+            cleaner=LogCleaner(directory, dedupe_buffer_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
+        )
+        topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
+        coordinator = GroupRuntime(
+            configuration=lambda: settings.coordinator,
+            partitions=group_topic.partitions,
+            image=metadata.image,
+            logs=GroupMetadataLogs(logs, group_topic),
+            now_ms=clock.now_ms,
+            create_topics=topics.create_internal,
+            metrics=metrics,
+            clock=clock,
+        )
+        coordinator.load()
+        markers = TransactionMarkers(logs, coordinator)
+        transactions = TransactionRuntime(
+            configuration=transaction_configuration(configuration),
+            topic=TransactionStateTopic(configuration, metadata, metadata_changed),
+            logs=logs,
+            metadata=metadata,
+            markers=markers,
+            transaction_version=lambda: features.level("transaction.version"),
+            verifies=lambda: configuration.flag("transaction.partition.verification.enable"),
+            clock=clock,
+        )
+        transactions.load()
+        hanging = HangingTransactions(transactions=transactions, markers=markers, metadata=metadata, clock=clock)
+        budget = ProducerBudget(configuration.integer("headrace.max.producers"))
+
+        def opened(log: PartitionLog) -> None:
+            log.bound_producers(budget)
+            hanging.opened(log)
+
+        directory.on_log_opened = opened
+        for log in tuple(directory.open_logs().values()):
+            opened(log)
+    except BaseException:
+        flusher.close()
+        directory.abandon()
+        raise
+    return Services(
+        configuration=configuration,
+        settings=settings,
+        features=features,
+        metadata=metadata,
+        logs=logs,
+        topics=topics,
+        coordinator=coordinator,
+        transactions=transactions,
+        hanging=hanging,
+        markers=markers,
+        delayed_fetches=delayed_fetches,
+        fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
+        flusher=flusher,
+        clock=clock,
+        authorizer=authorizer,
+        quotas=quotas,
+        listeners=listeners,
+        scram_credentials=ScramCredentials(directory),
+    )
+
+
+def _add_group_metadata_topic(configuration: BrokerConfiguration, metadata: ClusterMetadata) -> TopicDescription:
+    """Its partition count holds for the life of the directory: groups are found by it."""
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
+    }
+    partitions = configuration.integer("offsets.topic.num.partitions")
+    return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)

@@ -1,0 +1,1 @@
+"""The asyncio runtimes around the pure coordinators of groups and transactions, and their internal topics."""

@@ -1,0 +1,164 @@
+"""A partition of `__consumer_offsets` as the log of a coordinator shard: Kafka's own keys and values.
+
+Imported with the first group, as the rules are (docs/internals/broker.md, "What a start imports").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable
+from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.coordinator.offsets.open_transactions import OpenTransactions
+from headrace.coordinator.records import serde
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.protocol.raw_records import raw_records
+from headrace.protocol.record_batches import (
+    BatchHeader,
+    PlainRecord,
+    check_crc,
+    control_type,
+    encode_batch,
+    iter_batch_headers,
+)
+
+__all__ = ["GroupMetadataLog", "coordinator_records"]
+
+READ_BYTES = 5 * 1024 * 1024
+Decode = Callable[[bytes, bytes | None], CoordinatorRecord | None]
+MOST_HELD = 1_000_000
+"""Keys held at a time while a log is read: what a very large one has beyond is replayed in portions."""
+
+
+class GroupMetadataLog:
+    """One shard's log. A partition comes to the disk with its first record."""
+
+    def __init__(self, logs: PartitionLogs, topic: TopicDescription, partition: int) -> None:
+        self._logs = logs
+        self._topic = topic
+        self._partition = partition
+
+    def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
+        plain = [
+            PlainRecord(
+                key=serde.encode_key(record.key),
+                value=None if record.value is None else serde.encode_value(record.value),
+                timestamp_ms=now_ms,
+            )
+            for record in records
+        ]
+        # Kafka's coordinator batches carry base sequence 0: without a producer id, and in transactions every time.
+        producer_id, producer_epoch = records[0].producer_id, records[0].producer_epoch
+        batch = encode_batch(
+            plain,
+            base_sequence=0,
+            transactional=producer_id >= 0,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        try:
+            self._logs.append(self._topic, self._partition, batch, origin="coordinator")
+        except AppendRefused as refused:
+            raise AppendFailed(refused.message) from refused
+
+    def read_all(self) -> Iterator[CoordinatorRecord]:
+        try:
+            view = self._logs.view(self._topic, self._partition)
+            yield from coordinator_records(view.read, view.log_start_offset, view.high_watermark)
+        except ReadRefused as refused:
+            raise LogUnreadable(str(refused)) from refused
+
+
+def coordinator_records(
+    read: Callable[[int, int], bytes], position: int, end_offset: int, decode: Decode = serde.decode
+) -> Iterator[CoordinatorRecord]:
+    """What a shard is loaded from: for each key its last record, in the order of the log, as if it had been compacted.
+
+    Most of a log are offsets that were committed again; they cost a look at their key, and are never decoded. Types
+    that are not ours are passed over. `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch,
+    CorruptRecord.
+
+    Records of transactions count from their marker on, at the place of the record, not of the marker; aborted ones
+    never. Those without a marker come with their producer id: what a later record has overtaken before everything
+    else, so that it is overtaken again, the others last.
+    """
+    last: dict[bytes, bytes | None] = {}
+    transactions: OpenTransactions[bytes, bytes] = OpenTransactions()
+    while position < end_offset:
+        chunk = read(position, READ_BYTES)
+        if not chunk:
+            break
+        for header in iter_batch_headers(chunk):
+            check_crc(chunk, header)
+            if header.is_control:
+                _end(chunk, header, last, transactions)
+                continue
+            skipped = position - header.base_offset  # of the first batch: what lies before the position
+            is_usual = not transactions and not header.is_transactional
+            for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
+                if key is None or delta < skipped:
+                    continue
+                if is_usual:
+                    last.pop(key, None)
+                    last[key] = value
+                else:
+                    _note(header, key, value, last, transactions)
+        position = max(end_of(chunk), position + 1)
+        if len(last) >= MOST_HELD and not transactions:
+            yield from _decoded(last, decode)
+            last = {}
+    yield from _undecided(transactions, decode, counts=False)
+    yield from _decoded(last, decode)
+    yield from _undecided(transactions, decode, counts=True)
+
+
+def _note(
+    header: BatchHeader,
+    key: bytes,
+    value: bytes | None,
+    last: dict[bytes, bytes | None],
+    transactions: OpenTransactions[bytes, bytes],
+) -> None:
+    if header.is_transactional:
+        if value is not None:  # no transaction writes a tombstone
+            transactions.write(header.producer_id, key, value)
+        return
+    if key in transactions:
+        if value is None:
+            transactions.drop(key)
+        else:
+            transactions.supersede(key)
+    last.pop(key, None)
+    last[key] = value
+
+
+def _end(
+    chunk: bytes,
+    header: BatchHeader,
+    last: dict[bytes, bytes | None],
+    transactions: OpenTransactions[bytes, bytes],
+) -> None:
+    outcome = control_type(chunk, header)
+    if outcome == "other":
+        return
+    for key, value in transactions.end(header.producer_id, committed=outcome == "commit")[0]:
+        last.pop(key, None)
+        last[key] = value
+
+
+def _undecided(
+    transactions: OpenTransactions[bytes, bytes], decode: Decode, *, counts: bool
+) -> Iterator[CoordinatorRecord]:
+    for producer_id, key, value in transactions.undecided(counts=counts):
+        record = decode(key, value)
+        if record is not None:
+            yield replace(record, producer_id=producer_id)
+
+
+def _decoded(records: dict[bytes, bytes | None], decode: Decode) -> Iterator[CoordinatorRecord]:
+    for key, value in records.items():
+        record = decode(key, value)
+        if record is not None:
+            yield record

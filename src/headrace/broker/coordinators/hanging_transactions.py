@@ -1,0 +1,131 @@
+"""Ends transactions that hang: open in a log, and unknown to the coordinator (`coordinator/transactions/hanging.py`).
+
+Only a power loss leaves them (or somebody who writes to logs without a coordinator), so each log is looked at once,
+when it is first opened: those that were open already when the coordinator is loaded, the others as they are asked for.
+While a shard of the coordinator cannot be read nothing is aborted: it may be the one that knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.clock import Clock
+from headrace.broker.coordinators.transaction_markers import TransactionMarker
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.metadata.cluster_metadata import ClusterMetadata
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
+from headrace.protocol.error_codes import ErrorCode
+from headrace.storage.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinators.transaction_completion import MarkerWriter
+
+__all__ = ["HangingTransactions"]
+
+logger = logging.getLogger("headrace.broker")
+
+RETRY_MS = 500
+
+
+class HangingTransactions:
+    """Mutable: the logs that are still to be looked at. Belongs to the broker's event loop."""
+
+    def __init__(
+        self,
+        *,
+        transactions: TransactionRuntime,
+        markers: MarkerWriter,
+        metadata: ClusterMetadata,
+        clock: Clock,
+    ) -> None:
+        self._transactions = transactions
+        self._markers = markers
+        self._metadata = metadata
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[PartitionLog, None] = {}
+        self._stopped = False
+
+    def opened(self, log: PartitionLog) -> None:
+        """A log was opened. Looked at in a moment: whoever asked for it is in the midst of something."""
+        if not self._stopped and any(True for _ in log.producers.open_transactions()):
+            if not self._waiting:
+                self._loop.call_soon(self._look)
+            self._waiting[log] = None
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _look(self) -> None:
+        for log in () if self._stopped else tuple(self._waiting):
+            left = [each for each in tuple(log.producers.open_transactions()) if not self._resolved(log, *each)]
+            if not left or not log.is_usable:
+                del self._waiting[log]
+        if self._waiting and not self._stopped:
+            self._clock.call_later(RETRY_MS, self._look)
+
+    def _resolved(self, log: PartitionLog, producer_id: int, producer_epoch: int, first_offset: int) -> bool:
+        """Whether nothing is left to do about it."""
+        from headrace.coordinator.transactions.hanging import fate_of_open
+
+        partition = log.topic, log.partition
+        holder = self._transactions.holder(producer_id)
+        fate = fate_of_open(holder[1] if holder is not None else None, producer_id, producer_epoch, partition)
+        if fate == "known":
+            return True
+        if fate == "adopt" and holder is not None:
+            return self._adopted(holder[0], producer_id, producer_epoch, partition)
+        try:
+            self._transactions.check_complete()
+        except CoordinatorError as error:
+            if error.code is ErrorCode.coordinator_load_in_progress:
+                return False
+            logger.error(
+                "The transaction of producer %d in %s-%d from offset %d on may hang, and is left alone: %s End it with "
+                "`kafka-transactions.sh abort`.",
+                *(producer_id, *partition, first_offset, error.message),
+            )
+            return True
+        committed = fate == "commit"
+        logger.warning(
+            "The transaction of producer %d (epoch %d) in %s-%d from offset %d on is %s: %s.",
+            *(producer_id, producer_epoch, *partition, first_offset, "committed" if committed else "aborted"),
+            "its marker was lost" if holder is not None else "the transaction coordinator does not know of it",
+        )
+        return self._ended(partition, producer_id, producer_epoch, committed=committed)
+
+    def _adopted(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partition: tuple[str, int]
+    ) -> bool:
+        bumps = self._transactions.transaction_version() >= EPOCH_BUMP_VERSION
+        producer = ProducerIdentity(producer_id=producer_id, producer_epoch=producer_epoch)
+        try:
+            answer = self._transactions.add_partitions(
+                transactional_id, producer, (partition,), client_version=EPOCH_BUMP_VERSION if bumps else 0
+            )
+        except CoordinatorError as error:
+            logger.error("%s-%d is not in the transaction %r yet: %s", *partition, transactional_id, error.message)
+            return False
+        if answer.code is ErrorCode.none:
+            logger.warning("%s-%d is added to the transaction %r, to which it belongs.", *partition, transactional_id)
+        return answer.code is ErrorCode.none
+
+    def _ended(self, partition: tuple[str, int], producer_id: int, producer_epoch: int, *, committed: bool) -> bool:
+        """The marker's epoch is the one after: what of the transaction comes late is refused."""
+        topic = self._metadata.topic(partition[0])
+        if topic is None or partition[1] >= topic.partitions:
+            return True
+        marker = TransactionMarker(
+            producer_id=producer_id,
+            producer_epoch=min(producer_epoch + 1, MAX_EPOCH),
+            committed=committed,
+            coordinator_epoch=self._metadata.leader_epoch,
+            transaction_version=0,
+        )
+        code = self._markers.write_marker(topic, partition[1], marker)
+        if code is not ErrorCode.none:
+            logger.error("%s-%d does not take the marker of producer %d: %s.", *partition, producer_id, code.name)
+        return code in (ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)

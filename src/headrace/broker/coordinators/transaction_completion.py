@@ -1,0 +1,140 @@
+"""The way of a decided transaction to its end: a marker in each of its partitions, then the record that says so.
+
+Imported with the first transactional id, as the rules are. The order is `transaction_runtime`'s, which owns this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from headrace.broker.coordinators.transaction_markers import TransactionMarker
+from headrace.broker.logs.flusher import FlushFailed
+from headrace.broker.logs.partition_logs import PartitionLogs
+from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
+from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.records.transaction_log import TransactionLogValue
+from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
+from headrace.coordinator.transactions.transaction_state import TransactionState
+from headrace.coordinator.transactions.transitions import state_of
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = ["Coordinator", "MarkerWriter", "TransactionCompletion"]
+
+logger = logging.getLogger("headrace.broker")
+
+RETRY_MS = 500
+# The marker is not needed: the partition is gone, or a later epoch has ended the transaction there.
+_SETTLED = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch)
+
+Partitions = dict[tuple[str, int], None]
+Unflushed = dict[tuple[str, int], TopicDescription]
+
+
+class MarkerWriter(Protocol):
+    """Ends a transaction in one partition."""
+
+    def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode: ...
+
+
+class Coordinator(Protocol):
+    """What is needed of `TransactionRuntime`."""
+
+    def wait_for_flush(self, transactional_id: str) -> bool: ...
+    def flushed(self, transactional_id: str) -> Awaitable[None]: ...
+    def complete(self, transactional_id: str) -> None:
+        """Writes the end. Raises CoordinatorError."""
+
+
+class TransactionCompletion:
+    """Mutable: the transactions whose markers are under way. Belongs to the broker's event loop."""
+
+    def __init__(
+        self, coordinator: Coordinator, *, logs: PartitionLogs, metadata: ClusterMetadata, markers: MarkerWriter
+    ) -> None:
+        self._coordinator = coordinator
+        self._logs = logs
+        self._metadata = metadata
+        self._markers = markers
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    def stop(self) -> None:
+        for task in self._ending.values():
+            task.cancel()
+
+    def end_prepared(self, shard: TransactionCoordinatorShard) -> None:
+        """Brings decided transactions to their end, at once where nothing has to wait for the disk."""
+        for transactional_id in shard.prepared():
+            if transactional_id in self._ending:
+                continue
+            value = shard.transaction(transactional_id)
+            if value is None:
+                continue
+            left = dict.fromkeys(sorted(value.transaction_partitions))
+            unflushed: Unflushed = {}
+            if not self._coordinator.wait_for_flush(transactional_id):
+                self._write_markers(value, left, unflushed)
+                if not left and not unflushed and self._complete(transactional_id):
+                    continue
+            task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left, unflushed))
+            self._ending[transactional_id] = task
+
+    async def _end(
+        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
+    ) -> None:
+        """Until all markers are written: a disk that refuses is asked again."""
+        try:
+            while True:
+                try:
+                    if await self._ended(transactional_id, value, left, unflushed):
+                        return
+                except FlushFailed as error:
+                    logger.error("The transaction %r cannot end yet: %s", transactional_id, error)
+                await asyncio.sleep(RETRY_MS / 1000)
+        finally:
+            self._ending.pop(transactional_id, None)
+
+    async def _ended(
+        self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
+    ) -> bool:
+        if self._coordinator.wait_for_flush(transactional_id):
+            await self._coordinator.flushed(transactional_id)
+        self._write_markers(value, left, unflushed)
+        for (name, partition), topic in tuple(unflushed.items()):
+            if self._logs.exists(topic, partition) and self._logs.wait_for_flush(topic, partition):
+                await self._logs.flushed(topic, partition)
+            del unflushed[name, partition]
+        return not left and self._complete(transactional_id)
+
+    def _write_markers(self, value: TransactionLogValue, left: Partitions, unflushed: Unflushed) -> None:
+        """Takes out of `left` what is settled; notes the partitions whose marker is not on the disk and has to be."""
+        marker = TransactionMarker(
+            producer_id=value.producer_id,
+            producer_epoch=value.producer_epoch,
+            committed=state_of(value) is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=self._metadata.leader_epoch,
+            transaction_version=value.client_transaction_version,
+        )
+        for name, partition in tuple(left):
+            topic = self._metadata.topic(name)
+            if topic is None or partition >= topic.partitions:
+                del left[name, partition]
+                continue
+            code = self._markers.write_marker(topic, partition, marker)
+            if code in _SETTLED:
+                del left[name, partition]
+            else:
+                logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
+            if code is ErrorCode.none and self._logs.wait_for_flush(topic, partition):
+                unflushed[name, partition] = topic
+
+    def _complete(self, transactional_id: str) -> bool:
+        """Whether the end is written."""
+        try:
+            self._coordinator.complete(transactional_id)
+        except CoordinatorError as error:
+            logger.error("The transaction %r cannot end yet: %s", transactional_id, error.message)
+            return False
+        return True

@@ -1,0 +1,398 @@
+"""The broker's view of the disk: which partition is which log, appends and reads with Kafka's error codes.
+
+A partition's log is opened or created when first needed; until then its view is an empty log, so the fifty partitions
+of `__consumer_offsets` cost nothing before a group uses them. Bytes pass through: nothing here looks into a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS, broker_default
+from headrace.broker.logs.delayed_fetch import DelayedFetches
+from headrace.broker.logs.flusher import Flusher, FlushFailed
+from headrace.broker.logs.log_cleaner import LogCleaner
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.monitoring.server_metrics import LogSize
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.record_batches import iter_batch_headers
+from headrace.settings import render_value
+from headrace.storage.batch_validation import Origin
+from headrace.storage.errors import OffsetOutOfRange, StorageError, StorageFull
+from headrace.storage.file_system import FileSpan
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import AppendResult, PartitionLog, ValidatedBatches
+from headrace.storage.record_validation import DecompressionBudget
+
+__all__ = ["AppendRefused", "LogView", "PartitionLogs", "ReadRefused", "default_log_config", "end_of"]
+
+logger = logging.getLogger("headrace.broker")
+
+
+class AppendRefused(Exception):
+    """Nothing of the append was kept."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        log_start_offset: int = -1,
+        record_errors: tuple[tuple[int, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.log_start_offset = log_start_offset
+        self.record_errors = record_errors
+
+
+class ReadRefused(Exception):
+    """There is nothing to read at that offset."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
+    """What a topic gets that says nothing itself. The fsync policy is the broker's, in Kafka's words for logs."""
+    values = {
+        name: render_value(broker_default(name, configuration))
+        for name in TOPIC_SETTINGS
+        if name not in ("flush.messages", "flush.ms")
+    }
+    config = LogConfig.from_kafka({name: value for name, value in values.items() if value is not None})
+    config = replace(
+        config,
+        producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
+        max_producers=configuration.integer("headrace.max.producers.per.partition"),
+    )
+    return config.with_fsync(configuration.flush_policy, flush_ms=configuration.flush_interval_ms())
+
+
+class LogView(Protocol):
+    """What reading a partition needs. Offsets; bytes are whole batches."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> bytes: ...
+    def span(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> FileSpan | bytes: ...
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]: ...
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None: ...
+    def max_timestamp_offset(self) -> tuple[int, int] | None: ...
+    def leader_epoch_for(self, offset: int) -> int: ...
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]: ...
+
+
+class PartitionLogs:
+    """Mutable: the open logs of this broker."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        flusher: Flusher,
+        delayed_fetches: DelayedFetches,
+        clock_ms: Callable[[], int],
+        cleaner: LogCleaner | None = None,
+    ) -> None:
+        self._directory = directory
+        self._open_logs = directory.open_logs()
+        self._leader_epoch = directory.leader_epoch
+        self._cleaner = cleaner
+        self._flusher = flusher
+        self._delayed_fetches = delayed_fetches
+        self._noted: dict[tuple[str, int], tuple[int, int]] = {}
+        self.now_ms = clock_ms
+        self.some_wait = False  # whether there was an append whose answer had to wait for the disk
+        self.no_room: str | None = None  # what the disk had no room for, until an append succeeds again
+
+    def topic_removed(self, topic: TopicDescription) -> None:
+        """Whoever waits for its records need not wait any longer."""
+        for partition in range(topic.partitions):
+            self._delayed_fetches.partition_removed(topic.name, partition)
+
+    def exists(self, topic: TopicDescription, partition: int) -> bool:
+        return self._directory.is_on_disk(topic.name, partition)
+
+    def log(self, topic: TopicDescription, partition: int) -> PartitionLog | None:
+        """None for a log that is not on the disk yet."""
+        return self._directory.existing_log(topic.name, partition)
+
+    def view(self, topic: TopicDescription, partition: int) -> LogView:
+        """For reads. A log that is not on the disk yet is an empty one. Raises ReadRefused when it cannot be opened."""
+        try:
+            log = self._directory.existing_log(topic.name, partition)
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+        return _NOTHING if log is None else _OpenLog(log)
+
+    def append(
+        self,
+        topic: TopicDescription,
+        partition: int,
+        batches: bytes,
+        *,
+        origin: Origin = "client",
+        transaction_version: int = 0,
+        budget: DecompressionBudget | None = None,
+        validated: ValidatedBatches | None = None,
+    ) -> AppendResult:
+        """Append whole batches; arguments as of PartitionLog. Raises AppendRefused, DecompressionTooLarge."""
+        try:
+            log = self._directory.log(topic.name, partition)
+            result = log.append(
+                batches,
+                leader_epoch=self._leader_epoch,
+                origin=origin,
+                transaction_version=transaction_version,
+                flush_now=False,
+                budget=budget,
+                validated=validated,
+            )
+        except StorageError as error:
+            raise self._refused(error) from error
+        self._appended(log, topic.name, partition, len(batches))
+        return result
+
+    def validation(
+        self, topic: TopicDescription, partition: int, batches: bytes, budget: DecompressionBudget
+    ) -> Callable[[], ValidatedBatches]:
+        """The look at batches before their `append`, to be called in any thread. Both raise AppendRefused."""
+        try:
+            log = self._directory.log(topic.name, partition)
+        except StorageError as error:
+            raise self._refused(error) from error
+
+        def validate() -> ValidatedBatches:
+            try:
+                return log.validate(batches, budget=budget)
+            except StorageError as error:
+                raise self._refused(error) from error
+
+        return validate
+
+    def append_usual(
+        self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int
+    ) -> AppendResult | None:
+        """As `append` for one batch that `is_candidate`; None, and nothing was done, where `append` has the word.
+
+        Raises AppendRefused.
+        """
+        log = self._open_logs.get((topic.name, partition))
+        if log is None:
+            return None
+        try:
+            result = log.append_fast_path(frame, start, end, leader_epoch=self._leader_epoch)
+        except StorageError as error:
+            raise self._refused(error) from error
+        if result is not None:
+            self._appended(log, topic.name, partition, end - start)
+        return result
+
+    def _refused(self, error: StorageError) -> AppendRefused:
+        if isinstance(error, StorageFull):
+            self.no_room = str(error)
+        return AppendRefused(
+            ErrorCode(error.error_code), str(error), record_errors=error.facts.get("record_errors", ())
+        )
+
+    def _appended(self, log: PartitionLog, topic: str, partition: int, size: int) -> None:
+        self.no_room = None
+        if log.fsync != "never":
+            self._flusher.dirty(log)
+        if log.fsync == "always":
+            self.some_wait = True
+            # Readers see records once they are on the disk, so they are woken then.
+            self._flusher.after_flush(log, lambda: self._delayed_fetches.appended(topic, partition, size))
+        else:
+            self._delayed_fetches.appended(topic, partition, size)
+
+    def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
+        """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
+        log = self._open_logs.get((topic.name, partition))
+        if log is None:
+            raise FlushFailed(f"The log of partition {topic.name}-{partition} is gone: the topic was deleted.")
+        return self._flusher.flushed(log)
+
+    def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
+        """Whether an answer about what the partition holds now has to wait for the disk."""
+        log = self._open_logs.get((topic.name, partition))
+        return log is not None and log.fsync == "always" and log.recovery_point < log.log_end_offset
+
+    def delete_records_before(self, topic: TopicDescription, partition: int, offset: int) -> int:
+        """The new log start offset. Raises StorageError."""
+        log = self._directory.existing_log(topic.name, partition)
+        return 0 if log is None else log.delete_records_before(offset)
+
+    def sizes(self, wanted: Collection[tuple[str, int]] | None = None) -> Iterator[tuple[str, int, int]]:
+        """(topic, partition, bytes) of all logs on the disk, or of those that are wanted. Raises StorageError."""
+        for topic, partition in self._directory.partitions_on_disk():
+            if wanted is None or (topic, partition) in wanted:
+                yield topic, partition, self._directory.size_bytes(topic, partition)
+
+    def log_sizes(self) -> list[LogSize]:
+        """Of all open logs."""
+        return [
+            LogSize(
+                topic=log.topic,
+                partition=log.partition,
+                size_bytes=log.size_bytes,
+                segments=len(log.segment_base_offsets),
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+            )
+            for log in self._open_logs.values()
+        ]
+
+    def failed_logs(self) -> list[str]:
+        """Partitions whose log does no further work until a restart."""
+        return [f"{log.topic}-{log.partition}" for log in self._open_logs.values() if not log.is_usable]
+
+    def enforce_retention(self) -> None:
+        """Deletes the segments that are too old or too much."""
+        for log in tuple(self._open_logs.values()):
+            try:
+                log.apply_retention()
+            except StorageError as error:
+                logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
+
+    async def compact(self) -> None:
+        """Cleans the compacted logs that are dirty enough, without holding up anybody."""
+        if self._cleaner is not None:
+            await self._cleaner.clean_all()
+
+    async def flush_closed_segments(self) -> None:
+        """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check; so
+        does what a flush has left, for want of room."""
+        for log in tuple(self._open_logs.values()):
+            is_due = log.config.fsync != "never" and log.recovery_point < log.log_end_offset
+            if log.is_usable and (is_due or log.recovery_point < log.segment_base_offsets[-1]):
+                self._flusher.dirty(log)
+                self._flusher.start_round()
+        await self._flusher.settle()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Log start offsets and recovery points are noted; without it DeleteRecords would be undone by a crash."""
+        reached = {key: (log.recovery_point, log.log_start_offset) for key, log in self._open_logs.items()}
+        if reached != self._noted:
+            self._directory.checkpoint()
+            self._noted = reached
+
+    def close(self) -> None:
+        """Flushes everything and leaves the marker of a clean stop."""
+        self._stop_cleaning()
+        self._directory.close()
+
+    def abandon(self) -> None:
+        """As a killed process: open files are let go, nothing is flushed."""
+        self._stop_cleaning()
+        self._directory.abandon()
+
+    def _stop_cleaning(self) -> None:
+        if self._cleaner is not None:
+            self._cleaner.close()
+
+
+class _OpenLog:
+    """A log's reads with refusals in Kafka's codes."""
+
+    __slots__ = (
+        "_log",
+        "end_offset_for_epoch",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch_for",
+        "log_start_offset",
+        "max_timestamp_offset",
+        "offset_for_timestamp",
+    )
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self.log_start_offset = log.log_start_offset
+        self.high_watermark = log.high_watermark
+        self.last_stable_offset = log.last_stable_offset
+        self.offset_for_timestamp = log.offset_for_timestamp
+        self.max_timestamp_offset = log.max_timestamp_offset
+        self.leader_epoch_for = log.leader_epoch_for
+        self.end_offset_for_epoch = log.end_offset_for_epoch
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:
+        try:
+            return self._log.read(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
+        except OffsetOutOfRange as error:
+            raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def span(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+    ) -> FileSpan | bytes:
+        try:
+            return self._log.read_span(offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset)
+        except OffsetOutOfRange as error:
+            raise ReadRefused(ErrorCode.offset_out_of_range, str(error)) from error
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:
+        try:
+            return self._log.aborted_transactions(offset, size_bytes, end_offset)
+        except StorageError as error:
+            raise ReadRefused(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+class _NoLog:
+    """The view of a partition that was never written."""
+
+    log_start_offset = 0
+    high_watermark = 0
+    last_stable_offset = 0
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:  # noqa: ARG002 - LogView's
+        if offset != 0:
+            raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
+        return b""
+
+    span = read
+
+    def aborted_transactions(self, offset: int, size_bytes: int, end_offset: int) -> list[tuple[int, int]]:  # noqa: ARG002 - LogView's
+        return []
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> None:  # noqa: ARG002 - LogView's
+        return None
+
+    def max_timestamp_offset(self) -> None:
+        return None
+
+    def leader_epoch_for(self, offset: int) -> int:  # noqa: ARG002 - LogView's
+        return -1
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:  # noqa: ARG002 - LogView's
+        return -1, -1
+
+
+_NOTHING = _NoLog()
+
+
+def end_of(batches: bytes) -> int:
+    """The offset behind the last whole batch; 0 when there is none."""
+    end = 0
+    for header in iter_batch_headers(batches):
+        end = header.next_offset
+    return end

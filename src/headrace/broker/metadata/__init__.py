@@ -1,0 +1,1 @@
+"""Metadata of the cluster: topics and their administration, finalised features."""

@@ -1,0 +1,1 @@
+"""Metrics, health, request logging and the formats of log lines."""

@@ -1,0 +1,158 @@
+"""One client's socket: what of it is held in memory, what goes out, when it is read, how it ends.
+
+What is said on it is `connection`'s. A client that does not read its answers is not read from either; what of answers
+and of half requests lies in memory is counted over all connections (`connection_limits`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Literal, cast
+
+from headrace.broker.network.chunked_writer import ChunkedWriter
+from headrace.broker.network.sendfile_writer import SendfileWriter
+from headrace.protocol.framing import FrameBuffer
+
+if TYPE_CHECKING:
+    from headrace.broker.network.listener import Listener
+    from headrace.broker.server import Server
+    from headrace.storage.file_system import FileSpan
+
+__all__ = ["ClientSocket"]
+
+logger = logging.getLogger("headrace.broker")
+
+# An answer waits for at most so many others, and for the work on at most so many bytes of requests.
+_MOST_GATHERED, _MOST_BYTES_GATHERED = 8, 64 << 10
+
+CloseReason = Literal[
+    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
+    "not-authenticated", "not-read",
+]  # fmt: skip
+
+
+class ClientSocket(asyncio.Protocol):
+    """Mutable: the state of one socket, and the requests that wait on it."""
+
+    def __init__(self, server: Server, listener: Listener | None = None) -> None:
+        """`listener` None: one without TLS and SASL."""
+        self._server = server
+        self.listener_name = listener.name if listener is not None else "PLAINTEXT"
+        self._security = listener.security if listener is not None else None
+        self._secure = self._security is not None and self._security.tls is not None
+        self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._files: SendfileWriter | ChunkedWriter | None = None
+        self._gathered: list[bytes] = []
+        self._gathered_for_bytes = 0
+        self._held_bytes = 0
+        self._unsent_bytes = 0
+        self._writable = True
+        self._reading = True
+        self._leaving = False
+        self.peer = ("", 0)
+        self._local_address = ("", 0)
+        self._client_host = ""
+        self.last_active = 0.0
+        self.close_reason: CloseReason = "client"
+
+    def _advance(self) -> None:
+        """The socket takes answers again: what waits may go on."""
+        raise NotImplementedError
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        if self._files is not None:
+            self._files.close()
+        self._server.limits.receiving(-self._held_bytes)
+        self._count_unsent(0)
+
+    def _hold(self, size: int) -> bool:
+        """So many bytes of half a request are held; False: more than the broker holds of all."""
+        change, self._held_bytes = size - self._held_bytes, size
+        return self._server.limits.receiving(change)
+
+    def _read_on(self, *, wanted: bool) -> None:
+        """Reads from now on, or does not."""
+        if self._transport is not None and wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
+            self._close_because("headrace.unsent.max.bytes is reached: too many answers that nobody reads")
+            self.close_reason = "not-read"
+            self.abort()  # there is nobody to wait for
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._count_unsent(0)
+        if isinstance(self._files, ChunkedWriter):
+            self._files.wanted()
+        self._advance()
+
+    def _count_unsent(self, size: int) -> bool:
+        change, self._unsent_bytes = size - self._unsent_bytes, size
+        return self._server.limits.unsent(change)
+
+    def _gather(self, answer: bytes, request_bytes: int) -> None:
+        """To be written together with those that follow in this turn of the event loop: one system call, and one
+        waking of the client, for some. `_hand_over` ends it, at the latest before anything else is written."""
+        self._gathered.append(answer)
+        self._gathered_for_bytes += request_bytes
+        if len(self._gathered) >= _MOST_GATHERED or self._gathered_for_bytes >= _MOST_BYTES_GATHERED:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            answers, self._gathered, self._gathered_for_bytes = self._gathered, [], 0
+            self.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def close(self) -> None:
+        """After the answers that are already written."""
+        self._hand_over()
+        if self._files is not None and self._files.under_way:
+            self._leaving = True  # see `_files_sent`
+        elif self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write(self, data: bytes) -> None:
+        self._hand_over()
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
+        self._hand_over()
+        if self._files is None:
+            if self._secure:
+                self._files = ChunkedWriter(transport, self._files_sent, lambda: self._writable)
+            else:
+                self._files = SendfileWriter(transport, self._files_sent)
+        self._files.send(cast("list[bytes | FileSpan]", pieces))
+
+    def _files_sent(self) -> None:
+        self.last_active = time.monotonic()
+        if self._leaving:
+            self.close()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._advance()
+
+    def _close_because(self, reason: str) -> None:
+        logger.warning("Closed the connection of %s:%s: %s.", *self.peer, reason.rstrip("."))
+        self.close_reason = "malformed-request"
+        self._waiting.clear()
+        self.close()

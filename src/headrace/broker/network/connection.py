@@ -1,0 +1,511 @@
+"""One client connection: bytes → frames → handler → answers in the order of the requests.
+
+Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport.
+Answers that may be repeated (`response_cache`) go out before anything is decoded, all of one read in one write; those
+of usual Produce requests that came in one read go out a few in a write. A parked request (a long poll) blocks only its
+own connection. What cannot be understood closes this connection with one line in the log, and touches no other. The
+socket below it all is `client_socket`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+import struct
+import time
+from collections.abc import Awaitable, Sized
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
+from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_usual
+from headrace.broker.network.chunked_writer import PIECE_BYTES
+from headrace.broker.network.client_socket import ClientSocket
+from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, is_expensive
+from headrace.broker.network.response_cache import ResponseCache
+from headrace.broker.requests.request_bounds import most_items
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.requests.throttling import throttle_ms
+from headrace.broker.security.listener_security import principal_of
+from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.protocol import hot_requests
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.request_codec import (
+    MalformedRequest,
+    OversizedRequest,
+    RequestHeader,
+    UnsupportedVersion,
+    api_of,
+    decode_request,
+    encode_pieces,
+)
+from headrace.protocol.units import from_ms
+from headrace.protocol.wire_errors import FrameTooLarge
+
+if TYPE_CHECKING:
+    from headrace.broker.monitoring.server_metrics import Login
+    from headrace.broker.network.listener import Listener
+    from headrace.broker.security.authentication import Authentication
+    from headrace.broker.server import Server
+
+__all__ = ["ClientConnection"]
+
+logger = logging.getLogger("headrace.broker")
+
+NO_THROTTLE, MILLISECOND = dt.timedelta(0), dt.timedelta(milliseconds=1)
+_API = struct.Struct(">hh")
+_PRODUCE = b"\0\0"
+TURN_SECONDS = 0.02
+_TLS_HELLO = b"\x16\x03"
+_TLS_HERE = "it speaks TLS, and this listener does not"
+
+
+class ClientConnection(ClientSocket):
+    """Mutable: the state of one connection."""
+
+    def __init__(self, server: Server, listener: Listener | None = None) -> None:
+        """`listener` None: one without TLS and SASL."""
+        super().__init__(server, listener)
+        self._authentication: Authentication | None = None
+        self._principal = ANONYMOUS
+        self._steady_answers = ResponseCache(server.door_rules)
+        self._at_work: asyncio.Task[None] | None = None
+        self._call: RequestContext | None = None
+        self._request_bytes = 0
+        self._muted: asyncio.TimerHandle | None = None
+        self._most_items = server.configuration.integer("headrace.request.max.items")
+        self._began = 0.0
+        self._queued_seconds = 0.0
+        self._expensive = False  # the last answer was large
+        self._parked_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:  # `arrived` was asked before the handshake
+            self._take_certificate(secured.getpeercert(binary_form=True))
+            return
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if peer is None or local is None or not self.arrived(peer, local):
+            # The peer left before it was looked at, or the house is full.
+            self._transport.abort()
+            self._transport = None
+            return
+        self._begin()
+
+    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+        """Whether it may stay; `peer` and `local` are addresses."""
+        if not self._server.accept(self, peer[0]):
+            return False
+        self.peer, self._local_address = peer[:2], local[:2]
+        self._client_host = f"/{peer[0]}"
+        self.last_active = time.monotonic()
+        return True
+
+    def _take_certificate(self, certificate: bytes | None) -> None:
+        assert self._security is not None
+        principal = principal_of(self._security, certificate)
+        if principal is None:
+            self.count_login("failed-authentication")
+            self.refuse("no rule of ssl.principal.mapping.rules fits the name of its certificate")
+            return
+        self._principal = principal
+        if not self._security.mechanisms:  # with SASL the login counts, not the handshake before it
+            self.count_login("successful-authentication")
+        self._begin()
+
+    def _begin(self) -> None:
+        assert self._transport is not None
+        unsent = self._server.configuration.integer("headrace.connection.write.buffer.bytes")
+        # Behind TLS lies a second buffer, which takes what is encrypted and is counted nowhere.
+        self._transport.set_write_buffer_limits(min(unsent, PIECE_BYTES) if self._secure else unsent)
+        if self._server.services is None:  # stopped during the handshake
+            self._transport.abort()
+        elif self._security is not None and self._security.mechanisms:
+            from headrace.broker.security.authentication import Authentication
+
+            self._authentication = Authentication(self, self._server, self._security)
+            self._frames.max_frame_bytes = self._security.receive_bytes
+        self.last_active = time.monotonic()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        if self._authentication is not None:
+            self._authentication.over()
+        if self._at_work is not None:
+            self._at_work.cancel()
+        if self._muted is not None:
+            self._muted.cancel()
+        self._steady_answers.clear()
+        super().connection_lost(_exc)
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._leaving or self._transport.is_closing():
+            return
+        self.last_active = time.monotonic()
+        if self._steady_answers and self.idle and self.ready and not self._frames.buffered_bytes:
+            data = self._repeat_answers(data)
+            if not data:
+                return
+        self._frames.feed(data)
+        try:
+            for frame in self._frames.frames():
+                self._waiting.append((self.last_active, frame))
+        except FrameTooLarge as error:
+            self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
+            return
+        held = self._frames.buffered_bytes
+        if held != self._held_bytes and not self._hold(held):
+            self._close_because("headrace.receiving.max.bytes is reached: too many half requests at once")
+            return
+        self._advance()
+
+    def close_when_answered(self) -> None:
+        """A goodbye: the request at work still gets its answer, those behind it do not."""
+        self._leaving = True
+        self.close_reason = "broker-stopping"
+        self._waiting.clear()
+        if self._at_work is None:
+            self.close()
+
+    # What the SASL gate asks of the connection.
+
+    def authenticated_as(self, principal: Principal) -> None:
+        """The client has shown who it is; from now on everything is asked under that name."""
+        self._principal = principal
+        self._frames.max_frame_bytes = self._server.configuration.integer("socket.request.max.bytes")
+
+    def count_login(self, login: Login) -> None:
+        self._server.metrics.server.login(self.listener_name, login)
+
+    def forget_answers(self) -> None:
+        """None of the answers so far is repeated: they were given to who the client was."""
+        self._steady_answers.clear()
+
+    def stop_listening(self) -> None:
+        """What else it says does not count."""
+        self._leaving = True
+        self._waiting.clear()
+
+    def refuse(self, reason: str) -> None:
+        """Closes the connection of somebody who is not who he says, or says nothing."""
+        self.close_reason = "not-authenticated"
+        self._leaving = True
+        self._close_because(reason)
+
+    @property
+    def idle(self) -> bool:
+        return self._at_work is None and not self._waiting and self._muted is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next request may be looked at."""
+        sending = self._files is not None and self._files.under_way
+        return self._at_work is None and self._writable and self._muted is None and not sending
+
+    def _advance(self) -> None:
+        """Answers what can be answered at once, until a request has to wait or the client stops reading."""
+        waiting, began = self._waiting, time.monotonic()
+        while waiting and self._transport is not None and self.ready:
+            arrived, frame = waiting.popleft()
+            self._answer(arrived, frame)
+            # Requests that came together are not answered together when they are dear: others are next.
+            if waiting and time.monotonic() - began > TURN_SECONDS:
+                asyncio.get_running_loop().call_soon(self._advance)
+                break
+        self._hand_over()
+        wanted = not self._waiting and self._muted is None
+        if wanted != self._reading:
+            self._read_on(wanted=wanted)
+
+    def _repeat_answers(self, data: bytes) -> bytes:
+        """What is left of `data` when all that needs no rule is answered."""
+        faults = self._server.faults
+        if faults is not None and faults.active:
+            return data
+        if self._authentication is not None and self._authentication.expired():
+            return data
+        if self._server.meters_requests:
+            return data
+        pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
+        if pieces and self._transport is not None:
+            self.write(b"".join(pieces))
+            # A client speaks one version of an API, so the first request stands for all.
+            api_key, api_version = _API.unpack_from(data, 4)
+            seconds = time.monotonic() - self.last_active
+            self._server.metrics.requests.repeated(api_key, api_version, len(pieces) // 3, seconds)
+            if faults is not None:
+                faults.repeated(api_key, client_id_in(data), len(pieces) // 3)
+        return data[position:]
+
+    def _answer(self, arrived: float, frame: bytes) -> None:
+        usual = frame.startswith(_PRODUCE)
+        if not usual:
+            self._hand_over()
+        if self._authentication is not None and self._authentication.take(frame):
+            return
+        if not usual and self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+            return
+        header: RequestHeader | None = None
+        self._began = time.monotonic()
+        self._queued_seconds = self._began - arrived
+        self._parked_at = 0.0
+        try:
+            if usual and self._take_usual(frame):
+                return
+            if self._expensive or is_expensive(frame):
+                self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
+                return
+            header, request = decode_request(frame, most_items(api_of(frame), self._most_items))
+            outcome = self._handle(header, request, len(frame))
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            self._refuse_request(header, error)
+            return
+        if isinstance(outcome, Awaitable):
+            self._park(header, outcome)
+        else:
+            self._keep(frame, self._reply(header, outcome))
+
+    async def _answer_in_turn(self, arrived: float, frame: bytes) -> None:
+        """As `_answer`, of a request that may be expensive: in this client's turn, decoded and encoded beside the
+        event loop. A parked request has no turn while it waits, and takes another one to be encoded."""
+        queue, client = self._server.fair_queue, self._principal.name
+        if self._principal is ANONYMOUS:
+            client = self._client_host
+        header: RequestHeader | None = None
+        try:
+            async with queue.turn(client):
+                self._began = time.monotonic()
+                self._queued_seconds = self._began - arrived
+                most = most_items(api_of(frame), self._most_items)
+                known, request = await queue.beside(decode_request, frame, most)
+                header = known
+                if self._server.services is None:
+                    raise asyncio.CancelledError  # stopped in the meantime; the connection is being closed
+                outcome = self._handle(known, request, len(frame))
+                if not isinstance(outcome, Awaitable):
+                    encoded = await self._encode_beside(known, outcome)
+            if isinstance(outcome, Awaitable):
+                self._parked_at = time.monotonic()
+                outcome = await outcome
+                async with queue.turn(client):
+                    encoded = await self._encode_beside(known, outcome)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            self._at_work = None
+            self._refuse_request(header, error)
+        else:
+            self._at_work = None
+            if encoded is not None:
+                self._keep(frame, self._send(*encoded))
+        self._go_on()
+
+    async def _encode_beside(
+        self, header: RequestHeader, response: object | None
+    ) -> tuple[RequestHeader, object, list[Sized]] | None:
+        """What `_send` needs; None for a request that asked for no answer (acks=0)."""
+        if response is None:
+            self._metered(header, None, 0)
+            return None
+        beside = self._server.fair_queue.beside
+        encoded = await beside(encode_pieces, header, response)
+        told = self._metered(header, response, sum(map(len, encoded)))
+        return header, told, encoded if told is response else await beside(encode_pieces, header, told)
+
+    def _handle(self, header: RequestHeader, request: object, request_bytes: int) -> object:
+        """The answer, or what it is awaited from."""
+        handler = self._server.handler(header.api_key)
+        if handler is None:
+            raise MalformedRequest(header, f"API key {header.api_key} is not one of this broker's")
+        self._call = call = self.call(header)
+        self._request_bytes = request_bytes
+        faults = self._server.faults
+        taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
+        return answer_with(taken, header, request, partial(handler, request, call)) if taken else handler(request, call)
+
+    def _keep(self, frame: bytes, answer: bytes | None) -> None:
+        """Repeat the answer where it may be repeated."""
+        if self._call is not None and self._call.steady is not None and answer is not None:
+            self._steady_answers.keep(frame, answer, self._call.steady)
+
+    def _take_usual(self, frame: bytes) -> bool:
+        """Whether it is a Produce request of the usual shape: then it is dealt with."""
+        services, faults = self._server.services, self._server.faults
+        if services is None or services.quotas.active or (faults is not None and faults.active):
+            return False
+        request = hot_requests.produce_request(frame)
+        if request is None:
+            return False
+        outcome = append_usual(request, frame, self.call, services)
+        if outcome is None:
+            return False
+        if faults is not None:
+            faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
+        self._call = None
+        if isinstance(outcome, bytes):
+            if outcome is not NO_ANSWER:
+                self._gather(outcome, len(frame))
+                self.last_active = time.monotonic()
+                seconds = self.last_active - self._began
+                self._server.request_log.usual(request, self.peer, seconds, self._queued_seconds)
+            return True
+        header = request.header
+        if isinstance(outcome, Awaitable):
+            self._park(header, outcome)
+        else:
+            self._reply(header, outcome)
+        return True
+
+    def _park(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
+        self._parked_at = time.monotonic()
+        self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
+
+    async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
+        try:
+            response = await outcome
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            self._at_work = None
+            self._refuse_request(header, error)
+            return
+        self._at_work = None
+        self._reply(header, response)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What follows a request that was waited for."""
+        if self._leaving:
+            self.close()
+        else:
+            self._advance()
+
+    def _reply(self, header: RequestHeader, response: object | None) -> bytes | None:
+        """The bytes written. A response of None: the request asked for no answer (acks=0)."""
+        if self._transport is None:
+            return None
+        if response is None:
+            self._metered(header, None, 0)
+            return None
+        try:
+            encoded = encode_pieces(header, response)
+            told = self._metered(header, response, sum(map(len, encoded)))
+            if told is not response:
+                response, encoded = told, encode_pieces(header, told)
+        except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; logged below
+            self._close_after_fault(header, error)
+            return None
+        return self._send(header, response, encoded)
+
+    def _send(self, header: RequestHeader, response: object, encoded: list[Sized]) -> bytes | None:
+        """The bytes written, None for several pieces."""
+        if self._transport is None:
+            return None
+        whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
+        self._expensive = whole is not None and len(whole) > LARGE_ANSWER_BYTES and header.api_key != ApiKey.FETCH
+        if whole is not None:
+            self.write(whole)
+        else:
+            self._send_files(self._transport, encoded)
+        self._told(header, response)
+        return whole
+
+    def _told(self, header: RequestHeader, response: object) -> None:
+        self.last_active = time.monotonic()
+        self._server.request_log.answered(
+            header,
+            response,
+            self.peer,
+            seconds=self.last_active - self._began,
+            queue_seconds=self._queued_seconds,
+            remote_seconds=self.last_active - self._parked_at if self._parked_at else 0.0,
+        )
+
+    def _metered(self, header: RequestHeader, response: object, size: int) -> object:
+        """The answer, of `size` bytes, with the time that quotas make the client wait; so long the connection is mute
+        (KIP-219)."""
+        services, call = self._server.services, self._call
+        if services is None or call is None or not services.quotas.active:
+            return response
+        told_ms = round(getattr(response, "throttle_time", NO_THROTTLE) / MILLISECOND)
+        waiting_ms = throttle_ms(
+            services.quotas,
+            call,
+            header.api_key,
+            request_bytes=self._request_bytes,
+            answer_bytes=size,
+            seconds=(self._parked_at or time.monotonic()) - self._began,
+            now_ms=self._server.now_ms(),
+        )
+        if waiting_ms > told_ms and response is not None:
+            response = dataclasses.replace(cast("Any", response), throttle_time=from_ms(waiting_ms))
+        if max(waiting_ms, told_ms) > 0:
+            self._mute(max(waiting_ms, told_ms))
+        return response
+
+    def _mute(self, milliseconds: int) -> None:
+        self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
+        self._read_on(wanted=False)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._advance()
+
+    def call(self, header: RequestHeader) -> RequestContext:
+        faults = self._server.faults
+        return RequestContext(
+            token=self._server.next_token(),
+            client_id=header.client_id or "",
+            client_host=self._client_host,
+            api_version=header.api_version,
+            local_address=self._local_address,
+            principal=self._principal,
+            listener_name=self.listener_name,
+            secure=self._secure,
+            sends_files=header.api_key == ApiKey.FETCH and (faults is None or not faults.active),
+        )
+
+    def _refuse_version(self, error: UnsupportedVersion) -> None:
+        answer = self._server.answer_unsupported_version(error.header)
+        if answer is None:
+            self._close_because(str(error))
+        else:
+            self.write(answer)
+
+    def _refuse_request(self, header: RequestHeader | None, error: Exception) -> None:
+        """A request that cannot be decoded, is not to be, or has failed."""
+        if isinstance(error, UnsupportedVersion):
+            self._refuse_version(error)
+        elif isinstance(error, OversizedRequest):
+            self._refuse_size(error)
+        elif isinstance(error, MalformedRequest):
+            self._close_because(str(error))
+        elif isinstance(error, ConnectionLost):  # a test's wish
+            self._waiting.clear()
+            self.close_reason = "fault-injected"
+            self.close()
+        else:
+            self._close_after_fault(header, error)
+
+    def _refuse_size(self, error: OversizedRequest) -> None:
+        """INVALID_REQUEST for all of the request where its answer can say so, in a few bytes. Else the end of the
+        connection, as for a request that cannot be parsed: an answer without the items that were asked about would
+        be taken for success, and one with them costs what the bound is there to save."""
+        answer = self._server.refuse_whole(error.header, ErrorCode.invalid_request)
+        if answer is None:
+            self._close_because(f"{error} (headrace.request.max.items)")
+        else:
+            logger.warning("Refused a request of %s:%s: %s (headrace.request.max.items).", *self.peer, error)
+            self.write(answer)
+
+    def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
+        """A fault of ours: the whole story goes to the log, and the client may come again."""
+        name = self._server.api_name(header.api_key) if header is not None else "a request"
+        logger.error("Closed the connection of %s:%s: %s failed here.", *self.peer, name, exc_info=error)
+        self.close_reason = "request-failed"
+        self._waiting.clear()
+        self.close()

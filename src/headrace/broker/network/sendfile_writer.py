@@ -1,0 +1,122 @@
+"""Answers that lie in files, sent by the kernel out of its page cache (`sendfile`): records are not copied here.
+
+Rules: one answer at a time, and the transport writes nothing meanwhile (`ClientConnection.ready`), so answers keep
+their order. What the transport still holds goes first. A client that reads slowly costs a descriptor and no memory.
+Plain sockets only. A file that ends early, or cannot be read, ends the connection: its client has half an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headrace.storage.file_system import FileSpan
+
+__all__ = ["SendfileWriter"]
+
+logger = logging.getLogger("headrace.broker")
+
+TURN_BYTES = 4 * 1024 * 1024  # then others have their turn
+_NOT_FROM_THIS_FILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EOVERFLOW})
+_CLIENT_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT, errno.ECONNABORTED})
+_READ_BYTES = 256 * 1024  # at once, of a file that the kernel does not send by itself
+
+
+class SendfileWriter:
+    """One connection's. Mutable: what is left of the answer under way.
+
+    It has a descriptor of its own for the socket, because event loops let nobody wait for that of a transport.
+    """
+
+    def __init__(self, transport: asyncio.Transport, done: Callable[[], None]) -> None:
+        """`done` is called when an answer that `send` could not end at once is out, or nothing of it can be sent."""
+        self._transport = transport
+        self._done = done
+        self._socket: socket.socket | None = None
+        self._left: deque[bytes | memoryview | FileSpan] = deque()
+        self._waits = False
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._left)
+
+    def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
+        """Begins with what the socket takes now; see `under_way`."""
+        if self._socket is None:
+            whole: socket.socket = self._transport.get_extra_info("socket")
+            self._socket = socket.socket(whole.family, whole.type, whole.proto, fileno=os.dup(whole.fileno()))
+            self._socket.setblocking(False)
+        self._left.extend(pieces)
+        self._go_on()
+
+    def close(self) -> None:
+        """The connection is lost."""
+        self._left.clear()
+        self._stop_waiting()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _writable(self) -> None:
+        self._go_on()
+        if not self._left:
+            self._done()
+
+    def _go_on(self) -> None:
+        try:
+            if self._transport.get_write_buffer_size() == 0:
+                self._send_some()
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._left.clear()
+            if error.errno not in _CLIENT_GONE:
+                logger.error("A connection ends in the midst of an answer, whose records could not be sent: %s", error)
+            self._transport.abort()
+        if self._left and not self._waits and self._socket is not None:
+            asyncio.get_running_loop().add_writer(self._socket.fileno(), self._writable)
+            self._waits = True
+        elif not self._left:
+            self._stop_waiting()
+
+    def _send_some(self) -> None:
+        """Until the socket is full or a turn is over. Raises OSError."""
+        sent = 0
+        while self._left and sent < TURN_BYTES and self._socket is not None:
+            piece = self._left[0]
+            if isinstance(piece, FileSpan):
+                sent += self._send_span(piece, self._socket)
+                continue
+            more = socket.MSG_MORE if len(self._left) > 1 else 0
+            size = self._socket.send(piece, more)
+            if size == len(piece):
+                self._left.popleft()
+            else:
+                self._left[0] = memoryview(piece)[size:]
+
+    def _send_span(self, span: FileSpan, to: socket.socket) -> int:
+        try:
+            size = os.sendfile(to.fileno(), span.descriptor.number, span.position, span.size)
+        except OSError as error:
+            if error.errno not in _NOT_FROM_THIS_FILE:
+                raise
+            size = to.send(FileSpan(span.descriptor, span.position, min(span.size, _READ_BYTES)).read())
+        if size == 0:
+            raise OSError(errno.EIO, "the file is shorter than it was")
+        if size == span.size:
+            self._left.popleft()
+        else:
+            self._left[0] = FileSpan(span.descriptor, span.position + size, span.size - size)
+        return size
+
+    def _stop_waiting(self) -> None:
+        if self._waits and self._socket is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                asyncio.get_running_loop().remove_writer(self._socket.fileno())
+        self._waits = False

@@ -1,0 +1,70 @@
+"""The context of a request: everything a handler may know about it besides its message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.coordinator.request_context import RequestContext as CoordinatorContext
+
+if TYPE_CHECKING:
+    from headrace.coordinator.result import Repeatable
+
+__all__ = ["RequestContext"]
+
+
+class RequestContext:
+    """One request. `token` is unique within the broker's life; `local_address` is what the client connected to.
+
+    `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
+    (PLAINTEXT where nothing is named); `secure` says that nobody on the way could read along (TLS).
+    `sends_files`: the connection takes records of an answer as spans of their file (`sendfile_writer`).
+    `steady` is set where the answer may be repeated for the same bytes of this connection, see `response_cache`.
+    """
+
+    __slots__ = (
+        "api_version",
+        "client_host",
+        "client_id",
+        "listener_name",
+        "local_address",
+        "principal",
+        "secure",
+        "sends_files",
+        "steady",
+        "token",
+    )
+
+    def __init__(
+        self,
+        *,
+        token: int,
+        client_id: str,
+        client_host: str,
+        api_version: int,
+        local_address: tuple[str, int],
+        principal: Principal = ANONYMOUS,
+        listener_name: str = "PLAINTEXT",
+        secure: bool = False,
+        sends_files: bool = False,
+    ) -> None:
+        self.token = token
+        self.client_id = client_id
+        self.client_host = client_host
+        self.api_version = api_version
+        self.local_address = local_address
+        self.principal = principal
+        self.listener_name = listener_name
+        self.secure = secure
+        self.sends_files = sends_files
+        self.steady: Repeatable | None = None
+
+    @property
+    def context(self) -> CoordinatorContext:
+        """The part of the context that the coordinator's rules may use."""
+        return CoordinatorContext(
+            token=self.token,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            api_version=self.api_version,
+        )

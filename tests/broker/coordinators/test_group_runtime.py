@@ -1,0 +1,134 @@
+"""New settings and images reach every shard, also one whose log refuses for the moment, and one that is made later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
+
+from headrace.broker.coordinators import group_runtime
+from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.coordinators.shard_runner import AppendFailed
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.result import CoordinatorRecord
+
+
+class Log:
+    """Mutable: `refuses` for a while."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.appended: list[CoordinatorRecord] = []
+
+    def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
+        if self.refuses:
+            raise AppendFailed("no room")
+        self.appended += records
+
+    def read_all(self) -> Iterator[CoordinatorRecord]:
+        return iter(self.appended)
+
+
+class Logs:
+    def __init__(self) -> None:
+        self.log = Log()
+
+    def existing(self) -> Iterable[int]:
+        return ()
+
+    def open(self, partition: int) -> Log:
+        return self.log
+
+    def wait_for_flush(self, partition: int) -> bool:
+        return False
+
+    def flushed(self, partition: int) -> Awaitable[None]:
+        raise AssertionError("nobody waits for a flush")
+
+
+class Broker:
+    """A runtime with one shard and a group of two members; `ctx` makes requests, the runtime runs them."""
+
+    def __init__(self) -> None:
+        self.ctx = CoordinatorContext(topics={"in": 2, "cl": 2})
+        self.logs = Logs()
+        self.configuration = self.ctx.configuration
+        self.runtime = GroupRuntime(
+            configuration=lambda: self.configuration,
+            partitions=1,
+            image=self.ctx.image,
+            logs=self.logs,
+            now_ms=lambda: self.ctx.now_ms,
+            create_topics=lambda _topics: None,
+        )
+        for member in ("m1", "m2"):
+            self.heartbeat(member, 0, active={}, topology=STATEFUL, rebalance_timeout_ms=1_000, process_id=member)
+
+    def heartbeat(self, member: str, epoch: int, **given: Any) -> Any:
+        request = self.ctx.request(member, epoch, **given)
+        context = self.ctx.context()
+        return self.runtime.write(
+            "g", context, lambda shard, now_ms: shard.streams_group_heartbeat(request, context, now_ms=now_ms)
+        )
+
+    def target_standbys(self) -> int:
+        (group,) = self.runtime.shard_of("g").streams_group_describe(["g"], self.ctx.context())
+        return sum(len(member.target_assignment.standby_tasks) for member in group.members)
+
+    def want_standbys(self) -> None:
+        self.configuration = self.configuration.with_group_settings("g", {"streams.num.standby.replicas": "1"})
+        self.runtime.configuration_changed()
+
+
+async def test_a_changed_setting_reassigns_without_a_heartbeat() -> None:
+    broker = Broker()
+    broker.want_standbys()
+    assert broker.target_standbys() == 2
+    broker.runtime.stop()
+
+
+async def test_settings_that_came_while_the_log_refused_count_when_it_takes_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_runtime, "APPEND_RETRY_MS", 1)
+    broker = Broker()
+    broker.logs.log.refuses = True
+    broker.runtime.image_changed(MetadataImage(version=2, topics={}))
+    broker.runtime.image_changed(MetadataImage(version=3, topics=broker.ctx.image.topics))
+    broker.want_standbys()
+    broker.want_standbys()
+    assert broker.target_standbys() == 0
+    broker.logs.log.refuses = False
+    broker.ctx.now_ms += 1
+    async with asyncio.timeout(10):
+        while broker.target_standbys() == 0:
+            await asyncio.sleep(0.001)
+    assert broker.target_standbys() == 2
+    broker.runtime.stop()
+
+
+async def test_a_shard_that_is_made_later_has_the_newest_settings() -> None:
+    ctx = CoordinatorContext()
+    configuration = ctx.configuration
+    runtime = GroupRuntime(
+        configuration=lambda: configuration,
+        partitions=1,
+        image=ctx.image,
+        logs=Logs(),
+        now_ms=lambda: ctx.now_ms,
+        create_topics=lambda _topics: None,
+    )
+    configuration = configuration.with_group_settings("g", {"streams.heartbeat.interval.ms": "7000"})
+    runtime.configuration_changed()
+    request, context = (
+        ctx.request("m1", 0, active={}, topology=STATEFUL, rebalance_timeout_ms=9, process_id="p"),
+        ctx.context(),
+    )
+    written = runtime.write(
+        "g", context, lambda shard, now_ms: shard.streams_group_heartbeat(request, context, now_ms=now_ms)
+    )
+    assert written.response.heartbeat_interval.total_seconds() == 7
+    runtime.stop()
