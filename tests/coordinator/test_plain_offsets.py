@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.records.group_values import read_plain_offset
-from headrace.coordinator.records.serde import decode, encode_key, encode_value
+from headrace.coordinator.records.serde import decode, encode_key, encode_value, read_plain_offset
 from headrace.coordinator.result import CoordinatorRecord
 
 KEYS = st.builds(

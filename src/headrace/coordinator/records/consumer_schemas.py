@@ -6,7 +6,10 @@ Facts: the definitions `ConsumerGroup*.json` in kafka-group-coordinator 4.3.1. F
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 from uuid import UUID
+
+from headrace.coordinator.records.codec import Int8, Int32, Int64, Tagged
 
 __all__ = [
     "ClassicMemberMetadata",
@@ -41,8 +44,8 @@ class ConsumerGroupMetadataKey:
 class ConsumerGroupMetadataValue:
     """`metadata_hash` 0 = no topic, or a record from before 4.1."""
 
-    epoch: int
-    metadata_hash: int = 0
+    epoch: Int32
+    metadata_hash: Annotated[Int64, Tagged(0)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,8 @@ class PartitionMetadataOfTopic:
 
     topic_id: UUID
     topic_name: str
-    num_partitions: int
-    racks: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    num_partitions: Int32
+    racks: tuple[tuple[Int32, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,15 @@ class ConsumerGroupMemberMetadataKey:
 class ClassicMemberMetadata:
     """Of a member that speaks the classic protocol; `supported_protocols`: name and subscription bytes."""
 
-    session_timeout_ms: int
+    session_timeout_ms: Int32
     supported_protocols: tuple[tuple[str, bytes], ...] = ()
+
+
+_KAFKAS_DEFAULT = ClassicMemberMetadata(session_timeout_ms=0)
+"""Kafka's reading of a record without the tag, since nullable structs have no null default in tagged fields.
+
+So the tag is written even for None; without it Kafka would take the member for a classic one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +103,9 @@ class ConsumerGroupMemberMetadataValue:
     client_host: str
     subscribed_topic_names: tuple[str, ...] = ()
     subscribed_topic_regex: str | None = None
-    rebalance_timeout_ms: int = -1
+    rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = None
-    classic_member_metadata: ClassicMemberMetadata | None = None
+    classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tagged(0, absent=_KAFKAS_DEFAULT)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +119,8 @@ class ConsumerGroupTargetAssignmentMetadataKey:
 class ConsumerGroupTargetAssignmentMetadataValue:
     """`assignment_timestamp` (ms): when the assignor last ran; 0 = never, or before 4.3."""
 
-    assignment_epoch: int
-    assignment_timestamp: int = 0
+    assignment_epoch: Int32
+    assignment_timestamp: Annotated[Int64, Tagged(0)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +134,7 @@ class ConsumerGroupTargetAssignmentMemberKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
     topic_id: UUID
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +155,17 @@ class CurrentTopicPartitions:
     """`assignment_epochs` runs beside `partitions`; None before 4.2."""
 
     topic_id: UUID
-    partitions: tuple[int, ...]
-    assignment_epochs: tuple[int, ...] | None = None
+    partitions: tuple[Int32, ...]
+    assignment_epochs: Annotated[tuple[Int32, ...] | None, Tagged(0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentValue:
     """`state` is a number of `consumer.member.MemberState`."""
 
-    member_epoch: int
-    previous_member_epoch: int
-    state: int
+    member_epoch: Int32
+    previous_member_epoch: Int32
+    state: Int8
     assigned_partitions: tuple[CurrentTopicPartitions, ...] = ()
     partitions_pending_revocation: tuple[CurrentTopicPartitions, ...] = ()
 
@@ -173,5 +183,5 @@ class ConsumerGroupRegularExpressionValue:
     """What a regular expression stands for: `version` of the metadata image, `timestamp` (ms) of the look."""
 
     topics: tuple[str, ...]
-    version: int
-    timestamp: int
+    version: Int64
+    timestamp: Int64

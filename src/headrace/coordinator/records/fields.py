@@ -14,6 +14,7 @@ from headrace.coordinator.errors import CorruptRecord
 
 __all__ = [
     "Cursor",
+    "write_bytes",
     "write_compact_array",
     "write_compact_bytes",
     "write_compact_string",
@@ -21,8 +22,10 @@ __all__ = [
     "write_int16",
     "write_int32",
     "write_int64",
+    "write_plain_array",
     "write_string",
     "write_tags",
+    "write_uint16",
     "write_unsigned_varint",
 ]
 
@@ -52,6 +55,10 @@ def write_int64(out: bytearray, value: int) -> None:
     out += _INT64.pack(value)
 
 
+def write_uint16(out: bytearray, value: int) -> None:
+    out += _UINT16.pack(value)
+
+
 def write_unsigned_varint(out: bytearray, value: int) -> None:
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -79,6 +86,19 @@ def write_compact_bytes(out: bytearray, data: bytes | None) -> None:
         return
     write_unsigned_varint(out, len(data) + 1)
     out += data
+
+
+def write_bytes(out: bytearray, data: bytes) -> None:
+    """The older form: int32 length."""
+    out += _INT32.pack(len(data))
+    out += data
+
+
+def write_plain_array(out: bytearray, items: tuple[T, ...], write: Callable[[bytearray, T], None]) -> None:
+    """The older form: int32 count."""
+    write_int32(out, len(items))
+    for item in items:
+        write(out, item)
 
 
 def write_compact_array(out: bytearray, items: tuple[T, ...], write: Callable[[bytearray, T], None]) -> None:
@@ -190,6 +210,13 @@ class Cursor:
             tag = self.unsigned_varint()
             found[tag] = Cursor(self.take(self.unsigned_varint()))
         return found
+
+    def skip_tags(self) -> None:
+        """Skip the tagged fields of a struct that has none which are known."""
+        if self._position < len(self._data) and self._data[self._position] == 0:
+            self._position += 1  # nearly always
+        else:
+            self.tags()
 
     def _items(self, count: int, read: Callable[[Cursor], T]) -> tuple[T, ...]:
         if count < 0 or count > self.remaining:  # each item takes a byte at least: bounds the work of a corrupt count

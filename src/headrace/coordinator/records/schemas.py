@@ -1,14 +1,17 @@
-"""Keys and values of `__consumer_offsets` as dataclasses (kio does not carry them).
+"""Keys and values of classic groups, streams groups and offsets in `__consumer_offsets`, as Kafka defines them.
 
-Facts: the definitions `common/message/*.json` in kafka-group-coordinator 4.3.1. Field names are Kafka's. Every value is
-frozen and hashable, so hard state may hold it as it stands. Lists that Kafka sorts are sorted by `builders.py`.
+Facts: the definitions `common/message/*.json` in kafka-group-coordinator 4.3.1 (kio does not carry them). Names and
+order of fields are Kafka's; the annotations are the whole description of the bytes, see `codec`. Every value is
+immutable and hashable, so hard state holds it as it is. Lists that Kafka sorts are sorted by the builders.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 from uuid import UUID
+
+from headrace.coordinator.records.codec import Int8, Int16, Int32, Int64, Tagged, UInt16, Versions
 
 __all__ = [
     "CopartitionGroup",
@@ -45,19 +48,19 @@ class OffsetCommitKey:
 
     group: str
     topic: str
-    partition: int
+    partition: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue:
     """`expire_timestamp` -1 = by retention; `topic_id` None = the commit named no id."""
 
-    offset: int
-    leader_epoch: int = -1
+    offset: Int64
+    leader_epoch: Annotated[Int32, Versions(3)] = -1
     metadata: str = ""
-    commit_timestamp: int
-    expire_timestamp: int = -1
-    topic_id: UUID | None = None
+    commit_timestamp: Int64
+    expire_timestamp: Annotated[Int64, Versions(1, 1)] = -1
+    topic_id: Annotated[UUID | None, Versions(4), Tagged(0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,11 @@ class GroupMember:
     """A member of a classic group; subscription and assignment are its protocol's own bytes."""
 
     member_id: str
-    group_instance_id: str | None = None
+    group_instance_id: Annotated[str | None, Versions(3)] = None
     client_id: str
     client_host: str
-    rebalance_timeout_ms: int = -1
-    session_timeout_ms: int
+    rebalance_timeout_ms: Annotated[Int32, Versions(1)] = -1
+    session_timeout_ms: Int32
     subscription: bytes
     assignment: bytes
 
@@ -84,10 +87,10 @@ class GroupMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
     protocol_type: str = ""
-    generation: int = 0
+    generation: Int32 = 0
     protocol: str | None = None
     leader: str | None = None
-    current_state_timestamp: int = -1
+    current_state_timestamp: Annotated[Int64, Versions(2)] = -1
     members: tuple[GroupMember, ...] = ()
 
 
@@ -102,10 +105,10 @@ class StreamsGroupMetadataKey:
 class StreamsGroupMetadataValue:
     """`validated_topology_epoch` -1: the topics are not (yet) what the topology needs."""
 
-    epoch: int
-    metadata_hash: int
-    validated_topology_epoch: int = -1
-    last_assignment_configs: tuple[tuple[str, str], ...] = ()
+    epoch: Int32
+    metadata_hash: Int64
+    validated_topology_epoch: Annotated[Int32, Tagged(0)] = -1
+    last_assignment_configs: Annotated[tuple[tuple[str, str], ...], Tagged(1)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class StreamsGroupMemberMetadataKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     host: str
-    port: int
+    port: UInt16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +131,8 @@ class StreamsGroupMemberMetadataValue:
     rack_id: str | None = None
     client_id: str
     client_host: str
-    rebalance_timeout_ms: int = -1
-    topology_epoch: int
+    rebalance_timeout_ms: Int32 = -1
+    topology_epoch: Int32
     process_id: str
     user_endpoint: Endpoint | None = None
     client_tags: tuple[tuple[str, str], ...] = ()
@@ -146,8 +149,8 @@ class StreamsGroupTargetAssignmentMetadataKey:
 class StreamsGroupTargetAssignmentMetadataValue:
     """`assignment_timestamp` (ms): when the assignor last ran; 0 = never, or before 4.3."""
 
-    assignment_epoch: int
-    assignment_timestamp: int = 0
+    assignment_epoch: Int32
+    assignment_timestamp: Annotated[Int64, Tagged(0)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,7 @@ class StreamsGroupTargetAssignmentMemberKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIds:
     subtopology_id: str
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,17 +187,17 @@ class CurrentTaskIds:
     """`assignment_epochs` runs beside `partitions`; only active tasks have them."""
 
     subtopology_id: str
-    partitions: tuple[int, ...]
-    assignment_epochs: tuple[int, ...] | None = None
+    partitions: tuple[Int32, ...]
+    assignment_epochs: Annotated[tuple[Int32, ...] | None, Tagged(0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupCurrentMemberAssignmentValue:
     """`state` is a number of `streams.member.MemberState`."""
 
-    member_epoch: int
-    previous_member_epoch: int
-    state: int
+    member_epoch: Int32
+    previous_member_epoch: Int32
+    state: Int8
     active_tasks: tuple[CurrentTaskIds, ...] = ()
     standby_tasks: tuple[CurrentTaskIds, ...] = ()
     warmup_tasks: tuple[CurrentTaskIds, ...] = ()
@@ -215,8 +218,8 @@ class TopicInfo:
     """`partitions` 0 = derived from the topology; `replication_factor` 0 = the broker's default."""
 
     name: str
-    partitions: int = 0
-    replication_factor: int = 0
+    partitions: Int32 = 0
+    replication_factor: Int16 = 0
     topic_configs: tuple[tuple[str, str], ...] = ()
 
 
@@ -224,9 +227,9 @@ class TopicInfo:
 class CopartitionGroup:
     """Indices into the lists of the same subtopology."""
 
-    source_topics: tuple[int, ...] = ()
-    source_topic_regex: tuple[int, ...] = ()
-    repartition_source_topics: tuple[int, ...] = ()
+    source_topics: tuple[Int16, ...] = ()
+    source_topic_regex: tuple[Int16, ...] = ()
+    repartition_source_topics: tuple[Int16, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +247,7 @@ class Subtopology:
 class StreamsGroupTopologyValue:
     """Order inside the lists is the member's and matters: another order is another topology (as in Kafka)."""
 
-    epoch: int
+    epoch: Int32
     subtopologies: tuple[Subtopology, ...] = ()
 
 
