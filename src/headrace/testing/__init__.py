@@ -1,7 +1,7 @@
-"""Testing Kafka code without Docker: a real broker in the test's process, faults on demand, a clock that tests move.
+"""Tests of Kafka code without Docker: a real broker in the test's process, fault injection, a manual clock.
 
-The pytest plugin (`headrace.testing.plugin`) provides the fixtures; docs/how-to/testing.md shows them. Names are
-loaded on first use, so that a test run that does not use them pays nothing.
+The pytest plugin (`headrace.testing.plugin`) provides the fixtures; see docs/how-to/testing.md. Names are imported on
+first use, so that a test run that does not use them pays nothing.
 """
 
 from __future__ import annotations

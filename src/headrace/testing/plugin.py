@@ -1,7 +1,7 @@
-"""The pytest plugin, found by its entry point: a Kafka broker as a fixture. docs/how-to/testing.md.
+"""pytest plugin, found by its entry point: a Kafka broker as a fixture. See docs/how-to/testing.md.
 
-Importing this module imports nothing else of Headrace and nothing that pytest has not loaded: a run that uses none of
-the fixtures pays nothing. Switched off with `-p no:headrace`.
+Importing this module imports nothing else of Headrace, and nothing that pytest has not loaded, so a test run without
+these fixtures pays nothing. Disable it with `-p no:headrace`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _MARKER = (
 )
 _ALLOWED = frozenset({"topics", "config", "clock"})
 _NOT_FOR_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
-_LONGEST_NAME = 150
+_MAX_NAME_LENGTH = 150
 _numbers = itertools.count(1)
 _SESSION_BROKER: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option --kafka."""
     group = parser.getgroup("headrace", "Kafka brokers for tests (headrace)")
     group.addoption(
         "--kafka",
@@ -49,31 +50,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
-    _leave_asserts_alone(config)
+    _disable_assert_rewriting(config)
 
 
-def _leave_asserts_alone(config: pytest.Config) -> None:
-    """pytest compiles every module of a package that brings a plugin anew, for the sake of its asserts; where nothing
-    may be cached (PYTHONDONTWRITEBYTECODE) in each run. That is longer than a broker takes to start, for nothing.
-    There is no public way to decline; a pytest without these two attributes does as it likes.
+def _disable_assert_rewriting(config: pytest.Config) -> None:
+    """Keep pytest from recompiling Headrace.
+
+    pytest rewrites the asserts of every module of a package that has a plugin. Where bytecode is not cached
+    (PYTHONDONTWRITEBYTECODE) it does so in each run, which takes longer than the start of a broker. There is no public
+    way to opt out; a pytest without these two attributes keeps its default.
     """
     rewriting = getattr(config.pluginmanager, "rewrite_hook", None)
-    marked, looked_up = (getattr(rewriting, name, None) for name in ("_must_rewrite", "_marked_for_rewrite_cache"))
-    if isinstance(marked, set) and isinstance(looked_up, dict):
+    marked, cache = (getattr(rewriting, name, None) for name in ("_must_rewrite", "_marked_for_rewrite_cache"))
+    if isinstance(marked, set) and isinstance(cache, dict):
         marked.discard("headrace")
-        looked_up.clear()
+        cache.clear()
 
 
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
-    """A fresh broker for this test alone, on a free port. `@pytest.mark.kafka_broker(topics={"orders": 4})` sets it up.
+    """A new broker for this test alone, on a free port.
 
-    With --kafka: that cluster; the topics named must not exist there yet, and are deleted behind the test.
+    `@pytest.mark.kafka_broker(topics={"orders": 4})` configures it.
+
+    With --kafka it is that cluster. The topics of the marker must not exist there, and are deleted after the test.
     """
-    wanted = _wanted(request)
-    topics = dict(wanted.get("topics") or {})
-    with _broker(request.config, wanted) as broker:
+    arguments = _marker_arguments(request)
+    topics = dict(arguments.get("topics") or {})
+    with _broker(request.config, arguments) as broker:
         if not request.config.getoption("--kafka"):
             broker.create_topics(topics)
             yield broker
@@ -87,8 +93,10 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(scope="session")
 def kafka_session_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
-    """One broker for all tests of this run (of this worker, with pytest-xdist). Take names from kafka_topic and
-    kafka_group, so that tests do not meet."""
+    """One broker for all tests of this run (with pytest-xdist: of this worker).
+
+    Take names from kafka_topic and kafka_group, so that tests do not affect each other.
+    """
     with _broker(request.config, {}) as broker:
         request.config.stash[_SESSION_BROKER] = broker
         yield broker
@@ -96,7 +104,7 @@ def kafka_session_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBro
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """What a test did to the broker that all share must not meet the next one."""
+    """Clear the faults of the shared broker, and start it again if the test stopped it."""
     broker = item.config.stash.get(_SESSION_BROKER, None)
     if broker is not None and not item.config.getoption("--kafka"):
         broker.faults.clear()
@@ -105,9 +113,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """`kafka_topic(partitions=1, configs=None) -> name`: a new topic with a name of its own, deleted behind the test.
+    """`kafka_topic(partitions=1, configs=None) -> name`: creates a topic with a unique name; deleted after the test.
 
-    On the broker of this test, if it has one (kafka_broker), else on kafka_session_broker.
+    It is created on the broker of this test, if it has one (kafka_broker), else on kafka_session_broker.
     """
     fixture = "kafka_broker" if "kafka_broker" in request.fixturenames else "kafka_session_broker"
     broker = request.getfixturevalue(fixture)
@@ -126,37 +134,37 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def kafka_group(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """`kafka_group() -> group id`: one that nobody else has."""
+    """`kafka_group() -> group id`: a unique group id."""
     return lambda: _unique_name(request)
 
 
-def _broker(config: pytest.Config, wanted: Mapping[str, Any]) -> Any:
+def _broker(config: pytest.Config, arguments: Mapping[str, Any]) -> Any:
     cluster = config.getoption("--kafka")
     if cluster is None:
         from headrace.broker.embedded import EmbeddedBroker
 
-        return EmbeddedBroker(config=wanted.get("config"), clock=wanted.get("clock"))
+        return EmbeddedBroker(config=arguments.get("config"), clock=arguments.get("clock"))
     for what, name in (("broker settings", "config"), ("a clock that the test moves", "clock")):
-        if wanted.get(name) is not None:
+        if arguments.get(name) is not None:
             pytest.skip(f"this test asks for {what}, which needs a broker of its own: run it without --kafka")
     from headrace.testing.real_cluster import RealCluster
 
     return RealCluster(cluster)
 
 
-def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The marks of the test, its class and its module; the nearest comes first."""
-    wanted: dict[str, Any] = {}
+def _marker_arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the arguments of the markers of the test, its class and its module; the nearest takes precedence."""
+    arguments: dict[str, Any] = {}
     for mark in request.node.iter_markers("kafka_broker"):
         if mark.args or not _ALLOWED.issuperset(mark.kwargs):
             pytest.fail(f"The mark is written as {_MARKER}", pytrace=False)
-        wanted = mark.kwargs | wanted
-    return wanted
+        arguments = mark.kwargs | arguments
+    return arguments
 
 
 def _unique_name(request: pytest.FixtureRequest) -> str:
-    """After the test; unique on a cluster that other runs and workers use, too."""
+    """Return a name after the test, unique also on a cluster that other runs and workers use."""
     import secrets
 
-    test = _NOT_FOR_NAMES.sub("-", request.node.name).strip("-.")[:_LONGEST_NAME]
+    test = _NOT_FOR_NAMES.sub("-", request.node.name).strip("-.")[:_MAX_NAME_LENGTH]
     return f"{test}-{secrets.token_hex(4)}-{next(_numbers)}"

@@ -1,7 +1,7 @@
-"""A cluster that runs elsewhere (`pytest --kafka=host:port`), with the parts of EmbeddedBroker that it can do.
+"""A Kafka cluster that runs elsewhere (`pytest --kafka=host:port`), with the API of EmbeddedBroker as far as possible.
 
 What only a broker in the test's own process can do (faults, the clock, kill and restart, its data directory) skips the
-test, with the reason.
+test with the reason.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from headrace.protocol.record_batches import NO_TIMESTAMP, PlainRecord
 
 __all__ = ["RealCluster"]
 
-PATIENCE_SECONDS = 20.0
+TOPIC_DELETION_TIMEOUT_SECONDS = 20.0
 
 
 class RealCluster:
-    """Speaks Kafka's protocol to `bootstrap_servers`. Raises CannotConnect when nobody answers there."""
+    """A cluster at `bootstrap_servers`.
+
+    Raises:
+        CannotConnect: No broker is reachable there.
+    """
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -39,44 +43,47 @@ class RealCluster:
         self.stop()
 
     def stop(self) -> None:
-        """Closes the connections; the cluster runs on."""
+        """Close the connections; the cluster keeps running."""
         self._admin.close()
 
     @property
     def host(self) -> str:
+        """Host of the bootstrap server."""
         return self.bootstrap_servers.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
+        """Port of the bootstrap server."""
         return int(self.bootstrap_servers.rpartition(":")[2])
 
     @property
     def running(self) -> bool:
+        """Always True."""
         return True
 
     def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
-        """Creates what does not exist yet; returns when they can be used."""
+        """Create the topics that do not exist, and wait until they can be used."""
         if topics:
             given = {name: dict(configs or {}) for name in topics}
             self._admin.create_topics(topics, configs=given, exist_ok=True)
             self._admin.client.known_topics(list(topics))
 
     def create_new_topics(self, topics: Mapping[str, int]) -> None:
-        """For a test that will delete them: fails it when one exists, since that is somebody's."""
+        """Create topics that the test will delete; fail the test if one exists, since it is not the test's own."""
         there = sorted(self._admin.describe_topics(topics)) if topics else []
         if there:
             pytest.fail(
-                f"{', '.join(there)} exists on {self.bootstrap_servers} already, and a test must not use what is not "
-                "its own: take a name from kafka_topic().",
+                f"{', '.join(there)} exists on {self.bootstrap_servers} already, and a test must not use topics that "
+                "it did not create: take a name from kafka_topic().",
                 pytrace=False,
             )
         self.create_topics(topics)
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Returns when they are gone, or after a while: Kafka's deletions take a moment."""
+        """Delete topics and wait, for at most 20 s, until they are gone: Kafka deletes in the background."""
         doomed = list(names)
         self._admin.delete_topics(doomed, missing_ok=True)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TOPIC_DELETION_TIMEOUT_SECONDS
         while self._admin.describe_topics(doomed) and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -89,7 +96,7 @@ class RealCluster:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """As EmbeddedBroker.produce."""
+        """Produce records, as `EmbeddedBroker.produce`."""
         stamp = NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
         records = (
             PlainRecord(key=key_bytes(key, each), value=value_bytes(each), timestamp_ms=stamp) for each in values
@@ -97,7 +104,7 @@ class RealCluster:
         produce(self._admin.client, topic, records, partition=partition)
 
     def records(self, topic: str) -> list[Record]:
-        """Everything that lies in the topic now, by partition and offset."""
+        """Return all records of a topic, ordered by partition and offset."""
         described = self._admin.describe_topics([topic])
         partitions = [(topic, index) for index in range(len(described[topic].partitions))] if described else []
         starts = self._admin.list_offsets(dict.fromkeys(partitions, "earliest"))
@@ -108,31 +115,39 @@ class RealCluster:
         )
 
     def group(self, _group_id: str) -> NoReturn:
+        """Skip the test: the state of a group needs a broker in this process."""
         _skip("looks into the coordinator of a group")
 
     def metrics(self) -> NoReturn:
+        """Skip the test: broker metrics needs a broker in this process."""
         _skip("reads the broker's metrics")
 
     def kill(self) -> NoReturn:
+        """Skip the test: killing the broker needs a broker in this process."""
         _skip("kills the broker")
 
     def restart(self) -> NoReturn:
+        """Skip the test: restarting the broker needs a broker in this process."""
         _skip("restarts the broker")
 
     @property
     def connection_count(self) -> NoReturn:
+        """Skip the test: the number of connections needs a broker in this process."""
         _skip("counts the broker's connections")
 
     @property
     def data_dir(self) -> NoReturn:
+        """Skip the test: the data directory needs a broker in this process."""
         _skip("looks into the broker's data directory")
 
     @property
     def faults(self) -> Any:
+        """Skip the test: fault injection needs a broker in this process."""
         _skip("injects faults")
 
     @property
     def clock(self) -> Any:
+        """Skip the test: moving the clock needs a broker in this process."""
         _skip("moves the broker's clock")
 
 
