@@ -66,7 +66,7 @@ def plain_or_hostile(chance: random.Random, now_ms: int) -> bytes:
     return bytes(bent)
 
 
-def test_random_and_bent_batches_end_alike(tmp_path: Path) -> None:
+def test_fast_and_full_path_agree_on_random_and_damaged_batches(tmp_path: Path) -> None:
     clock = ManualClock(int(time.time() * 1000))
     logs = [opened(tmp_path / name, clock=clock, segment_bytes=20_000, index_interval_bytes=200) for name in "ab"]
     chance = random.Random(7)
@@ -86,7 +86,7 @@ def test_random_and_bent_batches_end_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 15, 70])
 @pytest.mark.parametrize(("value_bytes", "step_ms"), [(20, 0), (1024, 1), (200, -1), (9000, 0)])
-def test_a_byte_of_records_that_are_alike_is_seen_on_both_ways(
+def test_fast_and_full_path_agree_on_damaged_uniform_records(
     count: int, value_bytes: int, step_ms: int, tmp_path: Path
 ) -> None:
     """What a producer of records of one size sends, bent where the fields of a record are."""
@@ -128,7 +128,7 @@ def test_a_byte_of_records_that_are_alike_is_seen_on_both_ways(
         {"segment_bytes": 300},
     ],
 )
-def test_every_setting_counts_on_both_ways(settings: dict[str, object], tmp_path: Path) -> None:
+def test_fast_and_full_path_agree_under_every_setting(settings: dict[str, object], tmp_path: Path) -> None:
     logs = [opened(tmp_path / name, **settings) for name in "ab"]
     taken = []
     for data in (
@@ -154,7 +154,7 @@ def test_every_setting_counts_on_both_ways(settings: dict[str, object], tmp_path
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
-def test_sequences_are_judged_on_both_ways(tmp_path: Path) -> None:
+def test_fast_and_full_path_agree_on_sequences(tmp_path: Path) -> None:
     logs = [opened(tmp_path / name) for name in "ab"]
     taken = []
     for data in (
@@ -179,7 +179,7 @@ def test_sequences_are_judged_on_both_ways(tmp_path: Path) -> None:
     assert taken == [False, True, True, False, False, False, True, False, False, False, True, False, False]
 
 
-def test_a_producer_that_expires_with_the_segment_that_its_batch_begins(tmp_path: Path) -> None:
+def test_a_producer_may_expire_when_its_batch_rolls_the_segment(tmp_path: Path) -> None:
     clocks = [ManualClock(NOW_MS), ManualClock(NOW_MS)]
     logs = [
         opened(tmp_path / name, clock=clock, segment_bytes=300, producer_id_expiration_ms=1000)
@@ -199,7 +199,7 @@ def test_a_producer_that_expires_with_the_segment_that_its_batch_begins(tmp_path
     assert len(logs[0].segment_base_offsets) == len(logs[1].segment_base_offsets) > 2
 
 
-def test_settings_of_an_open_log_count_at_once(tmp_path: Path) -> None:
+def test_reconfigure_takes_effect_at_once(tmp_path: Path) -> None:
     log = opened(tmp_path / "a")
     assert [short_way(log, batch("x"))[1]] == [True]
     log.reconfigure(replace(log.config, cleanup_policy=frozenset({"compact"})))
@@ -209,7 +209,7 @@ def test_settings_of_an_open_log_count_at_once(tmp_path: Path) -> None:
     assert not short_way(log, batch("x" * 100))[1]
 
 
-def test_a_log_that_has_failed_says_so(tmp_path: Path) -> None:
+def test_a_failed_log_raises_log_failed(tmp_path: Path) -> None:
     log = opened(tmp_path / "a")
     log.close()
     assert log.append_fast_path(batch("x"), 0, len(batch("x")), leader_epoch=0) is None
@@ -260,7 +260,7 @@ lengths = st.one_of(st.sampled_from((6, 63, 64, 64, 64, 100)), st.integers(-3, 7
     off_by=st.sampled_from((0, 0, 0, 1, -1)),
     bent=st.one_of(st.none(), st.tuples(st.integers(0, 10**6), st.integers(0, 255))),
 )
-def test_runs_of_one_length_are_passed_over_as_their_records_would_be(
+def test_lengths_of_a_run_are_checked_like_single_lengths(
     runs: list[tuple[int, int, int]], off_by: int, bent: tuple[int, int] | None
 ) -> None:
     section = bytearray()

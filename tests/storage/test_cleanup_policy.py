@@ -17,7 +17,7 @@ from headrace.storage.log_config import LogConfig
     retention_bytes=st.integers(-1, 300),
     delete=st.booleans(),
 )
-def test_decision(
+def test_retention_decision(
     sizes: list[tuple[int, int, int]],
     log_start: int,
     high_watermark: int,

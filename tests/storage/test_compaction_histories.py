@@ -276,7 +276,7 @@ class History:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_compacted_log_is_the_table_that_the_whole_one_was(chunk: int) -> None:
+def test_a_compacted_log_has_the_latest_value_of_each_key(chunk: int) -> None:
     dropped = 0
     for seed in range(chunk, HISTORIES, CHUNKS):
         history = History(seed)

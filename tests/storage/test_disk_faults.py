@@ -28,7 +28,7 @@ def failing(operation: str, number: int, *, suffix: str = "", times: int = 10**9
     return failures
 
 
-def test_a_full_disk_takes_nothing_and_the_log_goes_on_when_there_is_room() -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space() -> None:
     disk = FaultyFileSystem()
     log = opened(LOGS, file_system=disk)
     append(log, "before")
@@ -76,7 +76,7 @@ def test_a_disk_too_full_for_a_new_leader_epoch() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
-def test_what_only_speeds_things_up_may_fail(suffix: str) -> None:
+def test_failures_of_indexes_and_snapshots_do_not_fail_an_append(suffix: str) -> None:
     disk = FaultyFileSystem()
     log = opened(LOGS, file_system=disk, index_interval_bytes=0, segment_bytes=300)
     disk.failures = failing("write", errno.ENOSPC, suffix=suffix)
@@ -88,7 +88,7 @@ def test_what_only_speeds_things_up_may_fail(suffix: str) -> None:
     assert [offset for offset, _ in contents(again)] == values
 
 
-def test_a_write_error_that_leaves_debris_ends_the_log_until_it_is_opened_again() -> None:
+def test_a_torn_write_fails_the_log_until_it_is_opened_again() -> None:
     disk = FaultyFileSystem()
     log = opened(LOGS, file_system=disk)
     append(log, "before")
@@ -104,7 +104,7 @@ def test_a_write_error_that_leaves_debris_ends_the_log_until_it_is_opened_again(
     assert contents(again) == [(0, "before")]
 
 
-def test_a_failed_fsync_is_never_followed_by_a_good_one() -> None:
+def test_a_failed_fsync_fails_the_log() -> None:
     disk = FaultyFileSystem()
     log = opened(LOGS, file_system=disk, flush_messages=1)
     append(log, "before")
@@ -136,7 +136,7 @@ print(contents(log))
 """
 
 
-def test_a_real_file_that_may_not_grow(tmp_path: Path) -> None:
+def test_a_file_size_limit_refuses_appends(tmp_path: Path) -> None:
     out = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False)
     assert out.stdout.splitlines() == ["disk-full", "[(0, 'before'), (1, 'after')]"], out.stderr
 
@@ -174,7 +174,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_segment_that_ended_on_a_full_disk_is_still_found_by_time() -> None:
+def test_timestamps_are_found_in_a_segment_closed_on_a_full_disk() -> None:
     """Its time index lacks the last entry then, and the log was closed in good order: no recovery looks at it."""
     disk = FaultyFileSystem()
     log = opened(LOGS, file_system=disk, segment_bytes=300, index_interval_bytes=0)

@@ -15,7 +15,7 @@ from headrace.storage.file_system import REAL, raise_open_files_limit
 from headrace.storage.log_config import LogConfig
 
 
-def test_writes_and_reads_by_position(tmp_path: Path) -> None:
+def test_positional_reads_and_writes(tmp_path: Path) -> None:
     file = REAL.open(tmp_path / "f", create=True)
     file.write_at(memoryview(b"hello"), 3)
     assert (file.size(), file.read_at(100, 0)) == (8, b"\0\0\0hello")

@@ -105,7 +105,7 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes(disk: FaultyFileSyste
     assert latest(log)["stays"] == "1"
 
 
-def test_a_value_behind_a_tombstone_lives(disk: FaultyFileSystem) -> None:
+def test_a_value_after_a_tombstone_is_kept(disk: FaultyFileSystem) -> None:
     log = log_of(disk, delete_retention_ms=0)
     for value in ("1", None, "2", None, "3"):
         put(log, ("key", value), ("filler", "x" * 150))
@@ -124,7 +124,7 @@ def test_the_active_segment_is_never_touched(disk: FaultyFileSystem) -> None:
     assert records(log) == before
 
 
-def test_a_segment_that_was_closed_after_the_flush_gets_no_gaps_yet(disk: FaultyFileSystem) -> None:
+def test_segments_closed_after_the_flush_are_not_cleaned(disk: FaultyFileSystem) -> None:
     """A recovery would take them for holes, and cut the log there."""
     log = log_of(disk)
     for n in range(8):
@@ -138,7 +138,7 @@ def test_a_segment_that_was_closed_after_the_flush_gets_no_gaps_yet(disk: Faulty
     assert all(segment.end_offset <= flushed_offset for segment in bounded.closed)
 
 
-def test_an_open_transaction_bounds_the_cleaning_and_its_records_stay(disk: FaultyFileSystem) -> None:
+def test_cleaning_ends_before_an_open_transaction(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     put(log, ("key", "old"))
     put(log, ("key", "new"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
@@ -159,7 +159,7 @@ def ended(log: PartitionLog, how: str, *, producer_id: int = 9) -> None:
     )
 
 
-def test_what_an_aborted_transaction_wrote_never_hides_a_committed_value(disk: FaultyFileSystem) -> None:
+def test_aborted_records_never_hide_committed_ones(disk: FaultyFileSystem) -> None:
     log = log_of(disk, delete_retention_ms=1000)
     put(log, ("key", "committed"))
     put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
@@ -182,7 +182,7 @@ def test_what_an_aborted_transaction_wrote_never_hides_a_committed_value(disk: F
     assert markers == [4]
 
 
-def test_a_marker_in_the_active_segment_decides_as_well(disk: FaultyFileSystem) -> None:
+def test_markers_in_the_active_segment_are_used(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     put(log, ("key", "committed"))
     put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
@@ -194,7 +194,7 @@ def test_a_marker_in_the_active_segment_decides_as_well(disk: FaultyFileSystem) 
     assert [value for _, key, value in pairs(log) if key == "key"] == ["committed"]
 
 
-def test_a_marker_behind_another_open_transaction_decides_as_well(disk: FaultyFileSystem) -> None:
+def test_markers_after_an_open_transaction_are_used(disk: FaultyFileSystem) -> None:
     log = log_of(disk, segment_bytes=200)
     put(log, ("key", "committed"))
     put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
@@ -262,7 +262,7 @@ def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: Fa
     assert len(pairs(log)) < len(before) / 2
 
 
-def test_a_log_that_was_shortened_meanwhile_refuses_the_exchange(disk: FaultyFileSystem) -> None:
+def test_a_swap_is_refused_after_retention(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     filled(log)
     log.flush()
@@ -275,7 +275,7 @@ def test_a_log_that_was_shortened_meanwhile_refuses_the_exchange(disk: FaultyFil
     assert records(log) == before
 
 
-def test_a_log_that_was_truncated_within_what_was_cleaned_refuses_the_exchange(disk: FaultyFileSystem) -> None:
+def test_a_swap_is_refused_after_a_truncation(disk: FaultyFileSystem) -> None:
     """The segments are the same ones by their names, and shorter."""
     log = log_of(disk)
     filled(log)
@@ -290,9 +290,7 @@ def test_a_log_that_was_truncated_within_what_was_cleaned_refuses_the_exchange(d
 
 
 @pytest.mark.parametrize(("number", "is_begun"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
-def test_an_exchange_that_the_disk_refuses_is_undone_or_ends_the_log(
-    disk: FaultyFileSystem, number: int, is_begun: bool
-) -> None:
+def test_a_failed_swap_is_undone_or_fails_the_log(disk: FaultyFileSystem, number: int, is_begun: bool) -> None:
     """The third rename makes the new segment count; what fails behind it is for the next opening to complete."""
     log = log_of(disk)
     filled(log)
@@ -332,7 +330,7 @@ def test_the_compaction_lag_counts_from_the_first_record_of_a_segment(
     assert log.compactable(0, NOW_MS).is_overdue is is_overdue
 
 
-def test_a_cleaning_that_is_stopped_leaves_nothing_behind(disk: FaultyFileSystem) -> None:
+def test_a_stopped_cleaning_leaves_no_files(disk: FaultyFileSystem) -> None:
     class Stopped(Exception):
         pass
 
@@ -361,7 +359,7 @@ def test_a_cleaning_that_is_stopped_leaves_nothing_behind(disk: FaultyFileSystem
     assert reads > 20
 
 
-def test_readers_that_have_begun_go_on_during_the_exchange(tmp_path: Path) -> None:
+def test_readers_continue_during_a_swap(tmp_path: Path) -> None:
     log = opened(tmp_path / "flights-0", config=COMPACTED)
     filled(log)
     log.read(0, 100)  # the files of the first segment are open
@@ -372,7 +370,7 @@ def test_readers_that_have_begun_go_on_during_the_exchange(tmp_path: Path) -> No
     log.close()
 
 
-def test_times_are_found_in_a_compacted_log(disk: FaultyFileSystem) -> None:
+def test_timestamp_lookup_in_a_compacted_log(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     for n in range(60):
         put(log, (f"key-{n % 7}", str(n)), timestamp_ms=NOW_MS + n)
@@ -401,7 +399,7 @@ def facts(*sizes: int, ages_s: tuple[int, ...] = ()) -> list[SegmentFacts]:
     ]
 
 
-def test_the_dirty_ratio_decides() -> None:
+def test_compaction_is_due_above_the_dirty_ratio() -> None:
     for first_dirty, due in ((0, True), (10, True), (20, False), (30, False), (40, False)):
         part = find_compactable(
             facts(100, 100, 100, 100), first_dirty_offset=first_dirty, last_stable_offset=100, config=COMPACTED,
@@ -410,7 +408,7 @@ def test_the_dirty_ratio_decides() -> None:
         assert part.is_due(COMPACTED) is due, first_dirty
 
 
-def test_the_last_stable_offset_and_the_compaction_lag_bound_it() -> None:
+def test_compaction_ends_at_the_last_stable_offset_and_the_minimum_lag() -> None:
     def end(last_stable_offset: int, **how: int) -> int:
         config = replace(COMPACTED, **how)  # type: ignore[arg-type]
         segments = facts(100, 100, 100, ages_s=(30, 20, 10))
@@ -424,7 +422,7 @@ def test_the_last_stable_offset_and_the_compaction_lag_bound_it() -> None:
     assert end(100, min_compaction_lag_ms=40_000) == 0
 
 
-def test_what_is_too_old_is_cleaned_whatever_the_ratio() -> None:
+def test_compaction_is_due_after_the_maximum_lag() -> None:
     config = replace(COMPACTED, max_compaction_lag_ms=15_000)
     segments = facts(1000, 10, ages_s=(30, 10))
     young = find_compactable(segments, first_dirty_offset=10, last_stable_offset=100, config=config, now_ms=NOW_MS)
@@ -437,13 +435,13 @@ def test_what_is_too_old_is_cleaned_whatever_the_ratio() -> None:
     assert replace(config, cleanup_policy=frozenset({"delete"})).roll_ms == config.segment_ms
 
 
-def test_portions_are_no_larger_than_a_segment() -> None:
+def test_groups_are_no_larger_than_a_segment() -> None:
     found = group_segments(facts(100, 100, 0, 100, 500, 50), end_offset=51, max_bytes=200)
     assert [tuple(each.base_offset for each in run) for run in found] == [(0, 10, 20), (30,), (40,), (50,)]
     assert [len(run) for run in group_segments(facts(1, 1, 1), end_offset=10, max_bytes=100)] == [1]
 
 
-def test_keys_are_told_apart_whatever_their_length() -> None:
+def test_offset_map_distinguishes_keys_of_all_lengths() -> None:
     keys = OffsetMap(1 << 20)
     names = [b"", b"a", b"a" * 22, b"a" * 23, b"a" * 24, b"a" * 25, b"b" * 400, struct.pack(">q", 7)]
     for offset, name in enumerate(names):
@@ -455,7 +453,7 @@ def test_keys_are_told_apart_whatever_their_length() -> None:
 # -- a directory ---------------------------------------------------------------------------------------------
 
 
-def test_a_directory_names_the_dirtiest_log_and_remembers_what_is_clean(disk: FaultyFileSystem) -> None:
+def test_find_dirtiest_log_and_mark_cleaned(disk: FaultyFileSystem) -> None:
     root = Path("/logs")
 
     def directory() -> LogDirectory:
@@ -487,7 +485,7 @@ def test_a_directory_names_the_dirtiest_log_and_remembers_what_is_clean(disk: Fa
     assert again.find_dirtiest_log() is None
 
 
-def test_a_compacted_and_deleted_log_loses_what_is_old(disk: FaultyFileSystem) -> None:
+def test_compact_and_delete_together(disk: FaultyFileSystem) -> None:
     log = log_of(disk, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=10_000)
     for n in range(40):
         put(log, (f"key-{n % 3}", str(n)), timestamp_ms=NOW_MS + n * 1000)
@@ -499,7 +497,7 @@ def test_a_compacted_and_deleted_log_loses_what_is_old(disk: FaultyFileSystem) -
     assert latest(log) == {}
 
 
-def test_records_without_a_key_are_left_where_they_are(disk: FaultyFileSystem) -> None:
+def test_keyless_records_survive_compaction(disk: FaultyFileSystem) -> None:
     """A compacted topic refuses them; an altered one may hold them, and nothing says that one replaces another."""
     log = log_of(disk, cleanup_policy=frozenset({"delete"}))
     for n in range(10):

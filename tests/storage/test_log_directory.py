@@ -33,7 +33,7 @@ def names(path: Path) -> set[str]:
     return {p.name for p in path.iterdir()}
 
 
-def test_the_layout_is_kafkas_where_kafka_looks_and_ours_elsewhere(tmp_path: Path) -> None:
+def test_directory_layout(tmp_path: Path) -> None:
     with LogDirectory(tmp_path, cluster_id="cluster-1") as directory:
         directory.create_topic("flights", ID, 2, {"segment.bytes": "2000"})
         append(directory.log("flights", 1), "a")
@@ -50,7 +50,7 @@ def test_the_layout_is_kafkas_where_kafka_looks_and_ours_elsewhere(tmp_path: Pat
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
 
 
-def test_everything_is_there_again(tmp_path: Path) -> None:
+def test_logs_topics_and_identity_survive_a_restart(tmp_path: Path) -> None:
     with LogDirectory(tmp_path, cluster_id="cluster-1") as directory:
         directory.create_topic("flights", ID, 2, {"retention.ms": "5"})
         append(directory.log("flights", 1), "a", "b")
@@ -94,7 +94,7 @@ def test_lazy_topics_touch_the_disk_when_first_written(tmp_path: Path) -> None:
         assert contents(log) == [(0, "a")]
 
 
-def test_one_directory_one_broker(tmp_path: Path) -> None:
+def test_a_second_broker_is_refused(tmp_path: Path) -> None:
     with LogDirectory(tmp_path), pytest.raises(DirectoryLocked) as raised:
         LogDirectory(tmp_path)
     assert raised.value.code == "state-locked"
@@ -106,7 +106,7 @@ def test_one_directory_one_broker(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
-def test_a_killed_one_lets_the_next_in(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_broker_is_free(tmp_path: Path) -> None:
     LogDirectory(tmp_path).abandon()
     LogDirectory(tmp_path).close()
 
@@ -121,7 +121,7 @@ def test_a_killed_one_lets_the_next_in(tmp_path: Path) -> None:
         ("headrace-topics.json", '{"format": 2}'),
     ],
 )
-def test_somebody_elses_directory_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
+def test_a_kafka_directory_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DirectoryUnusable):
         LogDirectory(tmp_path)
@@ -137,7 +137,7 @@ def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "ü", "x" * 250, "a b"])
-def test_illegal_names_never_reach_the_disk(tmp_path: Path, name: str) -> None:
+def test_illegal_topic_names_are_refused(tmp_path: Path, name: str) -> None:
     with LogDirectory(tmp_path) as directory:
         with pytest.raises(InvalidTopic):
             directory.create_topic(name, ID, 1)
@@ -153,7 +153,7 @@ def test_topics_are_created_all_or_none(tmp_path: Path) -> None:
         assert not directory.topics
 
 
-def test_a_deleted_topic_is_gone_and_may_come_again(tmp_path: Path) -> None:
+def test_a_deleted_topic_may_be_created_again(tmp_path: Path) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.create_topic("flights", ID, 2)
         append(directory.log("flights", 0), "old")
@@ -168,7 +168,7 @@ def test_a_deleted_topic_is_gone_and_may_come_again(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("*-delete"))
 
 
-def test_a_crash_between_forgetting_and_renaming_brings_nothing_back(tmp_path: Path) -> None:
+def test_a_deletion_survives_a_crash_before_the_rename(tmp_path: Path) -> None:
     disk = FaultyFileSystem()
     directory = LogDirectory(tmp_path, file_system=disk)
     directory.create_topic("flights", ID, 1)
@@ -214,7 +214,7 @@ def test_partitions_and_settings_change(tmp_path: Path) -> None:
             directory.alter_configs("flights", {"message.timestamp.type": "Never"})
 
 
-def test_producer_ids_are_never_given_out_twice(tmp_path: Path) -> None:
+def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
     directory = LogDirectory(tmp_path)
     assert directory.reserve_producer_ids(10) == range(10)
     assert directory.reserve_producer_ids(10) == range(10, 20)

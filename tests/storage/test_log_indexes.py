@@ -17,7 +17,7 @@ from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
 PATH = Path("/0.index")
 
 
-def test_the_bytes_are_kafkas(tmp_path: Path) -> None:
+def test_index_bytes_equal_kafkas(tmp_path: Path) -> None:
     offsets = OffsetIndex(tmp_path / "0.index", 1000, 100, REAL)
     offsets.append(1003, 4097)
     offsets.append(1010, 9000)
@@ -55,7 +55,7 @@ def test_lookups_equal_a_linear_search(entries: list[tuple[int, int]], wanted: i
 
 
 @given(st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 4)), max_size=30), st.integers(0, 60))
-def test_times_never_begin_too_late(steps: list[tuple[int, int]], wanted: int) -> None:
+def test_timestamp_lookup_never_begins_too_late(steps: list[tuple[int, int]], wanted: int) -> None:
     index = TimeIndex(PATH, 100, 10_000, FaultyFileSystem())
     time, offset, largest, seen = 10, 100, -1, []
     for time_step, offset_step in steps:
@@ -68,7 +68,7 @@ def test_times_never_begin_too_late(steps: list[tuple[int, int]], wanted: int) -
     assert first is None or begin <= first
 
 
-def test_zeros_behind_the_last_entry_are_kafkas_preallocation(tmp_path: Path) -> None:
+def test_preallocated_zeros_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "0.index"
     path.write_bytes(struct.pack(">ii", 5, 4100) + bytes(800))
     index = OffsetIndex(path, 0, 10_000, REAL)
@@ -123,7 +123,7 @@ def test_an_entry_every_4096_bytes(tmp_path: Path) -> None:
     assert times == [(NOW_MS + n, n) for n in range(step, 20, step)] + [(NOW_MS + 19, 19)]
 
 
-def test_entries_reach_the_file_many_at_once_and_with_the_sync() -> None:
+def test_entries_are_written_in_groups_and_at_a_sync() -> None:
     disk = FaultyFileSystem()
     index = OffsetIndex(PATH, 0, 10_000, disk)
     for number in range(1, 11):
@@ -147,7 +147,7 @@ def test_entries_reach_the_file_many_at_once_and_with_the_sync() -> None:
     assert again.last() == (1001, 60_000)
 
 
-def test_what_was_not_added_to_is_not_synced_again() -> None:
+def test_an_unchanged_index_is_not_synced_again() -> None:
     asked: list[str] = []
     disk = FaultyFileSystem()
     disk.failures = lambda operation, _path: asked.append(operation)

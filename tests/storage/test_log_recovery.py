@@ -77,7 +77,7 @@ def test_a_garbage_tail_is_cut(tmp_path: Path, tail: bytes) -> None:
     assert (contents(log), log.bytes_cut) == ([(0, "a")], len(tail))
 
 
-def test_segments_behind_a_torn_one_go(tmp_path: Path) -> None:
+def test_segments_after_a_torn_one_are_removed(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=200)
     for n in range(6):
         append(log, f"record {n}")
@@ -89,7 +89,7 @@ def test_segments_behind_a_torn_one_go(tmp_path: Path) -> None:
     assert not (tmp_path / f"{4:020d}.index").exists()
 
 
-def test_what_lies_before_the_recovery_point_is_not_read_again(tmp_path: Path) -> None:
+def test_segments_before_the_recovery_point_are_not_scanned(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=200)
     for n in range(6):
         append(log, f"record {n}")
@@ -149,7 +149,7 @@ def test_a_clean_shutdown_is_believed_only_for_the_same_files(tmp_path: Path) ->
     assert log.log_end_offset == 2
 
 
-def test_debris_is_cleared_away(tmp_path: Path) -> None:
+def test_leftover_files_are_removed(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, "a")
     log.abandon()
@@ -161,9 +161,7 @@ def test_debris_is_cleared_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [None, b"", b"0\n5\n1 1\n", b"\xff\xfe", b"0\n1\none two\n"])
-def test_leader_epochs_are_taken_from_the_batches_when_their_file_is_no_good(
-    tmp_path: Path, checkpoint: bytes | None
-) -> None:
+def test_leader_epochs_are_rebuilt_if_their_file_is_corrupt(tmp_path: Path, checkpoint: bytes | None) -> None:
     log = opened(tmp_path, segment_bytes=200)
     for epoch in (1, 1, 3, 3, 4):
         log.append(batch("xxxxxxxx"), leader_epoch=epoch)

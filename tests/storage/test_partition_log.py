@@ -22,7 +22,7 @@ from headrace.storage.errors import (
 )
 
 
-def test_offsets_and_epochs_are_given_out_by_the_log(tmp_path: Path) -> None:
+def test_append_assigns_offsets_and_leader_epoch(tmp_path: Path) -> None:
     log = opened(tmp_path / "flights-0")
     first = log.append(batch("a", "b", base_offset=90, leader_epoch=90), leader_epoch=3)
     second = log.append(batch("c") + batch("d", "e", base_offset=1), leader_epoch=4)
@@ -37,7 +37,7 @@ def test_offsets_and_epochs_are_given_out_by_the_log(tmp_path: Path) -> None:
     assert (tmp_path / "flights-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n3 0\n4 2\n"
 
 
-def test_the_callers_bytes_stay_as_they_were(tmp_path: Path) -> None:
+def test_append_does_not_change_its_argument(tmp_path: Path) -> None:
     log = opened(tmp_path, message_timestamp_type="LogAppendTime")
     mine = bytearray(batch("a"))
     before = bytes(mine)
@@ -92,7 +92,7 @@ def recounted(count: int, last_offset_delta: int) -> bytes:
         (batch("a", timestamp_ms=NOW_MS - 1001), InvalidTimestamp, 32),
     ],
 )
-def test_what_is_refused_changes_nothing(tmp_path: Path, data: bytes, error: type[StorageError], code: int) -> None:
+def test_a_refused_append_changes_nothing(tmp_path: Path, data: bytes, error: type[StorageError], code: int) -> None:
     log = opened(tmp_path, max_message_bytes=450, segment_bytes=1000, message_timestamp_before_max_ms=1000)
     append(log, "kept")
     with pytest.raises(error) as raised:
@@ -104,7 +104,7 @@ def test_what_is_refused_changes_nothing(tmp_path: Path, data: bytes, error: typ
     assert log.log_end_offset == 2
 
 
-def test_reads_are_whole_batches_and_the_first_one_always(tmp_path: Path) -> None:
+def test_reads_return_whole_batches_and_at_least_one(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for n in range(10):
         append(log, f"{n}" * 50)
@@ -183,7 +183,7 @@ def test_time_lookups_find_the_first_record_that_is_young_enough(tmp_path: Path)
     assert log.max_timestamp_offset() == (9, 5)
 
 
-def test_an_empty_log_knows_no_time(tmp_path: Path) -> None:
+def test_timestamp_lookup_in_an_empty_log(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp_offset() is None
@@ -218,7 +218,7 @@ def test_truncation_cuts_before_the_batch_that_holds_the_offset(tmp_path: Path) 
     assert [value for _, value in contents(log)] == ["a", "b", "a", "b", "new"]
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset(tmp_path: Path) -> None:
+def test_a_repeated_batch_returns_its_first_offset(tmp_path: Path) -> None:
     log = opened(tmp_path)
     first = [log.append(produced(2 * n, "a", "b"), leader_epoch=0) for n in range(7)]
     for n in range(2, 7):
@@ -261,7 +261,7 @@ def test_sequences_wrap(tmp_path: Path) -> None:
     assert log.log_end_offset == 4
 
 
-def test_the_coordinators_appends_are_not_judged_by_sequence(tmp_path: Path) -> None:
+def test_sequences_of_coordinators_are_not_checked(tmp_path: Path) -> None:
     log = opened(tmp_path)
     commit = produced(0, "offset")
     for _ in range(3):  # TxnOffsetCommit sends sequence 0 every time
@@ -269,7 +269,7 @@ def test_the_coordinators_appends_are_not_judged_by_sequence(tmp_path: Path) -> 
     assert log.log_end_offset == 3
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> None:
+def test_last_stable_offset_is_the_start_of_the_open_transaction(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, "before")
     log.append(produced(0, "in", transactional=True), leader_epoch=0)

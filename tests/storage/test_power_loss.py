@@ -23,7 +23,7 @@ def directory(disk: FaultyFileSystem, config: LogConfig | None = None) -> LogDir
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_record_survives_with_the_names_that_lead_to_it(seed: int) -> None:
+def test_flushed_records_survive_with_their_directory_entries(seed: int) -> None:
     """The log's files, its directory, the data directory: all new, and a synced file without a name is lost."""
     disk, chance = FaultyFileSystem(), Random(seed)
     started = directory(disk)
@@ -48,7 +48,7 @@ def test_a_directory_left_to_the_page_cache_by_a_killed_process_is_synced_by_the
     assert contents(directory(disk).log("flights", 0)) == [(0, "acknowledged")]
 
 
-def test_a_topic_made_again_does_not_inherit_where_its_predecessor_stood() -> None:
+def test_a_recreated_topic_does_not_inherit_offsets() -> None:
     """The log start offset of the old one would have emptied the new one at the next recovery."""
     disk = FaultyFileSystem()
     started = directory(disk, LogConfig())
@@ -65,7 +65,7 @@ def test_a_topic_made_again_does_not_inherit_where_its_predecessor_stood() -> No
     assert contents(directory(disk, LogConfig()).log("flights", 0)) == [(0, "new")]
 
 
-def test_a_topic_whose_deletion_was_cut_short_is_not_inherited_from_either() -> None:
+def test_a_topic_with_an_interrupted_deletion_does_not_pass_on_offsets() -> None:
     disk = FaultyFileSystem()
     started = directory(disk, LogConfig())
     started.create_topic("flights", uuid.UUID(int=1), 1)
@@ -105,7 +105,7 @@ def lose_the_end_of_the_second_segment(disk: FaultyFileSystem, third: int) -> No
     del content[end:]
 
 
-def test_what_lies_behind_a_hole_is_cut() -> None:
+def test_segments_after_a_hole_are_cut() -> None:
     """What is left is what the log was at some moment, not a log with its middle missing."""
     disk, config = FaultyFileSystem(), LogConfig(segment_bytes=400)
     third = filled(disk, config)
@@ -119,7 +119,7 @@ def test_what_lies_behind_a_hole_is_cut() -> None:
     assert [offset for offset, _ in contents(again)] == list(range(third))
 
 
-def test_a_gap_that_compaction_may_have_left_is_none() -> None:
+def test_a_gap_left_by_compaction_is_not_a_hole() -> None:
     disk, config = FaultyFileSystem(), LogConfig(segment_bytes=400)
     third = filled(disk, config)
     lose_the_end_of_the_second_segment(disk, third)
@@ -130,7 +130,7 @@ def test_a_gap_that_compaction_may_have_left_is_none() -> None:
         log.abandon()
 
 
-def test_segments_that_overlap_are_of_two_lives_and_the_older_one_counts() -> None:
+def test_overlapping_segments_are_cut() -> None:
     """A segment that recovery removed and a second power loss brought back."""
     disk, config = FaultyFileSystem(), LogConfig(segment_bytes=10_000)
     log = opened(LOGS, file_system=disk, config=config)

@@ -291,7 +291,7 @@ def test_a_marker_is_no_data_batch_and_raises_the_epoch() -> None:
     assert state.last_batches() == {PRODUCER: (14, 1)}, "an epoch never goes back"
 
 
-def test_what_operators_see() -> None:
+def test_describe_producers() -> None:
     state = state_of(produced(4, *values(3), epoch=2, transactional=True, base_offset=10), seen_ms=NOW_MS + 9)
     assert list(state.describe()) == [
         DescribedProducer(
@@ -317,19 +317,19 @@ def test_what_operators_see() -> None:
     ("producer_id", "epoch", "sequence", "is_next"),
     [(7, 2, 13, True), (7, 2, 12, False), (7, 2, 14, False), (7, 1, 13, False), (7, 3, 13, False), (8, 2, 13, False)],
 )
-def test_what_surely_follows(producer_id: int, epoch: int, sequence: int, is_next: bool) -> None:
+def test_is_next_in_sequence(producer_id: int, epoch: int, sequence: int, is_next: bool) -> None:
     state = state_of(produced(10, *values(3), epoch=2))
     assert state.is_next_in_sequence(producer_id, epoch, sequence) is is_next
 
 
-def test_nothing_surely_follows_in_a_transaction_or_behind_a_marker() -> None:
+def test_is_next_in_sequence_is_false_in_a_transaction_and_after_a_marker() -> None:
     for begins_at in (0, 1):
         state = state_of(produced(0, "v", transactional=True, base_offset=begins_at))
         assert not state.is_next_in_sequence(PRODUCER, 0, 1)
     assert not state_of(marker(0)).is_next_in_sequence(PRODUCER, 0, 0)
 
 
-def test_noting_the_next_batch_is_an_update() -> None:
+def test_record_next_equals_update() -> None:
     state, plainly = state_of(produced(0, "v")), state_of(produced(0, "v"))
     state.record_next(PRODUCER, 0, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
     note(plainly, produced(1, *values(2), base_offset=50), seen_ms=NOW_MS + 5)
@@ -340,7 +340,7 @@ def test_noting_the_next_batch_is_an_update() -> None:
     assert check(state, produced(1, *values(2))) == WrittenBatch(1, 2, 50, 51, NOW_MS)
 
 
-def test_a_producer_that_expired_meanwhile_is_noted_anew() -> None:
+def test_record_next_adds_an_expired_producer() -> None:
     state = state_of()
     state.record_next(PRODUCER, 4, WrittenBatch(1, 2, 50, 51, NOW_MS), seen_ms=NOW_MS + 5)
     assert list(state.describe()) == [DescribedProducer(PRODUCER, 4, 2, NOW_MS + 5, -1, -1)]
@@ -420,7 +420,7 @@ def test_a_loaded_state_knows_markers_and_a_transaction_at_offset_zero() -> None
     assert len(empty) == 0
 
 
-def test_why_a_snapshot_is_not_believed() -> None:
+def test_corrupt_snapshots_are_refused() -> None:
     whole = state_of(produced(0, "v")).snapshot()
     for data, words in (
         (whole[:9], "too short"),

@@ -44,7 +44,7 @@ def test_a_snapshot_brings_the_state_back() -> None:
         assert again.check(iter_batch_headers(data)) == state.check(iter_batch_headers(data)) is not None
 
 
-def test_no_torn_snapshot_is_believed() -> None:
+def test_truncated_snapshots_are_refused() -> None:
     whole = noted(produced(0, "a", producer_id=1)).snapshot()
     state = noted(produced(5, "a", producer_id=2))
     before = state.snapshot()
@@ -113,7 +113,7 @@ def test_all_partitions_together_know_a_bounded_number_of_producers() -> None:
     assert held < most * 1500, f"{held} bytes for {invented} invented producer ids"
 
 
-def test_those_who_fill_a_partition_displace_their_own() -> None:
+def test_a_partition_with_many_producers_displaces_its_own() -> None:
     honest, hostile, other = partitions_under(ProducerBudget(1000), 3)
     for number in range(100):
         invent(honest, number, number)

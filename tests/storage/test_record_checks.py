@@ -52,7 +52,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("count", "key_bytes", "value_bytes", "step_ms"), SHAPES)
-def test_any_byte_of_records_that_are_alike(
+def test_damaged_uniform_records_are_refused(
     count: int, key_bytes: int | None, value_bytes: int | None, step_ms: int
 ) -> None:
     section = alike(count, key_bytes=key_bytes, value_bytes=value_bytes, step_ms=step_ms)
@@ -75,7 +75,7 @@ def _near_a_record(section: bytes, count: int, chance: Random) -> int:
     return min(position + chance.randrange(12), len(section) - 1)
 
 
-def test_what_is_sound_is_never_refused_and_what_is_refused_is_not_sound() -> None:
+def test_sound_records_are_accepted_and_refused_ones_are_unsound() -> None:
     chance = Random(3)
     for _ in range(600):
         count = chance.choice((chance.randrange(1, 24), chance.randrange(1, 120)))
@@ -98,7 +98,7 @@ def test_what_is_sound_is_never_refused_and_what_is_refused_is_not_sound() -> No
             assert not is_sound(bytes(bent), count)
 
 
-def test_of_many_unlike_records_the_first_are_looked_into() -> None:
+def test_the_first_of_many_non_uniform_records_are_checked() -> None:
     count = 4 * MAX_SINGLE_CHECKS
     records = [PlainRecord(value=b"v" * (20 + 7 * index % 31), timestamp_ms=1_000) for index in range(count)]
     section = encode_batch(records)[HEADER_BYTES:]
@@ -128,7 +128,7 @@ def unlike(count: int) -> tuple[bytes, list[int]]:
 
 
 @pytest.mark.parametrize("count", [4, 7, MAX_SINGLE_CHECKS])
-def test_any_byte_of_a_few_unlike_records(count: int) -> None:
+def test_damaged_records_of_a_small_batch_are_refused(count: int) -> None:
     section, starts = unlike(count)
     assert passes(section, count)
     assert not passes(section, count - 1)
@@ -140,7 +140,7 @@ def test_any_byte_of_a_few_unlike_records(count: int) -> None:
             assert passes(bytes(bent), count) is is_sound(bytes(bent), count), (at, byte, starts)
 
 
-def test_a_few_more_unlike_records_are_all_looked_into() -> None:
+def test_all_plain_records_of_a_small_batch_are_checked() -> None:
     section, starts = unlike(23)
     assert passes(section, 23)
     for start in starts:
@@ -178,7 +178,7 @@ def drawn_with_keys(count: int, longest_run: int, chance: Random) -> list[PlainR
 @pytest.mark.parametrize(
     ("count", "longest_run"), [(1, 1), (70, 1), (70, 30), (700, 1), (700, 80), (9_000, 1), (20_000, 9_000)]
 )
-def test_records_with_keys_in_one_pass(count: int, longest_run: int) -> None:
+def test_keyed_check_equals_single_checks(count: int, longest_run: int) -> None:
     chance = Random(count * longest_run)
     for _ in range(max(2, 1_000 // count)):
         records = drawn_with_keys(count, longest_run, chance)
@@ -194,7 +194,7 @@ def test_records_with_keys_in_one_pass(count: int, longest_run: int) -> None:
             assert found is None or found == timestamps_if_keyed(bytes(bent), count), (at, bent[at])
 
 
-def test_records_without_a_key_or_with_headers_want_a_closer_look() -> None:
+def test_keyed_check_returns_none_for_keyless_records_and_headers() -> None:
     sound = [PlainRecord(key=b"k", value=b"v", timestamp_ms=1) for _ in range(20)]
     for odd in (
         PlainRecord(key=None, value=b"v", timestamp_ms=1),

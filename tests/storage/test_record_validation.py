@@ -51,14 +51,14 @@ def damaged(batch: bytes, at: int, value: int) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [1, FULLY_CHECKED_RECORDS, MANY])
-def test_what_is_sound_is_written_as_it_is(codec: str, count: int) -> None:
+def test_sound_batches_are_not_changed(codec: str, count: int) -> None:
     assert right(encode_batch(records(count, step_ms=1), compression=codec)) is None
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [2, MANY])
 @pytest.mark.parametrize("lie", [-1, 1])
-def test_a_count_that_is_not_theirs(codec: str, count: int, lie: int) -> None:
+def test_a_wrong_record_count_is_refused(codec: str, count: int, lie: int) -> None:
     batch = encode_batch(records(count))
     section = batch[61:]
     lied = build_batch(
@@ -68,7 +68,7 @@ def test_a_count_that_is_not_theirs(codec: str, count: int, lie: int) -> None:
         right(lied)
 
 
-def test_a_length_in_the_middle_of_many() -> None:
+def test_a_wrong_length_in_the_middle_is_refused() -> None:
     batch = encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW)] * 50)
     assert right(damaged(batch, 8 * 25, 2 * 7)) is None, "the very byte that was there"
     for length in (2 * 8, 2 * 6, 2 * 200, 2 * 5, 1, 0):
@@ -76,14 +76,14 @@ def test_a_length_in_the_middle_of_many() -> None:
             right(damaged(batch, 8 * 25, length & 0xFF))
 
 
-def test_inside_of_many_that_are_alike_all_are_looked_at() -> None:
+def test_all_uniform_records_are_checked() -> None:
     batch = encode_batch([PlainRecord(key=b"k", value=b"v", timestamp_ms=NOW)] * 50)
     assert right(batch) is None
     with pytest.raises(InvalidRecord):
         right(damaged(batch, 9 * 25 + 6, 2 * 60))
 
 
-def test_inside_of_many_that_are_not_alike_the_first_are_looked_at_unless_there_is_reason() -> None:
+def test_non_uniform_records_are_checked_fully_only_with_a_reason() -> None:
     values = (b"v", b"vv")
     batch = encode_batch([PlainRecord(key=b"k", value=values[i % 2], timestamp_ms=NOW) for i in range(50)])
     value_length = 19 * 12 + 6
@@ -100,14 +100,14 @@ def test_inside_of_many_that_are_not_alike_the_first_are_looked_at_unless_there_
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_bombs_are_not_unpacked(codec: str) -> None:
+def test_decompression_bombs_are_refused(codec: str) -> None:
     bomb = encode_batch([PlainRecord(value=bytes(MAX_UNCOMPRESSED_BYTES + 1), timestamp_ms=NOW)], compression=codec)
     assert len(bomb) < MAX_UNCOMPRESSED_BYTES // 100
     with pytest.raises(MessageTooLarge, match="unpacks to more than"):
         right(bomb)
 
 
-def test_errors_of_records_are_told_by_index_and_not_without_end() -> None:
+def test_record_errors_have_indexes_and_are_bounded() -> None:
     with pytest.raises(InvalidRecord) as missing:
         right(encode_batch(records(3000, key=None)), cleanup_policy=frozenset({"compact"}))
     told = missing.value.facts["record_errors"]
@@ -124,7 +124,7 @@ def test_errors_of_records_are_told_by_index_and_not_without_end() -> None:
 @pytest.mark.parametrize("source", CODECS)
 @pytest.mark.parametrize("target", ["uncompressed", *CODECS[1:]])
 @pytest.mark.parametrize("count", [3, MANY])
-def test_the_codec_of_the_topic(source: str, target: str, count: int) -> None:
+def test_batches_are_recompressed_with_the_codec_of_the_topic(source: str, target: str, count: int) -> None:
     given = records(count, step_ms=2)
     batch = encode_batch(
         given, compression=source, producer_id=4, producer_epoch=2, base_sequence=9, transactional=True
@@ -153,7 +153,7 @@ def test_the_largest_timestamp_is_that_of_the_records() -> None:
     assert right(bytes(batch), message_timestamp_type="LogAppendTime") is None, "the broker's time comes anyway"
 
 
-def test_a_producer_does_not_say_log_append_time() -> None:
+def test_log_append_time_of_a_producer_is_refused() -> None:
     batch = encode_batch(records(2), append_time_ms=NOW)
     packed = right(batch)
     assert packed is not None

@@ -78,7 +78,7 @@ def test_what_is_scanned_begins_before_the_recovery_point(
 
 
 @pytest.mark.parametrize(("base", "batch_number"), [(0, 0), (0, 1), (2, 0), (2, 1), (4, 0), (4, 1)])
-def test_all_bytes_from_the_damage_on_are_cut_and_counted(tmp_path: Path, base: int, batch_number: int) -> None:
+def test_everything_from_the_damage_on_is_cut_and_counted(tmp_path: Path, base: int, batch_number: int) -> None:
     written(tmp_path)
     damage(tmp_path, base, batch_number * ONE + 70)
     end = base + batch_number
@@ -175,7 +175,7 @@ def test_the_bytes_that_a_recovery_would_read(tmp_path: Path) -> None:
         log_bytes(tmp_path / "absent", REAL)
 
 
-def test_only_debris_goes(tmp_path: Path) -> None:
+def test_only_leftover_files_are_removed(tmp_path: Path) -> None:
     written(tmp_path)
     debris = [f"{9:020d}{each}" for each in (".index", ".timeindex", ".txnindex", ".log.deleted", ".log.cleaned")]
     debris += ["leader-epoch-checkpoint.tmp"]
@@ -297,7 +297,7 @@ def test_a_producer_whose_batches_are_deleted_is_known_from_the_snapshot(tmp_pat
     assert log.append(produced(1, "record 6"), leader_epoch=0).base_offset == 6
 
 
-def test_an_exchange_of_segments_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+def test_an_interrupted_swap_is_completed(tmp_path: Path) -> None:
     written(tmp_path)
     for extension in (".log", ".index", ".timeindex"):
         file = path(tmp_path, 2).with_suffix(extension)

@@ -118,7 +118,7 @@ def test_an_entry_is_kafkas(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_transaction_index_is_rebuilt(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     producers = Producers(log)
     producers.write(1)
@@ -134,7 +134,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
         clean = again.close()
 
 
-def test_a_cut_takes_the_entries_of_what_is_gone(tmp_path: Path) -> None:
+def test_a_truncation_removes_entries(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     producers = Producers(log)
     for who in (1, 2):
@@ -146,7 +146,7 @@ def test_a_cut_takes_the_entries_of_what_is_gone(tmp_path: Path) -> None:
     log.close()
 
 
-def test_an_entry_that_a_full_disk_refused_waits_and_no_flush_promises_without_it() -> None:
+def test_a_flush_waits_for_entries_that_a_full_disk_refused() -> None:
     disk = FaultyFileSystem()
     log = opened(HOME, disk)
     producers = Producers(log)
@@ -167,7 +167,7 @@ def test_an_entry_that_a_full_disk_refused_waits_and_no_flush_promises_without_i
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_loss_leaves_an_index_that_fits_its_log(seed: int) -> None:
+def test_a_power_loss_leaves_a_matching_index(seed: int) -> None:
     chance = Random(seed)
     disk = FaultyFileSystem()
     log = opened(HOME, disk, segment_bytes=500)
