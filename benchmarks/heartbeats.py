@@ -31,8 +31,8 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.units import from_ms
 
 LOAD = Path(__file__).parent / "peers" / "heartbeat_load.py"
 SETTINGS = {"group.streams.initial.rebalance.delay.ms": 0}

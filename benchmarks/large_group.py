@@ -36,8 +36,8 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.units import from_ms
 
 SETTINGS: dict[str, object] = {"group.streams.max.size": 1_000_000}
 CONNECTIONS = 64

@@ -137,7 +137,7 @@ def test_deleted_records_stay_deleted_after_a_kill(
 ) -> None:
     from headrace.protocol import messages as m
     from headrace.protocol.api_keys import ApiKey
-    from headrace.protocol.units import from_ms
+    from headrace.protocol.kio_units import from_ms
 
     broker.create_topics({"t": 1})
     broker.produce("t", [b"1", b"2", b"3"])

@@ -14,7 +14,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
 SHARE_COORDINATOR = 2

@@ -26,7 +26,7 @@ from headrace.broker.monitoring.log_format import JsonFormatter, TextFormatter
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 from headrace.storage.log_directory import LogDirectory
 
 PATIENCE_SECONDS = 60.0
@@ -265,8 +265,8 @@ def test_a_traceback_stays_in_the_document() -> None:
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
     from headrace.broker.monitoring.request_log import RequestLog
     from headrace.broker.monitoring.request_metrics import RequestMetrics
-    from headrace.protocol.hot_requests import ProduceFrame
     from headrace.protocol.request_codec import RequestHeader
+    from headrace.protocol.request_fast_path import ProduceFrame
 
     def told(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
         caplog.clear()

@@ -22,9 +22,9 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.produce_queue import ProduceQueue
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import encode_request
-from headrace.protocol.units import from_ms
 
 pytestmark = pytest.mark.slow
 

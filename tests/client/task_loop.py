@@ -22,8 +22,8 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.streams_member import StreamsMember
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import decode_records
-from headrace.protocol.units import from_ms
 
 __all__ = ["SUBTOPOLOGY", "TaskLoop"]
 

@@ -21,7 +21,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 EVERY = {("t", number) for number in range(2)}
 SUBSCRIBED = encode_subscription(Subscription(topics=("t",)))

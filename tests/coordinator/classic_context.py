@@ -15,7 +15,7 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 GROUP = "g"
 START_MS = 1_000_000

@@ -17,13 +17,13 @@ from headrace.coordinator.records import serde
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, CreatableTopic
 from headrace.coordinator.shard import GroupCoordinatorShard
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import (
     offset_commit_request,
     offset_delete_request,
     offset_fetch_request,
 )
 from headrace.protocol.messages import streams_group_heartbeat_request as m
-from headrace.protocol.units import from_ms
 
 Tasks = Mapping[str, Iterable[int]]
 START_MS = 1_000_000

@@ -14,8 +14,8 @@ from headrace.assignors.consumer_protocol import decode_assignment, encode_assig
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as h
-from headrace.protocol.units import from_ms
 
 TOPIC = TopicImage(name="in", topic_id=UUID(int=7), partitions=4)
 READS = (("range", encode_subscription(Subscription(topics=("in",)))),)

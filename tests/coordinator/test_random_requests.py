@@ -13,8 +13,8 @@ from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, 
 
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
-from headrace.protocol.units import from_ms
 
 MEMBERS = ("a", "b", "c", " ", "")
 INT_MAX, INT_MIN = 2**31 - 1, -(2**31)

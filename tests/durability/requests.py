@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = [
     "allow",

@@ -18,8 +18,8 @@ from tests.durability import requests as r
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
-from headrace.protocol.units import from_ms
 
 __all__ = ["PARTITIONS", "Transactions", "visible_records"]
 

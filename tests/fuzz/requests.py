@@ -24,7 +24,7 @@ from tests.fuzz.record_samples import hostile_batches
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.version_bridge import message_class
+from headrace.protocol.version_conversion import message_class
 
 __all__ = ["Frame", "Pools", "RequestFuzzer"]
 

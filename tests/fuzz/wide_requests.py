@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.array_bounds import fields_of, is_entity, shape_of
-from headrace.protocol.version_bridge import message_class
+from headrace.protocol.version_conversion import message_class
 
 __all__ = ["Words", "array_paths", "framed", "wide_request"]
 

@@ -22,8 +22,8 @@ from headrace.broker.security.acls import Operation, ResourceType
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.protocol.units import from_ms
 
 __all__ = ["ROWS", "AccessScript", "Row"]
 
@@ -220,7 +220,7 @@ def _made(api: Api, **fields: Any) -> Callable[[AccessScript], Any]:
 
 
 def make(api: Api, fields: dict[str, Any]) -> Any:
-    from headrace.protocol.version_bridge import newest_class
+    from headrace.protocol.version_conversion import newest_class
 
     return _message(newest_class(api, "request"), fields)
 

@@ -16,7 +16,7 @@ from tests.interop.heartbeat_words import Connection
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import kafka_name
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["RANGE", "ClassicScript", "subscription"]
 

@@ -16,7 +16,7 @@ from tests.interop.heartbeat_script import Script, eventually
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
-from headrace.protocol.units import from_ms, to_ms
+from headrace.protocol.kio_units import from_ms, to_ms
 
 __all__ = ["MINE", "SCENARIOS", "ConsumerScenario", "ConsumerScript", "scenario"]
 

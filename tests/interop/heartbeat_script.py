@@ -32,8 +32,8 @@ from tests.interop.heartbeat_words import (
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.partition_hash import partition_for_group
-from headrace.protocol.units import from_ms, to_ms
 
 __all__ = ["ALL", "Difference", "Recording", "Script", "differences", "eventually", "subtopology", "topic", "topology"]
 

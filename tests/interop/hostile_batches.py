@@ -18,8 +18,8 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.compression import compress
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import iter_batch_headers, records_of_batch
-from headrace.protocol.units import from_ms
 
 __all__ = ["CASES", "TOPICS", "Case", "answer"]
 

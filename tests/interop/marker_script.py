@@ -15,8 +15,8 @@ from tests.interop.transaction_script import Producer, TransactionScript
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.batch_headers import assign_producer
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.protocol.units import from_ms
 
 __all__ = ["MarkerScript", "marker_steps"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.sasl.plain import plain_message
 from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
-from headrace.protocol.units import to_ms
 
 __all__ = ["SEQUENCES", "Conversation"]
 

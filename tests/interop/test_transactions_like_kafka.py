@@ -22,8 +22,8 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.batch_headers import assign_producer
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from headrace.protocol.units import from_ms
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

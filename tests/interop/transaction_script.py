@@ -20,7 +20,7 @@ from headrace.coordinator.records.fields import Cursor
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["Producer", "TransactionScript", "steps"]
 

@@ -34,9 +34,9 @@ from headrace.coordinator.result import CoordinatorResult, CreatableTopic
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import offset_commit_request
 from headrace.protocol.messages import streams_group_heartbeat_request as m
-from headrace.protocol.units import from_ms
 
 GROUP = "flights"
 SOURCES = {"in": 6, "other": 3}

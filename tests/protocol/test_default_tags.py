@@ -9,8 +9,8 @@ from kio.static.primitive import i32, i64
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import RequestHeader, encode_response
-from headrace.protocol.units import from_ms
 
 
 @pytest.mark.parametrize("version", [10, 11, 12, 13])

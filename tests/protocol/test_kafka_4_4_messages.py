@@ -19,9 +19,9 @@ from kio.serial import entity_reader, entity_writer
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.request_codec import RequestHeader, decode_response, encode_response
-from headrace.protocol.units import from_ms, to_ms
-from headrace.protocol.version_bridge import message_class
+from headrace.protocol.version_conversion import message_class
 
 WRITTEN = [
     json.loads(line)

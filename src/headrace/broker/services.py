@@ -25,7 +25,7 @@ from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
 from headrace.broker.security.scram_credentials import ScramCredentials
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 from headrace.settings import list_of
 
 __all__ = ["ALL_OPERATIONS_UNKNOWN", "CONSUMER_GROUPS_OFF", "NO_THROTTLE", "STREAMS_GROUPS_OFF", "Services"]

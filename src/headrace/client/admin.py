@@ -33,7 +33,7 @@ from headrace.client.member_removal import RemovableMember, remove_members
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["Admin", "IsolationLevel"]
 

@@ -14,7 +14,7 @@ from headrace.client.admin_results import FeatureDescription
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["UpgradeType", "describe_features", "feature_outcomes", "update_request"]
 

@@ -23,10 +23,10 @@ from headrace.errors import BrokerError, UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.supported_versions import SUPPORTED, VersionRange
-from headrace.protocol.units import to_ms
 from headrace.protocol.wire_errors import MalformedResponse
 
 __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "PendingReply", "RequestTimedOut"]
@@ -260,13 +260,13 @@ class Connection:
             nonlocal lifetime_ms
             reply = self._ask(m.sasl_authenticate_request.SaslAuthenticateRequest(auth_bytes=token), deadline)
             if reply.error_code != ErrorCode.none:
-                raise SaslRefused(reply.error_message or "the broker refuses")
+                raise SaslError(reply.error_message or "the broker refuses")
             lifetime_ms = to_ms(reply.session_lifetime)
             return bytes(reply.auth_bytes)
 
         try:
             self._security.log_in(ask)
-        except SaslRefused as refused:
+        except SaslError as refused:
             self.close()
             raise authentication_failed(self.address, self._security, refused.message) from None
         except UserCodeError:

@@ -9,7 +9,7 @@ from kio.static.primitive import i8, i32, i64
 
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["fetch_request"]
 

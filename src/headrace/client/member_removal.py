@@ -23,7 +23,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["RemovableMember", "remove_members"]
 

@@ -26,8 +26,8 @@ from headrace.errors import BrokerError, CannotConnect, ConfigError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import assign_producer, iter_batch_headers
-from headrace.protocol.units import from_ms
 
 __all__ = ["ProduceQueue", "ProducerIdentity", "TransactionalIdentity"]
 

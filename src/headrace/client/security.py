@@ -19,9 +19,9 @@ from typing import Final
 
 from headrace.client.tls_files import load_identity, load_trusted, set_versions
 from headrace.errors import CannotConnect, ConfigError, UserCodeError
+from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.sasl.oauthbearer import OAUTHBEARER, bearer_message
 from headrace.protocol.sasl.plain import plain_message
-from headrace.protocol.sasl.refused import SaslRefused
 from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
 
 __all__ = ["PLAINTEXT", "ClientSecurity", "TokenProvider", "authentication_failed", "tls_failed"]
@@ -95,7 +95,7 @@ class ClientSecurity:
     def log_in(self, ask: Ask) -> None:
         """One SASL exchange; `ask` sends a token and gives the broker's.
 
-        Raises SaslRefused, UserCodeError of a token provider, and what `ask` raises.
+        Raises SaslError, UserCodeError of a token provider, and what `ask` raises.
         """
         if self.mechanism == OAUTHBEARER:
             self._log_in_with_token(ask)
@@ -122,7 +122,7 @@ class ClientSecurity:
         if ask(bearer_message(token, extensions)):
             # The broker tells in JSON what is wrong, and refuses when that was acknowledged (RFC 7628, 3.2.3).
             ask(b"\x01")
-            raise SaslRefused("the broker does not take the token")
+            raise SaslError("the broker does not take the token")
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

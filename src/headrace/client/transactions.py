@@ -29,7 +29,7 @@ from headrace.client.transaction_rules import Round, first_refusal
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["TransactionDescription", "Transactions", "describe_request", "transaction_version"]
 

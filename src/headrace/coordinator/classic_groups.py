@@ -26,8 +26,8 @@ from headrace.coordinator.group_type import ShardState
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
-from headrace.protocol.units import to_ms
 
 __all__ = ["ClassicGroups"]
 

@@ -50,6 +50,7 @@ from headrace.coordinator.result import (
 from headrace.coordinator.streams_groups import StreamsGroups
 from headrace.coordinator.timers import TimerQueue
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import (
     consumer_group_describe_response,
     consumer_group_heartbeat_request,
@@ -68,7 +69,6 @@ from headrace.protocol.messages import (
     sync_group_request,
     txn_offset_commit_request,
 )
-from headrace.protocol.units import from_ms
 
 __all__ = ["GroupCoordinatorShard"]
 

@@ -1,12 +1,12 @@
-"""Refuses messages whose arrays claim more items than bytes are left, before kio sees them.
+"""Bounds checks of message arrays, done before kio decodes a message.
 
-kio's native reader reserves memory for as many items as an array's length says. A request of 20 bytes can say 2³² of
-them; the allocation fails and Rust aborts the whole process. So the lengths are walked first: fields are only skipped,
-nothing is built. Messages without arrays need no walk.
+kio's native reader reserves memory for as many items as the length of an array states. A request of 20 bytes can state
+2³² items; the allocation fails and Rust aborts the whole process. So a walk over the message checks all lengths first.
+It skips fields and builds no objects. Messages without arrays need no walk.
 
-On the way the walk refuses what Kafka refuses and kio takes: strings of more than 32,767 bytes, and null for an array
-that must be there. It also counts the items of all arrays together against a budget, before any of them is built: half
-a million empty names fit in 520 KB, and each would become an object, a decision and an answer.
+The walk also refuses what Kafka refuses and kio accepts (strings of more than 32,767 bytes, null for an array that is
+not nullable), and it counts the items of all arrays against a budget: half a million empty names fit in 520 KB, and
+each of them would cost an object, a decision and an answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class TooManyItems(ValueError):
-    """The arrays of one message hold more items together than its receiver takes."""
+    """The arrays of one message have more items in total than its receiver accepts."""
 
 
 class ItemBudget:
@@ -46,16 +46,16 @@ class ItemBudget:
         self.left = self.most = most
 
     def take(self, count: int) -> None:
-        """Raises TooManyItems when fewer than `count` are left."""
+        """Take `count` items from the budget. Raises TooManyItems if fewer are left."""
         self.left -= count
         if self.left < 0:
             raise TooManyItems(f"more than {self.most} items in its arrays")
 
 
 Walk = Callable[[bytes, int, ItemBudget], int]
-"""(frame, position of an entity, budget) → position behind it. Raises ValueError, IndexError or struct.error."""
+"""(frame, position of an entity, budget) → position after it. Raises ValueError, IndexError or struct.error."""
 
-Step = int | Walk  # a number of bytes to skip, or how to find the end
+Step = int | Walk  # a number of bytes to skip, or a function that finds the end
 
 _FIXED_BYTES: Mapping[str, int] = {
     "int8": 1,
@@ -80,7 +80,7 @@ _INT32 = struct.Struct(">i")
 
 
 def array_walk(schema: Any) -> Walk | None:
-    """The walk over a kio class, None for a class that holds no arrays."""
+    """Return the walk over a kio class, or None for a class without arrays."""
     return entity_walk(schema) if _has_arrays(schema) else None
 
 
@@ -94,7 +94,9 @@ def _has_arrays(schema: Any) -> bool:
 
 @cache
 def entity_walk(schema: Any) -> Walk:
-    """The walk over a kio class, with arrays or without: tagged fields may be many in either."""
+    """Return the walk over a kio class, also for one without arrays: its tagged fields have to be bounded too."""
+    # The walk is compiled once per class. Consecutive fields of fixed size become one number of bytes to skip, so the
+    # walk touches only strings, arrays and nested entities.
     flexible = bool(schema.__flexible__)
     steps: list[Step] = []
     tagged: dict[int, Step] = {}
@@ -116,6 +118,7 @@ def entity_walk(schema: Any) -> Walk:
 
 
 def fields_of(schema: Any) -> list[tuple[dataclasses.Field[Any], Any, int | None]]:
+    """Return (field, type hint, tag or None) of each field of a kio class, in the order on the wire."""
     hints = typing.get_type_hints(schema)
     return [(field, hints[field.name], field.metadata.get("tag")) for field in dataclasses.fields(schema)]
 
@@ -132,6 +135,7 @@ def shape_of(hint: Any) -> tuple[Any, bool, bool]:
 
 
 def is_entity(kind: Any) -> bool:
+    """Whether a field's type is a kio class, and not a primitive type."""
     return dataclasses.is_dataclass(kind)
 
 
@@ -150,6 +154,7 @@ def _field_step(field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tag
 
 
 def primitive_step(kafka_type: str, *, flexible: bool = True) -> Step:
+    """Return how to skip a value of a primitive Kafka type; `flexible`: in a flexible version (KIP-482)."""
     fixed = _FIXED_BYTES.get(kafka_type)
     if fixed is not None:
         return fixed
@@ -231,7 +236,7 @@ def _int32_length(frame: bytes, position: int) -> tuple[int, int]:
 
 
 def compact_length(frame: bytes, position: int) -> tuple[int, int]:
-    """Compact lengths are one more than they are; 0 means null."""
+    """Read a compact length (stored as length + 1; 0 is null, returned as -1) and the position after it."""
     byte = frame[position]
     if byte < 0x80:
         return byte - 1, position + 1
@@ -240,6 +245,7 @@ def compact_length(frame: bytes, position: int) -> tuple[int, int]:
 
 
 def unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most five bytes; returns its value and the position after it."""
     value = 0
     for shift in range(0, 35, 7):
         byte = frame[position]

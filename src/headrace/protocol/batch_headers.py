@@ -255,12 +255,12 @@ def control_batch(
 
 
 def control_type(buffer: Bytes, header: BatchHeader) -> ControlType:
-    """What a control batch says: the end of a transaction, or something else (leader changes, …)."""
+    """Return the type of a control batch: the end of a transaction, or "other" (leader changes, …)."""
     return control_record(buffer, header)[0]
 
 
 def control_record(buffer: Bytes, header: BatchHeader) -> tuple[ControlType, int]:
-    """What a control batch says, and the epoch of the coordinator that wrote it; -1 where there is none."""
+    """Return the type of a control batch and the epoch of the coordinator that wrote it (-1: none)."""
     # Control batches hold one uncompressed record: a length, attributes and two deltas, then the key's length and key,
     # the value's length and value.
     record = memoryview(buffer)[header.position + HEADER_BYTES : header.end]

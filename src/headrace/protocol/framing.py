@@ -1,4 +1,4 @@
-"""Frames: four bytes of length, then a request or a response. Bytes in, whole frames out."""
+"""Framing of the Kafka protocol: four bytes of length, then a request or a response. Bytes in, frames out."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class FrameBuffer:
         self.max_frame_bytes = max_frame_bytes
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """What is fed is kept as it is until its frames are whole, so it must not change."""
+        """Append received bytes. They are not copied, so the caller must not change them afterwards."""
         held = self._held
-        if held and len(held[-1]) < _SMALL_PIECE:  # who sends byte by byte must not cost an object for each
+        # Small pieces are joined, or a client that sends byte by byte would cost one Python object per byte.
+        if held and len(held[-1]) < _SMALL_PIECE:
             held[-1] = b"".join((held[-1], data))
         else:
             held.append(data)
@@ -41,9 +42,15 @@ class FrameBuffer:
         return self._held_bytes
 
     def frames(self) -> Iterator[bytes]:
-        """Whole frames in order; what is left stays for the next `feed`."""
+        """Yield the whole frames in order, without their lengths. The rest stays for the next `feed`.
+
+        Raises:
+            FrameTooLarge: a length is negative or above `max_frame_bytes`. The stream cannot be read any further.
+        """
+        # The length of an incomplete frame is remembered in `_wanted_bytes`. Until that many bytes have arrived there
+        # is nothing to do, so a frame of n pieces is joined once and not n times.
         if self._held_bytes < max(self._wanted_bytes, _LENGTH_BYTES):
-            return  # pieces of a large frame are put together once, when the last is here
+            return
         data, position, first = self._joined()
         size = len(data)
         self._wanted_bytes = 0
@@ -61,14 +68,15 @@ class FrameBuffer:
                 position = start + length
                 yield bytes(data[start:position])
         finally:
-            # One cut for all frames taken: also when the reader stops between two of them.
+            # Cut the buffer once for all frames taken, also when the caller stops iterating between two of them.
             self._held = [data[position:]] if position < size else []
             self._held_bytes = size - position
 
     def _joined(self) -> tuple[bytes | bytearray | memoryview, int, bytes | None]:
-        """What holds the frames, where they begin there, and a first one out of several pieces.
+        """Return the buffer with the frames, the position of its first whole frame, and a frame cut over pieces.
 
-        Of those only that one is put together: the others lie whole in the last piece.
+        Only the frame that is cut over several pieces is joined. All further frames lie in the last piece already, so
+        a large request is copied once, however many pieces it arrived in.
         """
         held = self._held
         if len(held) == 1:

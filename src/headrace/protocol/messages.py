@@ -1,21 +1,20 @@
-"""The messages that all rooms speak: the newest class of each API, under one plain name per module.
+"""The newest message classes of each API, one module per message.
 
     from headrace.protocol import messages as m
 
     m.list_offsets_request.ListOffsetsRequest(...)        # nested classes come from the same module
     m.list_offsets_request.ListOffsetsTopic(...)
 
-This is the one file that names versions; older ones are lifted and lowered at the door (`version_bridge`). Classes are
-kio's, and for versions that kio does not have, ours (`kafka_4_4`), as are those that kio reads wrongly (`mended`).
+Only this file names versions; messages of older ones are converted by `version_conversion`. The classes are kio's.
+Classes of our own replace those that kio lacks (`kafka_4_4`) and those that it reads wrongly (`kio_patches`).
 
 *Topics by name or by id.* Produce, Fetch, OffsetCommit and OffsetFetch named topics until their last versions and carry
 topic ids since (Produce 13, Fetch 13, OffsetCommit 10, OffsetFetch 10). Their messages here are kio's newest classes
 with the name added (`canonical/`), both fields optional:
-- who writes a message (the client a request, the broker a response) fills in both, name and id; the version of the
-  connection decides which of them travels;
-- who reads one finds the name ("" when absent) or the id (None when absent), never both.
+- the writer of a message (client: request, broker: response) sets both; the version in use decides which one is sent;
+- the reader finds the name ("" if absent) or the id (None if absent), never both.
 
-A module is imported when its name is first used: all of them together would cost half a second of every start.
+A module is imported when its name is first used. Importing all of them would add half a second to every start.
 """
 
 from __future__ import annotations
@@ -144,12 +143,12 @@ if TYPE_CHECKING:
         streams_group_heartbeat_request,
         streams_group_heartbeat_response,
     )
-    from headrace.protocol.mended import describe_transactions_response
+    from headrace.protocol.kio_patches import describe_transactions_response
 
 __all__ = [
     "BY_NAME_OR_ID",
-    "MENDED",
-    "VERSIONS_OF_OUR_OWN",
+    "PATCHED",
+    "VERSIONS_MISSING_IN_KIO",
     "add_offsets_to_txn_request",
     "add_offsets_to_txn_response",
     "add_partitions_to_txn_request",
@@ -267,31 +266,31 @@ __all__ = [
 ]
 
 
-# The APIs whose newest classes are ours: see above.
+# APIs whose newest classes are in `canonical`, because they name topics by name or by id: see above.
 BY_NAME_OR_ID = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH})
 
-# The versions that kio does not have: their classes stand in `kafka_4_4`.
-VERSIONS_OF_OUR_OWN = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
+# Versions that kio does not have; their classes are in `kafka_4_4`.
+VERSIONS_MISSING_IN_KIO = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
 
-# The messages of kio's that cannot carry all that Kafka sends: their classes stand in `mended`.
-MENDED = frozenset({(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")})
+# Messages for which kio's class cannot hold everything that Kafka sends; ours are in `kio_patches`.
+PATCHED = frozenset({(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")})
 
 _STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
 
 
 def message_module(api_key: ApiKey, kind: str) -> ModuleType:
-    """The module of the newest `kind` ("request" or "response") of an API."""
+    """Return the module of the newest `kind` ("request" or "response") of an API."""
     if api_key in BY_NAME_OR_ID:
         return import_module(f"headrace.protocol.canonical.{api_key.stem}_{kind}")
     return version_module(api_key, SUPPORTED[api_key].highest, kind)
 
 
 def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
-    """The module whose classes are what travels in one version."""
-    if (api_key, api_version) in VERSIONS_OF_OUR_OWN:
+    """Return the module with the classes of one version as it is sent."""
+    if (api_key, api_version) in VERSIONS_MISSING_IN_KIO:
         return import_module(f"headrace.protocol.kafka_4_4.{api_key.stem}_{kind}")
-    if (api_key, api_version, kind) in MENDED:
-        return import_module(f"headrace.protocol.mended.{api_key.stem}_{kind}")
+    if (api_key, api_version, kind) in PATCHED:
+        return import_module(f"headrace.protocol.kio_patches.{api_key.stem}_{kind}")
     return import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
 
 

@@ -94,6 +94,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_varint(out: bytearray, value: int) -> None:
+    """Append a zigzag varint, as in the fields of records."""
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)

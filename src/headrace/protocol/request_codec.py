@@ -1,8 +1,8 @@
-"""Requests and responses: a frame becomes a header and a message of the newest class, and the other way round.
+"""Decoding and encoding of requests and responses, for the broker and the client.
 
-Both sides use it: the broker decodes requests and encodes responses, the client the reverse. Versions end here: what
-comes out of `decode_*` and goes into `encode_*` is the class that `messages` names. No bytes whatever make decoding
-raise anything but WireErrors.
+A frame is decoded to a header and a message. Messages are always of the newest class of their API (see `messages`);
+`version_conversion` converts from and to the version on the wire, so no other package deals with versions. Decoding
+raises WireError for any malformed input, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from typing import Any, cast
 
 from kio.serial import entity_reader, entity_writer
 
-from headrace.protocol import array_bounds, hot_responses, version_bridge
+from headrace.protocol import array_bounds, response_fast_path, version_conversion
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.unknown_tags import without_unknown_tags
-from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
+from headrace.protocol.tagged_fields import strip_unknown_tagged_fields
+from headrace.protocol.wire_errors import (
+    MalformedRequest,
+    MalformedResponse,
+    OversizedRequest,
+    RequestHeader,
+    UnsupportedVersion,
+)
 
 __all__ = [
     "MalformedRequest",
@@ -29,14 +35,14 @@ __all__ = [
     "OversizedRequest",
     "RequestHeader",
     "UnsupportedVersion",
-    "api_of",
     "decode_header",
     "decode_request",
     "decode_response",
     "encode_pieces",
     "encode_request",
     "encode_response",
-    "has_more_items",
+    "exceeds_item_limit",
+    "peek_api_key",
 ]
 
 _FIXED_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
@@ -46,29 +52,19 @@ _NO_TAGGED_FIELDS = b"\x00"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHeader:
-    """What stands before every request. `api_key` may be a number that we do not know (see UnsupportedVersion)."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Codec:
-    """How one message class of one version is read and written."""
+    """Reader and writer of one message class in one version."""
 
     schema: Any
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[Any, Any], None]
-    walk: array_bounds.Walk | None  # None: nothing in the message can be many
+    walk: array_bounds.Walk | None  # None: the message has no arrays
     tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
 
 
 @cache
 def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
-    schema = version_bridge.message_class(api_key, api_version, kind)
+    schema = version_conversion.message_class(api_key, api_version, kind)
     header = schema.__header_schema__
     return _Codec(
         schema=schema,
@@ -79,22 +75,22 @@ def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
     )
 
 
-def api_of(frame: bytes) -> int | None:
-    """The API key of a request, before anything of it is decoded; None where there is none."""
+def peek_api_key(frame: bytes) -> int | None:
+    """Return the API key of a request without decoding it, or None for a frame that is too short."""
     return int.from_bytes(frame[:2], "big", signed=True) if len(frame) >= _FIXED_HEADER.size else None
 
 
 def decode_header(frame: bytes) -> RequestHeader:
-    """The header alone. Raises UnsupportedVersion and MalformedRequest as `decode_request`."""
+    """Return the header alone. Raises UnsupportedVersion and MalformedRequest as `decode_request` does."""
     header, _ = _decode_header(frame)
     _check_version(header)
     return header
 
 
-def has_more_items(frame: bytes, number: int) -> bool:
-    """Whether the arrays of a request hold more than so many items together; nothing is built to find out.
+def exceeds_item_limit(frame: bytes, number: int) -> bool:
+    """Whether the arrays of a request have more than `number` items in total. No objects are built to find out.
 
-    False for a request that cannot be decoded.
+    False for a request that cannot be decoded; `decode_request` raises the error for it.
     """
     try:
         header, position = _decode_header(frame)
@@ -106,20 +102,27 @@ def has_more_items(frame: bytes, number: int) -> bool:
             codec.walk(frame, position, budget)
     except array_bounds.TooManyItems:
         return True
-    except Exception:  # noqa: BLE001 - any bytes may come; `decode_request` finds the words for them
+    except Exception:  # noqa: BLE001 - malformed input of any kind; `decode_request` raises the error
         return False
     return False
 
 
 def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[RequestHeader, object]:
-    """The header and the request, lifted to its newest class. `frame` comes without its length.
+    """Decode one request.
+
+    Bytes after the request are ignored, as Kafka does.
 
     Args:
         frame: one request without its length.
-        most_items: items that all arrays and tagged fields of the request may have together.
+        most_items: limit of the items that all arrays and tagged fields of the request have together.
 
-    Raises UnsupportedVersion for an API or version outside SUPPORTED, OversizedRequest beyond `most_items`,
-    MalformedRequest for everything else that is wrong. Bytes behind the request are ignored, as Kafka does.
+    Returns:
+        The header, and the request as an object of the newest class of its API.
+
+    Raises:
+        UnsupportedVersion: the API or its version is outside SUPPORTED.
+        OversizedRequest: there are more than `most_items` items. No object was built.
+        MalformedRequest: anything else is wrong with the bytes.
     """
     header, position = _decode_header(frame)
     api_key = _check_version(header)
@@ -131,7 +134,7 @@ def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[Request
         if codec.walk is not None:
             codec.walk(frame, position, budget)
         message = _read(codec, frame, position, budget)
-        return header, version_bridge.lift_request(api_key, header.api_version, message)
+        return header, version_conversion.upgrade_request(api_key, header.api_version, message)
     except array_bounds.TooManyItems as error:
         raise OversizedRequest(header, f"{api_key.kafka_name} v{header.api_version}: {error}") from None
     except Exception as error:
@@ -139,31 +142,34 @@ def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[Request
 
 
 def encode_response(header: RequestHeader, response: object) -> bytes:
-    """The whole frame, length included, in the version that `header` asked for.
+    """Encode a response as a frame with its length, in the version of the request with that `header`.
 
-    ApiVersions is special twice: its response never has tagged header fields, and an unknown version is answered in
-    the layout of version 0 (KIP-511).
+    ApiVersions has two exceptions: its response header never has tagged fields, and a request with an unknown version
+    is answered in the layout of version 0 (KIP-511).
     """
     api_key = ApiKey(header.api_key)
     api_version = header.api_version
     if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
         api_version = 0
     if api_key is ApiKey.PRODUCE:
-        by_hand = hot_responses.produce_response(api_version, header.correlation_id, cast("Any", response))
+        by_hand = response_fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
         if by_hand is not None:
             return by_hand
     if api_key is ApiKey.FETCH:
-        pieces = hot_responses.fetch_response(api_version, header.correlation_id, cast("Any", response))
+        pieces = response_fast_path.fetch_response(api_version, header.correlation_id, cast("Any", response))
         if pieces is not None:
             return b"".join(cast("Any", pieces))
     return b"".join(_by_codec(api_key, api_version, header, response))
 
 
 def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
-    """As `encode_response`, in pieces that lie one behind the other; of a Fetch response each span of a file, which
-    stands there in the place of records, is one."""
+    """Encode a response as `encode_response` does, as a list of consecutive pieces.
+
+    In a Fetch response the records may be spans of a file. Each span is a piece of its own, so that the connection can
+    send it with sendfile(2).
+    """
     if header.api_key == ApiKey.FETCH:
-        by_hand = hot_responses.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
+        by_hand = response_fast_path.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
         if by_hand is not None:
             return list(by_hand)
         return list(_by_codec(ApiKey.FETCH, header.api_version, header, response))
@@ -171,20 +177,24 @@ def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
 
 
 def _by_codec(api_key: ApiKey, api_version: int, header: RequestHeader, response: object) -> list[bytes]:
-    """The frame, its length before it."""
+    """Encode a response with kio's writer."""
     codec = _codec(api_key, api_version, "response")
     buffer = _Parts()
     buffer.write(_CORRELATION_ID.pack(header.correlation_id))
     if codec.tagged_header:
         buffer.write(_NO_TAGGED_FIELDS)
-    codec.write(buffer, version_bridge.lower_response(api_key, api_version, response))
+    codec.write(buffer, version_conversion.downgrade_response(api_key, api_version, response))
     return buffer.pieces()
 
 
 def encode_request(
     api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, request: object
 ) -> bytes:
-    """The whole frame, length included. Raises ValueError where `api_version` cannot say what the request says."""
+    """Encode a request as a frame with its length.
+
+    Raises:
+        ValueError: the request uses a feature that `api_version` does not have.
+    """
     codec = _codec(api_key, api_version, "request")
     client_id_bytes = b"" if client_id is None else client_id.encode()
     length = _NO_CLIENT_ID if client_id is None else len(client_id_bytes)
@@ -194,12 +204,19 @@ def encode_request(
     buffer.write(client_id_bytes)
     if codec.tagged_header:
         buffer.write(_NO_TAGGED_FIELDS)
-    codec.write(buffer, version_bridge.lower_request(api_key, api_version, request))
+    codec.write(buffer, version_conversion.downgrade_request(api_key, api_version, request))
     return _with_length(buffer)
 
 
 def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[int, object]:
-    """The correlation id and the response, lifted to its newest class. Raises MalformedResponse."""
+    """Decode one response.
+
+    Returns:
+        The correlation id, and the response as an object of the newest class of its API.
+
+    Raises:
+        MalformedResponse: the bytes are not a response of this API and version.
+    """
     codec = _codec(api_key, api_version, "response")
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
@@ -210,19 +227,19 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
         if codec.walk is not None:
             codec.walk(frame, position, unbounded)
         message = _read(codec, frame, position, unbounded)
-        return correlation_id, version_bridge.lift_response(api_key, api_version, message)
+        return correlation_id, version_conversion.upgrade_response(api_key, api_version, message)
     except Exception as error:
         raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
 
 
 def _read(codec: _Codec, frame: bytes, position: int, budget: array_bounds.ItemBudget) -> Any:
-    """kio's reading, which knows nothing of tagged fields that come later: they are left out then."""
+    """Read an entity with kio. kio refuses tagged fields of newer versions, so these are stripped first if needed."""
     try:
         return codec.read(frame, position)[0]
     except KeyError:
-        if codec.walk is None:  # else the tagged fields are counted already
+        if codec.walk is None:  # otherwise the caller's walk has counted the tagged fields already
             array_bounds.entity_walk(codec.schema)(frame, position, budget)
-        return codec.read(without_unknown_tags(codec.schema, frame, position), position)[0]
+        return codec.read(strip_unknown_tagged_fields(codec.schema, frame, position), position)[0]
 
 
 def _check_version(header: RequestHeader) -> ApiKey:
@@ -257,7 +274,7 @@ def _decode_header(frame: bytes) -> tuple[RequestHeader, int]:
 
 
 def _skip_tagged_fields(frame: bytes, position: int, budget: array_bounds.ItemBudget) -> int:
-    """The position behind a header's tagged fields; we know none, so all are skipped."""
+    """Return the position after a header's tagged fields. No header defines any, so all are skipped."""
     count, position = _read_unsigned_varint(frame, position)
     budget.take(count)
     for _ in range(count):
@@ -281,7 +298,7 @@ def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
 
 
 class _Parts:
-    """What a writer writes to: joined once at the end, so that megabytes of records are copied once."""
+    """Output of kio's writers. The parts are joined once at the end, so that large records are copied once."""
 
     __slots__ = ("_parts", "write")
 
@@ -290,7 +307,7 @@ class _Parts:
         self.write = self._parts.append
 
     def pieces(self) -> list[bytes]:
-        """Everything, its length before it."""
+        """Return the frame: its length, then all parts."""
         self._parts[0] = sum(map(len, self._parts)).to_bytes(4, "big")
         return self._parts
 

@@ -1,11 +1,11 @@
-"""What can be wrong with bytes. No user meets them: the broker answers or closes, the client retries."""
+"""Request headers, and the errors of decoding.
+
+Users do not see these errors: the broker answers with an error code or closes the connection, the client retries.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.protocol.request_codec import RequestHeader
+from dataclasses import dataclass
 
 __all__ = [
     "CorruptBatch",
@@ -13,13 +13,24 @@ __all__ = [
     "MalformedRequest",
     "MalformedResponse",
     "OversizedRequest",
+    "RequestHeader",
     "UnsupportedVersion",
     "WireError",
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """The header of a request. `api_key` may be a number that is not an ApiKey (see UnsupportedVersion)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
 class WireError(ValueError):
-    """The root of what this room raises."""
+    """Base class of all errors that decoding raises."""
 
 
 class FrameTooLarge(WireError):
@@ -27,7 +38,7 @@ class FrameTooLarge(WireError):
 
 
 class MalformedRequest(WireError):
-    """Bytes that are no request. `header` is None where not even the header could be read."""
+    """Bytes that are not a request. `header` is None if the header could not be read either."""
 
     def __init__(self, header: RequestHeader | None, why: str) -> None:
         super().__init__(why)
@@ -36,13 +47,13 @@ class MalformedRequest(WireError):
 
 
 class OversizedRequest(MalformedRequest):
-    """A readable header, and more items behind it than the broker takes. Nothing of the request was decoded."""
+    """A request with more items than the broker accepts. Its header was read, nothing else was decoded."""
 
     header: RequestHeader
 
 
 class UnsupportedVersion(WireError):
-    """A readable header with an API or a version we do not speak. Kafka answers ApiVersions, closes on others."""
+    """A request of an unsupported API or version. As in Kafka, ApiVersions is answered; others close the connection."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"API {header.api_key} version {header.api_version} is not supported")
@@ -50,7 +61,7 @@ class UnsupportedVersion(WireError):
 
 
 class MalformedResponse(WireError):
-    """Bytes that are no response to the request they should answer."""
+    """Bytes that are not a response to the request they should answer."""
 
 
 class CorruptBatch(WireError):

@@ -22,8 +22,8 @@ from headrace.coordinator.streams.heartbeat_response import leave_reply
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.units import from_ms
 
 __all__ = ["NODE", "CommitRefused", "follow_rule", "plain_answer", "refusal"]
 

@@ -22,7 +22,7 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 from headrace.simulator.broker_answers import follow_rule, plain_answer, refusal
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Answer

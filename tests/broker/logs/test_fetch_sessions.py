@@ -18,8 +18,8 @@ from headrace.broker.logs.fetch_sessions import FetchSessions
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.protocol.units import from_ms
 
 f, r = m.fetch_request, m.fetch_response
 ID = uuid.UUID(int=7)

@@ -21,9 +21,9 @@ from headrace.broker.network import connection
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import encode_request
-from headrace.protocol.units import from_ms
 
 Connect = Callable[[EmbeddedBroker], Any]
 p = m.produce_request

@@ -14,10 +14,10 @@ from tests.fuzz.wide_requests import framed, wide_request
 from headrace.broker.network.fair_queue import FairQueue, is_expensive
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.units import from_ms
 
 
 class Seconds:

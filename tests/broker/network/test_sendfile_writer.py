@@ -21,10 +21,10 @@ from headrace.broker.network import sendfile_writer
 from headrace.broker.network.sendfile_writer import SendfileWriter
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.units import from_ms
 from headrace.storage.file_system import Descriptor, FileSpan
 
 Connect = Callable[[EmbeddedBroker], Any]

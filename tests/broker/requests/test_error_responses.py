@@ -12,10 +12,10 @@ from headrace.broker.requests.error_responses import error_answer
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import RequestHeader, decode_response, encode_response
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.units import from_ms
-from headrace.protocol.version_bridge import lift_request, message_class
+from headrace.protocol.version_conversion import message_class, upgrade_request
 
 CODE = ErrorCode.not_coordinator
 
@@ -36,7 +36,7 @@ def test_every_api_can_be_refused_in_every_version(api_key: ApiKey) -> None:
         chance = random.Random(f"{api_key} {version}")
         told = 0
         for _ in range(10):
-            request = lift_request(api_key, version, sample(message_class(api_key, version, "request"), chance))
+            request = upgrade_request(api_key, version, sample(message_class(api_key, version, "request"), chance))
             header = RequestHeader(api_key=api_key, api_version=version, correlation_id=7, client_id=None)
             frame = encode_response(header, error_answer(api_key, request, CODE))
             _, answer = decode_response(api_key, version, frame[4:])

@@ -21,8 +21,8 @@ from headrace.broker.requests.quotas import CONSUME, PRODUCE, Quotas, Rate, Toke
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.protocol.units import from_ms, to_ms
 from headrace.storage.log_directory import LogDirectory
 
 MEGABYTE = 1_000_000

@@ -21,10 +21,10 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.units import from_ms
 from headrace.storage import directory_metadata, log_directory
 
 MEGABYTE = 1 << 20

@@ -14,7 +14,7 @@ from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_events import GroupEvent
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["GroupScript", "assigned", "beaten", "found", "joined", "metadata", "synced", "topic_id"]
 

@@ -14,7 +14,7 @@ from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 SESSION_TIMEOUT_MS = 45_000

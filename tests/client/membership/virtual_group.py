@@ -23,7 +23,7 @@ from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 GROUP = "app"
 STEP_MS = 10

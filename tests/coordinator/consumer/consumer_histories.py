@@ -23,8 +23,8 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m
-from headrace.protocol.units import from_ms
 
 __all__ = ["GROUP", "History", "Member", "World"]
 

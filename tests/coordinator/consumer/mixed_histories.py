@@ -26,7 +26,7 @@ from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["MixedHistory"]
 

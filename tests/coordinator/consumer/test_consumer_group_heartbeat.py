@@ -16,8 +16,8 @@ from headrace.coordinator.records.consumer_schemas import (
 )
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m
-from headrace.protocol.units import from_ms
 
 
 def world(topics: dict[str, int] | None = None, **settings: int) -> World:

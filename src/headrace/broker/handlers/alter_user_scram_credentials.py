@@ -13,7 +13,7 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.sasl.scram import MOST_ITERATIONS, credential_of, mechanism_by_code
+from headrace.protocol.sasl.scram import MAX_STORED_ITERATIONS, credential_of, mechanism_by_code
 from headrace.protocol.sasl.scram_credential import ScramCredential
 from headrace.storage.errors import StorageError
 
@@ -72,9 +72,9 @@ def _refusal(each: Deletion | Upsertion, broker: Services) -> Refusal | None:
         return None
     if not each.salted_password:
         return ErrorCode.unacceptable_credential, "Salted password must not be empty"
-    if each.iterations < mechanism.fewest_iterations:
+    if each.iterations < mechanism.min_iterations:
         return ErrorCode.unacceptable_credential, "Too few iterations"
-    if each.iterations > MOST_ITERATIONS:
+    if each.iterations > MAX_STORED_ITERATIONS:
         return ErrorCode.unacceptable_credential, "Too many iterations"
     return None
 

@@ -17,7 +17,7 @@ from headrace.coordinator.transactions.transaction_state import state_name
 from headrace.coordinator.transactions.transitions import state_of
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms, timestamp_from_ms
+from headrace.protocol.kio_units import from_ms, timestamp_from_ms
 
 State = m.describe_transactions_response.TransactionState
 

@@ -25,7 +25,7 @@ from headrace.broker.security.acls import Operation
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 
 READ_COMMITTED = 1
 

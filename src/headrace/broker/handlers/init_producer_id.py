@@ -19,7 +19,7 @@ from headrace.coordinator.transactions.producer_identity import ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 from headrace.storage.errors import StorageError
 
 Response = m.init_producer_id_response.InitProducerIdResponse

@@ -25,7 +25,7 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import timestamp_from_ms
+from headrace.protocol.kio_units import timestamp_from_ms
 from headrace.storage.partition_log import AppendResult, ValidatedBatches
 from headrace.storage.record_validation import DecompressionBudget, DecompressionTooLarge
 

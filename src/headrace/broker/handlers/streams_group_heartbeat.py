@@ -23,7 +23,7 @@ from headrace.coordinator.result import CoordinatorResult, Reply
 from headrace.coordinator.streams.topics.topic_status import StatusCode
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 
 _NAMED = 3
 _INTERVALS = 2

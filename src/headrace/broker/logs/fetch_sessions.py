@@ -23,7 +23,7 @@ from kio.static.primitive import i32
 
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 if TYPE_CHECKING:
     from headrace.storage.partition_log import PartitionLog

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from headrace.broker.monitoring.request_metrics import RequestMetrics
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
-from headrace.protocol.hot_requests import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
+from headrace.protocol.request_fast_path import ProduceFrame
 
 __all__ = ["RequestLog"]
 

@@ -30,19 +30,19 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.requests.throttling import throttle_ms
 from headrace.broker.security.listener_security import principal_of
 from headrace.broker.security.principal import ANONYMOUS, Principal
-from headrace.protocol import hot_requests
+from headrace.protocol import request_fast_path
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     MalformedRequest,
     OversizedRequest,
     RequestHeader,
     UnsupportedVersion,
-    api_of,
     decode_request,
     encode_pieces,
+    peek_api_key,
 )
-from headrace.protocol.units import from_ms
 from headrace.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class ClientConnection(ClientSocket):
             if self._expensive or is_expensive(frame):
                 self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
                 return
-            header, request = decode_request(frame, most_items(api_of(frame), self._most_items))
+            header, request = decode_request(frame, most_items(peek_api_key(frame), self._most_items))
             outcome = self._handle(header, request, len(frame))
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
             self._refuse_request(header, error)
@@ -280,7 +280,7 @@ class ClientConnection(ClientSocket):
             async with queue.turn(client):
                 self._began = time.monotonic()
                 self._queued_seconds = self._began - arrived
-                most = most_items(api_of(frame), self._most_items)
+                most = most_items(peek_api_key(frame), self._most_items)
                 known, request = await queue.beside(decode_request, frame, most)
                 header = known
                 if self._server.services is None:
@@ -337,7 +337,7 @@ class ClientConnection(ClientSocket):
         services, faults = self._server.services, self._server.faults
         if services is None or services.quotas.active or (faults is not None and faults.active):
             return False
-        request = hot_requests.produce_request(frame)
+        request = request_fast_path.produce_request(frame)
         if request is None:
             return False
         outcome = append_usual(request, frame, self.call, services)

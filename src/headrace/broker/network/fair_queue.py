@@ -22,7 +22,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request_codec import api_of, has_more_items
+from headrace.protocol.request_codec import exceeds_item_limit, peek_api_key
 
 __all__ = ["LARGE_ANSWER_BYTES", "FairQueue", "is_expensive"]
 
@@ -43,7 +43,7 @@ def is_expensive(frame: bytes) -> bool:
     """Whether a request may hold the event loop for long, as far as its bytes tell before anything is decoded."""
     if len(frame) <= SMALL_FRAME_BYTES:
         return False
-    return api_of(frame) != ApiKey.PRODUCE or has_more_items(frame, PRODUCE_ITEMS)
+    return peek_api_key(frame) != ApiKey.PRODUCE or exceeds_item_limit(frame, PRODUCE_ITEMS)
 
 
 class _Client:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.version_bridge import message_class, newest_class
+from headrace.protocol.version_conversion import message_class, newest_class
 
 __all__ = ["error_answer", "refusal_of_whole"]
 

@@ -16,7 +16,7 @@ from headrace.broker.requests.quotas import CONSUME, PRODUCE, Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 if TYPE_CHECKING:
     from headrace.broker.services import Services

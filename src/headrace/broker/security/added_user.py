@@ -6,7 +6,7 @@ import secrets
 
 from headrace.broker.security.scram_credentials import AddedUser
 from headrace.errors import ConfigError
-from headrace.protocol.sasl.scram import MECHANISMS, MOST_ITERATIONS, credential_of, salted_password
+from headrace.protocol.sasl.scram import MAX_STORED_ITERATIONS, MECHANISMS, credential_of, salted_password
 
 __all__ = ["parse_added_user"]
 
@@ -24,9 +24,9 @@ def parse_added_user(text: str) -> AddedUser:
     strange = set(options) - {"name", "password", "iterations"}
     if strange or not options.get("name") or not options.get("password"):
         raise _refusal("name and password are needed, iterations are possible")
-    iterations = options.get("iterations", str(mechanism.fewest_iterations))
-    if not iterations.isdigit() or not mechanism.fewest_iterations <= int(iterations) <= MOST_ITERATIONS:
-        raise _refusal(f"iterations must be a number from {mechanism.fewest_iterations} to {MOST_ITERATIONS}")
+    iterations = options.get("iterations", str(mechanism.min_iterations))
+    if not iterations.isdigit() or not mechanism.min_iterations <= int(iterations) <= MAX_STORED_ITERATIONS:
+        raise _refusal(f"iterations must be a number from {mechanism.min_iterations} to {MAX_STORED_ITERATIONS}")
     salt = secrets.token_bytes(_SALT_BYTES)
     salted = salted_password(mechanism, options["password"], salt, int(iterations))
     return options["name"], mechanism.name, credential_of(mechanism, salted, salt, int(iterations))

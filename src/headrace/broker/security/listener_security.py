@@ -36,7 +36,7 @@ class Login(Protocol):
     complete: bool
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer. Raises SaslRefused."""
+        """The answer. Raises SaslError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,17 +19,17 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms_i64
 from headrace.protocol.request_codec import (
     MalformedRequest,
     RequestHeader,
     UnsupportedVersion,
-    api_of,
     decode_header,
     decode_request,
     encode_response,
+    peek_api_key,
 )
-from headrace.protocol.sasl.refused import SaslRefused
-from headrace.protocol.units import from_ms_i64
+from headrace.protocol.sasl.errors import SaslError
 
 __all__ = ["SaslReply", "SaslSession"]
 
@@ -97,7 +97,7 @@ class SaslSession:
         if self._state is _State.AUTHENTICATE and self._bare_tokens:
             return self._bare_token(frame)
         try:
-            if api_of(frame) not in _OF_LOGINS:
+            if peek_api_key(frame) not in _OF_LOGINS:
                 return self._unexpected(decode_header(frame))
             header, request = decode_request(frame, MOST_ITEMS)
         except UnsupportedVersion as error:
@@ -152,7 +152,7 @@ class SaslSession:
         assert isinstance(request, m.sasl_authenticate_request.SaslAuthenticateRequest)
         try:
             token = self._evaluate(request.auth_bytes)
-        except SaslRefused as refused:
+        except SaslError as refused:
             self._state = _State.FAILED
             return SaslReply(
                 reply=encode_response(header, _refusal(self._words(refused))), refused=self._words(refused)
@@ -168,7 +168,7 @@ class SaslSession:
     def _bare_token(self, frame: bytes) -> SaslReply:
         try:
             token = self._evaluate(frame)
-        except SaslRefused as refused:
+        except SaslError as refused:
             return self._fail(self._words(refused))
         return SaslReply(reply=len(token).to_bytes(4, "big") + token)
 
@@ -178,18 +178,18 @@ class SaslSession:
         if self._login.complete:
             principal = Principal(name=self._login.username)
             if self._again and principal != self.principal:
-                raise SaslRefused(
+                raise SaslError(
                     f"Cannot change principals during re-authentication from {_dotted(self.principal)}: "
                     f"{_dotted(principal)}",
-                    told=True,
+                    is_for_client=True,
                 )
             self.principal, self.session_lifetime_ms = principal, self._security.reauth_ms
             self._state, self._login = _State.COMPLETE, None
         return answer
 
-    def _words(self, refused: SaslRefused) -> str:
+    def _words(self, refused: SaslError) -> str:
         """What the client may hear: never what exactly was wrong."""
-        if refused.told:
+        if refused.is_for_client:
             return refused.message
         when = "re-authentication" if self._again else "authentication"
         return f"Authentication failed during {when} due to invalid credentials with SASL mechanism {self._mechanism}"

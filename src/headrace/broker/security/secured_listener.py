@@ -18,8 +18,8 @@ from headrace.broker.security.listener_security import Credentials, Login
 from headrace.broker.security.settings import listener_prefix
 from headrace.client.tls_files import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError
+from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.sasl.plain import read_plain_message
-from headrace.protocol.sasl.refused import SaslRefused
 from headrace.protocol.sasl.scram import MECHANISMS, ScramServer
 from headrace.settings import list_of
 
@@ -56,11 +56,11 @@ class _PlainLogin:
         # Digests, so that neither the length nor the missing of a password shows in the time.
         given, wanted = (hmac.digest(_KEY, text.encode(), "sha256") for text in (password, expected or ""))
         if not hmac.compare_digest(given, wanted) or expected is None:
-            raise SaslRefused("Authentication failed: Invalid username or password", told=True)
+            raise SaslError("Authentication failed: Invalid username or password", is_for_client=True)
         if authorization_id and authorization_id != username:
-            raise SaslRefused(
+            raise SaslError(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                told=True,
+                is_for_client=True,
             )
         self.username, self.complete = username, True
         return b""

@@ -9,7 +9,7 @@ from kio.static.primitive import i32
 
 from headrace.client.membership.group_events import GroupIdentity
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = ["PROTOCOL_TYPE", "heartbeat_request", "join_request", "leave_request", "sync_request"]
 

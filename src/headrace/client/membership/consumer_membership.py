@@ -35,7 +35,7 @@ from headrace.client.membership.subscription import SubscribedTopics
 from headrace.client.membership.topic_look import TopicLook, existing_topics, topics_request
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 
 __all__ = ["ConsumerMembership"]
 

@@ -12,7 +12,7 @@ from kio.static.primitive import i32
 from headrace.client.membership.group_events import GroupIdentity
 from headrace.client.membership.subscription import SubscribedTopics
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = [
     "JOIN_EPOCH",

@@ -12,7 +12,7 @@ from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint
 from headrace.client.membership.task_offsets import TaskOffset
 from headrace.client.membership.topology import Topology
 from headrace.protocol import messages as m
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
 __all__ = [
     "JOIN_EPOCH",

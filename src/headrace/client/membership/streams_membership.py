@@ -28,7 +28,7 @@ from headrace.client.membership.target_watch import describe_request, described_
 from headrace.client.membership.task_offsets import TaskId
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 
 __all__ = ["StreamsMembership"]
 

@@ -21,8 +21,8 @@ from headrace.coordinator.classic.transition import NEW_MEMBER_TIMEOUT_MS, Class
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import join_group_request as req
-from headrace.protocol.units import to_ms
 
 __all__ = ["MEMBER_ID_REQUIRED_SINCE", "join_group", "rebalance_timeout_ms", "replace_static_member"]
 

@@ -8,13 +8,13 @@ from kio.static.primitive import i32
 from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.classic.member import ClassicMember
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import (
     heartbeat_response,
     join_group_response,
     leave_group_response,
     sync_group_response,
 )
-from headrace.protocol.units import from_ms
 
 __all__ = [
     "follower_join_reply",

@@ -42,9 +42,9 @@ from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, U
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorResult, Reply
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as messages
 from headrace.protocol.messages import consumer_group_heartbeat_response as response
-from headrace.protocol.units import from_ms, to_ms
 
 __all__ = ["heartbeat_reply", "process_heartbeat", "validate_request"]
 

@@ -17,8 +17,8 @@ from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, U
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupMemberMetadataValue
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m
-from headrace.protocol.units import to_ms
 
 __all__ = [
     "ConsumerGroupAdmission",

@@ -42,8 +42,8 @@ from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
 from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorResult, Reply, SetTimer
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
-from headrace.protocol.units import to_ms
 
 __all__ = ["classic_heartbeat", "classic_leave", "classic_sync", "join_consumer_group"]
 

@@ -23,9 +23,9 @@ from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, Re
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import offset_commit_request as req
 from headrace.protocol.messages import offset_commit_response as res
-from headrace.protocol.units import from_ms
 
 __all__ = ["offset_commit"]
 

@@ -24,9 +24,9 @@ from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply, TimerKey
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import offset_delete_request as req
 from headrace.protocol.messages import offset_delete_response as res
-from headrace.protocol.units import from_ms
 
 __all__ = ["OFFSET_EXPIRY", "deleted_topic_tombstones", "expired", "expiry_results", "offset_delete"]
 

@@ -17,8 +17,8 @@ from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, U
 from headrace.coordinator.records.schemas import CopartitionGroup, StreamsGroupTopologyValue, Subtopology, TopicInfo
 from headrace.coordinator.tasks import Task, TasksTuple, sorted_tasks
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
-from headrace.protocol.units import to_ms
 
 __all__ = ["is_same_topology", "owned_tasks", "topology_of", "validate_request"]
 

@@ -13,8 +13,8 @@ from headrace.coordinator.streams.topics.configured_topology import ConfiguredTo
 from headrace.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
 from headrace.coordinator.tasks import Task, TasksTuple, by_subtopology
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import streams_group_heartbeat_response as m
-from headrace.protocol.units import from_ms
 
 __all__ = ["heartbeat_reply", "leave_reply", "missing_client_tags", "shutdown_requested", "statuses"]
 

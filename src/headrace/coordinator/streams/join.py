@@ -20,8 +20,8 @@ from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
-from headrace.protocol.units import to_ms
 
 __all__ = [
     "StreamsGroupAdmission",

@@ -32,5 +32,7 @@ class ForgottenTopic(newest.ForgottenTopic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest(newest.FetchRequest):
+    """kio's newest class, with topics that have a name and an id."""
+
     topics: tuple[FetchTopic, ...]
     forgotten_topics_data: tuple[ForgottenTopic, ...] = ()

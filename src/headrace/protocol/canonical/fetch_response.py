@@ -40,4 +40,6 @@ class FetchableTopicResponse(newest.FetchableTopicResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse(newest.FetchResponse):
+    """kio's newest class, with topics that have a name and an id."""
+
     responses: tuple[FetchableTopicResponse, ...]

@@ -24,4 +24,6 @@ class OffsetCommitRequestTopic(newest.OffsetCommitRequestTopic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest(newest.OffsetCommitRequest):
+    """kio's newest class, with topics that have a name and an id."""
+
     topics: tuple[OffsetCommitRequestTopic, ...]

@@ -24,4 +24,6 @@ class OffsetCommitResponseTopic(newest.OffsetCommitResponseTopic):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse(newest.OffsetCommitResponse):
+    """kio's newest class, with topics that have a name and an id."""
+
     topics: tuple[OffsetCommitResponseTopic, ...]

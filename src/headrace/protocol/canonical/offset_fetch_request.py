@@ -30,4 +30,6 @@ class OffsetFetchRequestGroup(newest.OffsetFetchRequestGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(newest.OffsetFetchRequest):
+    """kio's newest class, with topics that have a name and an id."""
+
     groups: tuple[OffsetFetchRequestGroup, ...]

@@ -29,9 +29,13 @@ class OffsetFetchResponseTopics(newest.OffsetFetchResponseTopics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponseGroup(newest.OffsetFetchResponseGroup):
+    """The offsets of one group."""
+
     topics: tuple[OffsetFetchResponseTopics, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse(newest.OffsetFetchResponse):
+    """kio's newest class, with topics that have a name and an id."""
+
     groups: tuple[OffsetFetchResponseGroup, ...]

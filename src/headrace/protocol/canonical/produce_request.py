@@ -24,4 +24,6 @@ class TopicProduceData(newest.TopicProduceData):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest(newest.ProduceRequest):
+    """kio's newest class, with topics that have a name and an id."""
+
     topic_data: tuple[TopicProduceData, ...]

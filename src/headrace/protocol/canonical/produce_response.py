@@ -36,4 +36,6 @@ class TopicProduceResponse(newest.TopicProduceResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse(newest.ProduceResponse):
+    """kio's newest class, with topics that have a name and an id."""
+
     responses: tuple[TopicProduceResponse, ...]

@@ -11,5 +11,7 @@ __all__ = ["StreamsGroupDescribeRequest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupDescribeRequest(v0.StreamsGroupDescribeRequest):
+    """Version 0 plus a flag that asks for the description of the topology."""
+
     __version__: ClassVar[i16] = i16(1)
     include_topology_description: bool = field(metadata={"kafka_type": "bool"}, default=False)

@@ -58,6 +58,8 @@ class TopologyDescriptionNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDescriptionSubtopology:
+    """A subtopology and the nodes of its processing graph."""
+
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -69,6 +71,8 @@ class TopologyDescriptionSubtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDescriptionGlobalStore:
+    """A global store with its source and its processor node."""
+
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -80,6 +84,8 @@ class TopologyDescriptionGlobalStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDescription:
+    """The processing graph that a member sent for its group."""
+
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
@@ -101,6 +107,8 @@ class DescribedGroup(v0.DescribedGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupDescribeResponse:
+    """The described groups, in the order of the request."""
+
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """StreamsGroupHeartbeat's response, v1: the recovery lag as int64, and whether the group's topology shall be described.
 
-In v0 the recovery lag is an int32 in another place, which Kafka 4.4 leaves 0 (`reshaped_messages`). Status 6,
+In v0 the recovery lag is an int32 in another place, which Kafka 4.4 leaves 0 (`version_upgrades`). Status 6,
 MISSING_CLIENT_TAGS, is for v1 only.
 """
 

@@ -6,8 +6,8 @@ server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
 client-final   c=biws,r=<both nonces>,p=<proof>
 server-final   v=<server signature>     or e=<error>
 ```
-The server keeps salt, iterations, StoredKey and ServerKey, of which nobody can log in. Whoever does not exist is asked
-for a proof like everybody else and refused behind it: a stranger does not learn who exists.
+The server stores salt, iterations, StoredKey and ServerKey; none of them is enough to log in. An unknown user name gets
+a made-up salt and is refused only after its proof, so that a client cannot find out which users exist.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from headrace.protocol.sasl.refused import SaslRefused
+from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.sasl.scram_credential import ScramCredential
 
 __all__ = [
+    "MAX_CLIENT_ITERATIONS",
+    "MAX_STORED_ITERATIONS",
     "MECHANISMS",
-    "MOST_ASKED_ITERATIONS",
-    "MOST_ITERATIONS",
     "ScramClient",
     "ScramMechanism",
     "ScramServer",
@@ -37,10 +37,10 @@ __all__ = [
     "salted_password",
 ]
 
-MOST_ITERATIONS: Final = 16384  # Kafka's, of credentials that a broker stores
-# A client works for whoever answers at a broker's address: a million rounds are half a second, 999,999,999 eight
-# minutes. Brokers of other makers may store more than Kafka's 16,384.
-MOST_ASKED_ITERATIONS: Final = 1_000_000
+MAX_STORED_ITERATIONS: Final = 16384  # Kafka's, of credentials that a broker stores
+# A client computes as many rounds as the server asks for, and a rogue server may ask for 999,999,999 (eight minutes).
+# One million rounds take half a second; servers other than Kafka may store more than Kafka's 16,384.
+MAX_CLIENT_ITERATIONS: Final = 1_000_000
 _NO_BINDING = "n,,"
 # Attributes that either side may add are passed over; a mandatory extension (m=) is refused.
 _CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>(?:,.*)?)\Z")
@@ -54,12 +54,12 @@ _CLIENT_FINAL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramMechanism:
-    """`code` stands in Kafka's requests; `fewest_iterations` is what RFC 7677 and Kafka ask for."""
+    """`code` stands in Kafka's requests; `min_iterations` is what RFC 7677 and Kafka ask for."""
 
     name: str
     code: int
     hash_name: str
-    fewest_iterations: int = 4096
+    min_iterations: int = 4096
 
     def hash(self, data: bytes) -> bytes:
         return hashlib.new(self.hash_name, data).digest()
@@ -77,6 +77,7 @@ MECHANISMS: Final[Mapping[str, ScramMechanism]] = MappingProxyType(
 
 
 def mechanism_by_code(code: int) -> ScramMechanism | None:
+    """Return the mechanism with that number in AlterUserScramCredentials, or None."""
     return next((mechanism for mechanism in MECHANISMS.values() if mechanism.code == code), None)
 
 
@@ -86,6 +87,7 @@ def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, itera
 
 
 def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Derive what the server stores from a salted password (StoredKey and ServerKey of RFC 5802, section 3)."""
     return ScramCredential(
         salt=salt,
         stored_key=mechanism.hash(mechanism.hmac(salted, b"Client Key")),
@@ -95,9 +97,14 @@ def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterati
 
 
 class ScramServer:
-    """One login. `credential(user)` is None for a user without one; `secret` makes up what such a user is asked.
+    """The server's side of one login.
 
-    `evaluate` takes the client's messages in turn; `username` is set and `complete` true behind the second one.
+    `evaluate` takes the client's two messages in order; after the second one `username` is set and `complete` is true.
+
+    Args:
+        nonce: random part of the server's nonce; the caller provides the randomness.
+        credential: returns the stored credential of a user, or None.
+        secret: key from which the salt of an unknown user is derived, the same one at each attempt.
     """
 
     def __init__(
@@ -120,26 +127,26 @@ class ScramServer:
         self.complete = False
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer. Raises SaslRefused."""
+        """The answer. Raises SaslError."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
-            raise SaslRefused("a SCRAM message is not UTF-8") from None
+            raise SaslError("a SCRAM message is not UTF-8") from None
         if self.complete:
-            raise SaslRefused("a SCRAM message behind the last one")
+            raise SaslError("a SCRAM message behind the last one")
         return self._answer_first(text) if self._credential is None else self._answer_final(text)
 
     def _answer_first(self, text: str) -> bytes:
         found = _CLIENT_FIRST.match(text)
         if found is None:
-            raise SaslRefused("the first SCRAM message is not understood")
+            raise SaslError("the first SCRAM message is not understood")
         username = _unescaped(found["name"])
         if any(part.startswith("m=") for part in found["more"].split(",")):
-            raise SaslRefused("a mandatory SCRAM extension is not understood")
+            raise SaslError("a mandatory SCRAM extension is not understood")
         if found["authzid"] and _unescaped(found["authzid"]) != username:
-            raise SaslRefused(
+            raise SaslError(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                told=True,
+                is_for_client=True,
             )
         self.username = username
         credential = self._credential_of(username)
@@ -155,17 +162,17 @@ class ScramServer:
         credential, mechanism = self._credential, self._mechanism
         found = _CLIENT_FINAL.match(text)
         if found is None or credential is None:
-            raise SaslRefused("the last SCRAM message is not understood")
+            raise SaslError("the last SCRAM message is not understood")
         if not hmac.compare_digest(found["nonce"], self._both_nonces):
-            raise SaslRefused("the last SCRAM message has another nonce")
+            raise SaslError("the last SCRAM message has another nonce")
         if not _base64(found["binding"]).startswith(b"n,"):
-            raise SaslRefused("SCRAM channel binding is not supported")
+            raise SaslError("SCRAM channel binding is not supported")
         proof = _base64(found["proof"])
         signed = f"{self._first},{found['head']}".encode()
         client_key = _xor(proof, mechanism.hmac(credential.stored_key, signed))
         right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
         if not (right and self._known):
-            raise SaslRefused("invalid credentials")
+            raise SaslError("invalid credentials")
         self.complete = True
         return b"v=" + b64encode(mechanism.hmac(credential.server_key, signed))
 
@@ -176,7 +183,7 @@ class ScramServer:
             salt=seed[:_SALT_BYTES],
             stored_key=self._mechanism.hash(seed),
             server_key=seed,
-            iterations=self._mechanism.fewest_iterations,
+            iterations=self._mechanism.min_iterations,
         )
 
 
@@ -197,19 +204,17 @@ class ScramClient:
         return (_NO_BINDING + self._bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Raises SaslRefused where the server asks for too little, or answers another client."""
+        """Raises SaslError where the server asks for too little, or answers another client."""
         found = _SERVER_FIRST.match(server_first.decode("utf-8", "replace"))
         if found is None:
-            raise SaslRefused("the broker's first SCRAM message is not understood")
+            raise SaslError("the broker's first SCRAM message is not understood")
         iterations, mechanism = int(found["iterations"]), self._mechanism
         if not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
-            raise SaslRefused("the broker answers another login than this one")
-        if iterations < mechanism.fewest_iterations:
-            raise SaslRefused(
-                f"the broker asks for {iterations} iterations; {mechanism.fewest_iterations} are the least"
-            )
-        if iterations > MOST_ASKED_ITERATIONS:
-            raise SaslRefused(f"the broker asks for {iterations} iterations; {MOST_ASKED_ITERATIONS} are the most")
+            raise SaslError("the broker answers another login than this one")
+        if iterations < mechanism.min_iterations:
+            raise SaslError(f"the broker asks for {iterations} iterations; {mechanism.min_iterations} are the least")
+        if iterations > MAX_CLIENT_ITERATIONS:
+            raise SaslError(f"the broker asks for {iterations} iterations; {MAX_CLIENT_ITERATIONS} are the most")
         salted = salted_password(mechanism, self._password, _base64(found["salt"]), iterations)
         head = f"c={b64encode(_NO_BINDING.encode()).decode()},r={found['nonce']}"
         signed = f"{self._bare},{server_first.decode()},{head}".encode()
@@ -219,15 +224,15 @@ class ScramClient:
         return f"{head},p={b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """The broker knows the password too. Raises SaslRefused."""
+        """The broker knows the password too. Raises SaslError."""
         kind, _, value = server_final.decode("utf-8", "replace").split(",")[0].partition("=")
         if kind != "v" or not self._signature or not hmac.compare_digest(_base64(value), self._signature):
-            raise SaslRefused("the broker could not show that it knows the password")
+            raise SaslError("the broker could not show that it knows the password")
 
 
 def _unescaped(name: str) -> str:
     if re.search(r"=(?!2C|3D)", name):
-        raise SaslRefused("a user name has '=' in it that is not escaped")
+        raise SaslError("a user name has '=' in it that is not escaped")
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -235,10 +240,10 @@ def _base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise SaslRefused("a SCRAM message holds bytes that are no base64") from None
+        raise SaslError("a SCRAM message holds bytes that are no base64") from None
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
     if len(left) != len(right):
-        raise SaslRefused("a SCRAM proof has the wrong length")
+        raise SaslError("a SCRAM proof has the wrong length")
     return bytes(a ^ b for a, b in zip(left, right, strict=True))

@@ -1,4 +1,4 @@
-"""What is kept of a SCRAM password (RFC 5802, section 3): nobody can log in with it."""
+"""The stored form of a SCRAM password (RFC 5802, section 3). A client cannot log in with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ScramCredential"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What a server keeps of a password."""
+    """Salt, keys and iteration count that a server stores instead of a password."""
 
     salt: bytes
     stored_key: bytes

@@ -19,7 +19,7 @@ from headrace.protocol.array_bounds import (
     unsigned_varint,
 )
 
-__all__ = ["without_unknown_tags"]
+__all__ = ["strip_unknown_tagged_fields"]
 
 _COUNTED = ItemBudget(0)  # of primitives, which have no items; the walk before has counted all arrays
 
@@ -27,7 +27,7 @@ _Part = tuple[bytes, int]
 """(bytes of the copy, position behind the original)."""
 
 
-def without_unknown_tags(schema: Any, frame: bytes, position: int) -> bytes:
+def strip_unknown_tagged_fields(schema: Any, frame: bytes, position: int) -> bytes:
     """The frame with the entity at `position` rewritten; everything else as it is."""
     rewritten, end = _entity(schema, frame, position)
     return frame[:position] + rewritten + frame[end:]

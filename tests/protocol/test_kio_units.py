@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.protocol.error_codes import ErrorCode, describe, is_retriable, kafka_name
-from headrace.protocol.units import from_ms, from_ms_i64, timestamp_from_ms, timestamp_to_ms, to_ms
+from headrace.protocol.kio_units import from_ms, from_ms_i64, timestamp_from_ms, timestamp_to_ms, to_ms
 
 
 @pytest.mark.parametrize("duration_ms", [0, 1, -1, 45_000, 2**31 - 1, -(2**31)])

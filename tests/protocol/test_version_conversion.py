@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     RequestHeader,
     decode_request,
@@ -17,8 +18,7 @@ from headrace.protocol.request_codec import (
     encode_request,
     encode_response,
 )
-from headrace.protocol.units import from_ms
-from headrace.protocol.version_bridge import lift_request, message_class
+from headrace.protocol.version_conversion import message_class, upgrade_request
 
 TOPIC_ID = uuid.UUID("0b5f3d9e-8f6b-4a7e-9d0c-3b1a2c4d5e6f")
 NO_THROTTLE = from_ms(0)
@@ -181,10 +181,10 @@ def test_leave_group_until_2_names_one_member_whose_error_stands_at_the_top() ->
 
 def test_metadata_v0_asks_for_all_topics_with_none_of_them() -> None:
     old = message_class(ApiKey.METADATA, 0, "request")
-    everything: Any = lift_request(ApiKey.METADATA, 0, old(topics=()))
+    everything: Any = upgrade_request(ApiKey.METADATA, 0, old(topics=()))
     assert everything.topics is None
     assert everything.allow_auto_topic_creation is True
-    nothing: Any = lift_request(ApiKey.METADATA, 1, message_class(ApiKey.METADATA, 1, "request")(topics=()))
+    nothing: Any = upgrade_request(ApiKey.METADATA, 1, message_class(ApiKey.METADATA, 1, "request")(topics=()))
     assert nothing.topics == ()
 
 

@@ -1,13 +1,13 @@
-"""Between any version of a message and its newest class, which is the only one that the rooms see.
+"""Conversion between any version of a message and its newest class, the only one that other packages use.
 
-*Lift* (old → newest, after decoding) matches fields by name, nested classes included. A field that the old version
-lacks gets the newest class's default, or the neutral value of its type: 0, "", False, (), None where null is allowed.
-*Lower* (newest → old, before encoding) drops fields that the old version lacks; null becomes the neutral value where
-the old version has no null. kio's writers only read attributes, so an object that has all the fields an old class asks
-for is written as it is: lowering builds objects only where something differs.
+*Upgrade* (old → newest, after decoding) matches fields by name, nested classes included. A field that the old version
+lacks gets the newest class's default, or the neutral value of its type: 0, "", False, (), None if it is nullable.
+*Downgrade* (newest → old, before encoding) drops fields that the old version lacks; null becomes the neutral value if
+the old version has no null. kio's writers only read attributes, so an object that has all fields of the old class is
+written as it is: a downgrade builds objects only where something differs.
 
-Messages that were reshaped, not only extended, are converted by the functions of `reshaped_messages`. What a pair of
-classes needs is found out once and kept.
+Messages whose structure changed, and not only their fields, are converted by the functions of `version_upgrades`. The
+conversion of a pair of classes is compiled once and cached.
 """
 
 from __future__ import annotations
@@ -23,11 +23,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.protocol import messages, reshaped_messages
+from headrace.protocol import messages, version_upgrades
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.supported_versions import SUPPORTED
 
-__all__ = ["lift_request", "lift_response", "lower_request", "lower_response", "message_class", "newest_class"]
+__all__ = [
+    "downgrade_request",
+    "downgrade_response",
+    "message_class",
+    "newest_class",
+    "upgrade_request",
+    "upgrade_response",
+]
 
 Conversion = Callable[[Any], Any]
 
@@ -45,60 +52,60 @@ _NEUTRAL: Mapping[str, object] = {
 }
 
 
-def lift_request(api_key: ApiKey, api_version: int, request: object) -> object:
-    """The request as an object of the newest class."""
-    return _lift(api_key, api_version, "request")(request)
+def upgrade_request(api_key: ApiKey, api_version: int, request: object) -> object:
+    """Return the request as an object of the newest class."""
+    return _upgrade(api_key, api_version, "request")(request)
 
 
-def lift_response(api_key: ApiKey, api_version: int, response: object) -> object:
-    """The response as an object of the newest class."""
-    return _lift(api_key, api_version, "response")(response)
+def upgrade_response(api_key: ApiKey, api_version: int, response: object) -> object:
+    """Return the response as an object of the newest class."""
+    return _upgrade(api_key, api_version, "response")(response)
 
 
-def lower_request(api_key: ApiKey, api_version: int, request: object) -> object:
-    """An object that kio's writer of that version takes. Raises ValueError where the version cannot say it."""
-    return _lower(api_key, api_version, "request")(request)
+def downgrade_request(api_key: ApiKey, api_version: int, request: object) -> object:
+    """Return an object for kio's writer of that version. Raises ValueError if the version lacks a needed feature."""
+    return _downgrade(api_key, api_version, "request")(request)
 
 
-def lower_response(api_key: ApiKey, api_version: int, response: object) -> object:
-    """An object that kio's writer of that version takes."""
-    return _lower(api_key, api_version, "response")(response)
+def downgrade_response(api_key: ApiKey, api_version: int, response: object) -> object:
+    """Return an object for kio's writer of that version."""
+    return _downgrade(api_key, api_version, "response")(response)
 
 
 @cache
 def message_class(api_key: ApiKey, api_version: int, kind: str) -> Any:
-    """The class of one version; `kind` is "request" or "response". Imported when first met."""
+    """Return the class of one version, importing it at the first use. `kind`: "request" or "response"."""
     module = messages.version_module(api_key, api_version, kind)
     return getattr(module, api_key.kafka_name + kind.capitalize())
 
 
 @cache
 def newest_class(api_key: ApiKey, kind: str) -> Any:
-    """The class that the rooms see."""
+    """Return the newest class of an API, the one that other packages use."""
     return getattr(messages.message_module(api_key, kind), api_key.kafka_name + kind.capitalize())
 
 
 @cache
-def _lift(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
-    reshaped = reshaped_messages.lifting(api_key, api_version, kind)
+def _upgrade(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
+    reshaped = version_upgrades.upgrade_function(api_key, api_version, kind)
     if reshaped is not None:
         return reshaped
     by_name = _by_name(message_class(api_key, api_version, kind), newest_class(api_key, kind), exact=True)
-    return _adjusted(by_name or _unchanged, reshaped_messages.adjusting_lift(api_key, api_version, kind))
+    return _adjusted(by_name or _unchanged, version_upgrades.upgrade_adjustment(api_key, api_version, kind))
 
 
 @cache
-def _lower(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
-    reshaped = reshaped_messages.lowering(api_key, api_version, kind)
+def _downgrade(api_key: ApiKey, api_version: int, kind: str) -> Conversion:
+    reshaped = version_upgrades.downgrade_function(api_key, api_version, kind)
     if reshaped is not None:
         return reshaped
     if api_version == SUPPORTED[api_key].highest:
         return _unchanged
     by_name = _by_name(newest_class(api_key, kind), message_class(api_key, api_version, kind), exact=False)
-    return _adjusted(by_name or _unchanged, reshaped_messages.adjusting_lower(api_key, api_version, kind))
+    return _adjusted(by_name or _unchanged, version_upgrades.downgrade_adjustment(api_key, api_version, kind))
 
 
-def _adjusted(convert: Conversion, adjust: reshaped_messages.Adjustment | None) -> Conversion:
+def _adjusted(convert: Conversion, adjust: version_upgrades.Adjustment | None) -> Conversion:
     if adjust is None:
         return convert
     return lambda message: adjust(message, convert(message))
@@ -114,9 +121,9 @@ def _unchanged(message: Any) -> Any:
 
 @cache
 def _by_name(source: Any, target: Any, *, exact: bool) -> Conversion | None:
-    """How a `source` becomes a `target`; None when it can pass as it is.
+    """Return the conversion of a `source` into a `target`; None if it can be written as it is.
 
-    `exact` asks for an object of the class `target` itself, otherwise anything with its fields will do.
+    `exact`: the result must be an instance of `target`; otherwise any object with its fields is enough.
     """
     if source is target:
         return None
@@ -161,13 +168,13 @@ def _conversion(
 
 
 def _value_step(source_hint: Any, target_hint: Any, field: dataclasses.Field[Any], *, exact: bool) -> Conversion | None:
-    """How one field's value changes on its way, None for not at all."""
+    """Return the conversion of one field's value, or None if the value stays."""
     source_type: Any
     target_type: Any
     source_type, source_is_tuple, source_nullable = _shape(source_hint)
     target_type, target_is_tuple, target_nullable = _shape(target_hint)
     if source_is_tuple is not target_is_tuple:
-        raise TypeError(f"field {field.name} is an array on one side only; it belongs into reshaped_messages")
+        raise TypeError(f"field {field.name} is an array on one side only; it needs a function in version_upgrades")
     convert: Conversion | None = None
     if _is_entity(source_type) and _is_entity(target_type):
         # A tagged struct is left out when it equals its default, and only objects of one class are equal.
@@ -207,7 +214,7 @@ def _is_entity(kind: Any) -> bool:
 
 
 def _absent_value(field: dataclasses.Field[Any], hint: Any) -> object:
-    """What a field holds that the other version does not have."""
+    """Return the value of a field that the other version does not have."""
     if field.default is not dataclasses.MISSING:
         return field.default
     return _neutral_value(field, hint)

@@ -1,4 +1,4 @@
-"""DescribeTransactions' response, v0: an id without a transaction has the start time -1, which kio refuses to read."""
+"""DescribeTransactions response v0 whose start time may be null: Kafka sends -1 for an id without a transaction."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -34,6 +34,8 @@ class TransactionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsResponse:
+    """As in kio, with this module's TransactionState."""
+
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True

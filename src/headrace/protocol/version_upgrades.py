@@ -1,7 +1,8 @@
-"""The messages that changed their shape between versions, each with its way up and down.
+"""Conversions of the messages whose structure changed between versions.
 
-Matching fields by name (`version_bridge`) serves all others. A function here either replaces that matching (`lifting`,
-`lowering`) or corrects what it made (`adjusting_*`). Sources: Kafka's message definitions and the notes in them.
+All other messages are converted by matching fields by name (`version_conversion`). A function here either replaces that
+matching (`upgrade_function`, `downgrade_function`) or corrects its result (`upgrade_adjustment`,
+`downgrade_adjustment`). Sources: Kafka's message definitions and the notes in them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from kio.static.primitive import i8, i32, i64
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.units import from_ms
+from headrace.protocol.kio_units import from_ms
 
-__all__ = ["adjusting_lift", "adjusting_lower", "lifting", "lowering"]
+__all__ = ["downgrade_adjustment", "downgrade_function", "upgrade_adjustment", "upgrade_function"]
 
 Conversion = Callable[[Any], Any]
 Adjustment = Callable[[Any, Any], Any]
@@ -32,26 +33,26 @@ class _Parts:
         self.__dict__.update(attributes)
 
 
-def lifting(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
+def upgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
     """The function that makes the newest message of an old one, where names do not match."""
-    function: Conversion | None = _up_to(_LIFTING, api_key, api_version, kind)
+    function: Conversion | None = _up_to(_UPGRADES, api_key, api_version, kind)
     return function
 
 
-def lowering(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
+def downgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
     """The function that makes an old message of the newest one, where names do not match."""
-    function: Conversion | None = _up_to(_LOWERING, api_key, api_version, kind)
+    function: Conversion | None = _up_to(_DOWNGRADES, api_key, api_version, kind)
     return function
 
 
-def adjusting_lift(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
-    """The function (old message, lifted message) → corrected message, where names match but meanings differ."""
+def upgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
+    """The function (old message, upgraded message) → corrected message, where names match but meanings differ."""
     function: Adjustment | None = _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
     return function
 
 
-def adjusting_lower(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
-    """The function (newest message, lowered message) → corrected message, where names match but meanings differ."""
+def downgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
+    """The function (newest message, downgraded message) → corrected message, where names match but meanings differ."""
     function: Adjustment | None = _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
     return function
 
@@ -277,52 +278,52 @@ def _lower_delete_topics_request(new: Any) -> object:
 # Names match, meanings differ.
 
 
-def _adjust_fetch_request(old: Any, lifted: Any) -> object:
+def _adjust_fetch_request(old: Any, upgraded: Any) -> object:
     """Up to version 14 the replica's id stood at the top."""
-    return dataclasses.replace(lifted, replica_state=m.fetch_request.ReplicaState(replica_id=old.replica_id))
+    return dataclasses.replace(upgraded, replica_state=m.fetch_request.ReplicaState(replica_id=old.replica_id))
 
 
-def _adjust_lowered_fetch_request(new: Any, lowered: Any) -> object:
-    return dataclasses.replace(lowered, replica_id=new.replica_state.replica_id)
+def _adjust_downgraded_fetch_request(new: Any, downgraded: Any) -> object:
+    return dataclasses.replace(downgraded, replica_id=new.replica_state.replica_id)
 
 
-def _adjust_join_group_request(old: Any, lifted: Any) -> object:
+def _adjust_join_group_request(old: Any, upgraded: Any) -> object:
     """Version 0 had one timeout for both."""
-    return dataclasses.replace(lifted, rebalance_timeout=old.session_timeout)
+    return dataclasses.replace(upgraded, rebalance_timeout=old.session_timeout)
 
 
-def _adjust_metadata_request(old: Any, lifted: Any) -> object:
+def _adjust_metadata_request(old: Any, upgraded: Any) -> object:
     """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
-    return lifted if old.topics else dataclasses.replace(lifted, topics=None)
+    return upgraded if old.topics else dataclasses.replace(upgraded, topics=None)
 
 
-def _adjust_update_features_request(old: Any, lifted: Any) -> object:
+def _adjust_update_features_request(old: Any, upgraded: Any) -> object:
     """Version 0 only said whether a downgrade is allowed; Kafka takes that for a safe one (KIP-778)."""
     updates = tuple(
         dataclasses.replace(new_update, upgrade_type=_SAFE_DOWNGRADE if old_update.allow_downgrade else _UPGRADE)
-        for old_update, new_update in zip(old.feature_updates, lifted.feature_updates, strict=True)
+        for old_update, new_update in zip(old.feature_updates, upgraded.feature_updates, strict=True)
     )
-    return dataclasses.replace(lifted, feature_updates=updates)
+    return dataclasses.replace(upgraded, feature_updates=updates)
 
 
-def _adjust_lowered_update_features_request(new: Any, lowered: Any) -> object:
+def _adjust_downgraded_update_features_request(new: Any, downgraded: Any) -> object:
     updates = tuple(
         dataclasses.replace(old_update, allow_downgrade=new_update.upgrade_type != _UPGRADE)
-        for old_update, new_update in zip(lowered.feature_updates, new.feature_updates, strict=True)
+        for old_update, new_update in zip(downgraded.feature_updates, new.feature_updates, strict=True)
     )
-    return dataclasses.replace(lowered, feature_updates=updates)
+    return dataclasses.replace(downgraded, feature_updates=updates)
 
 
-def _adjust_streams_heartbeat_response(_old: Any, lifted: Any) -> object:
+def _adjust_streams_heartbeat_response(_old: Any, upgraded: Any) -> object:
     """Version 0 has a recovery lag that no broker fills in."""
-    return dataclasses.replace(lifted, acceptable_recovery_lag=i64(-1))
+    return dataclasses.replace(upgraded, acceptable_recovery_lag=i64(-1))
 
 
-def _adjust_lowered_streams_heartbeat_response(_new: Any, lowered: Any) -> object:
-    return dataclasses.replace(lowered, acceptable_recovery_lag=i32(0))
+def _adjust_downgraded_streams_heartbeat_response(_new: Any, downgraded: Any) -> object:
+    return dataclasses.replace(downgraded, acceptable_recovery_lag=i32(0))
 
 
-def _adjust_lowered_api_versions(response: Any) -> object:
+def _adjust_downgraded_api_versions(response: Any) -> object:
     """Java clients before 4.0 refuse a feature whose lowest version is 0 (KAFKA-17011): only version 4 has them."""
     features = tuple(feature for feature in response.supported_features if feature.min_version > 0)
     return dataclasses.replace(response, supported_features=features)
@@ -344,7 +345,7 @@ _SAFE_DOWNGRADE = i8(2)
 _NOT_THROTTLED = from_ms(0)
 
 # (API, kind) → (last old version concerned, function), ascending by version.
-_LIFTING: _Table = {
+_UPGRADES: _Table = {
     (ApiKey.FIND_COORDINATOR, "request"): [(3, _lift_find_coordinator_request)],
     (ApiKey.FIND_COORDINATOR, "response"): [(3, _lift_find_coordinator_response)],
     (ApiKey.LEAVE_GROUP, "request"): [(2, _lift_leave_group_request)],
@@ -355,7 +356,7 @@ _LIFTING: _Table = {
     (ApiKey.ADD_PARTITIONS_TO_TXN, "response"): [(3, _lift_add_partitions_to_txn_response)],
     (ApiKey.DELETE_TOPICS, "request"): [(5, _lift_delete_topics_request)],
 }
-_LOWERING: _Table = {
+_DOWNGRADES: _Table = {
     (ApiKey.FIND_COORDINATOR, "request"): [(3, _lower_find_coordinator_request)],
     (ApiKey.FIND_COORDINATOR, "response"): [(3, _lower_find_coordinator_response)],
     (ApiKey.LEAVE_GROUP, "request"): [(2, _lower_leave_group_request)],
@@ -365,7 +366,7 @@ _LOWERING: _Table = {
     (ApiKey.ADD_PARTITIONS_TO_TXN, "request"): [(3, _lower_add_partitions_to_txn_request)],
     (ApiKey.ADD_PARTITIONS_TO_TXN, "response"): [(3, _lower_add_partitions_to_txn_response)],
     (ApiKey.DELETE_TOPICS, "request"): [(5, _lower_delete_topics_request)],
-    (ApiKey.API_VERSIONS, "response"): [(3, _adjust_lowered_api_versions)],
+    (ApiKey.API_VERSIONS, "response"): [(3, _adjust_downgraded_api_versions)],
 }
 _ADJUSTING_LIFT: _Table = {
     (ApiKey.FETCH, "request"): [(14, _adjust_fetch_request)],
@@ -375,7 +376,7 @@ _ADJUSTING_LIFT: _Table = {
     (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_streams_heartbeat_response)],
 }
 _ADJUSTING_LOWER: _Table = {
-    (ApiKey.FETCH, "request"): [(14, _adjust_lowered_fetch_request)],
-    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_lowered_update_features_request)],
-    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_lowered_streams_heartbeat_response)],
+    (ApiKey.FETCH, "request"): [(14, _adjust_downgraded_fetch_request)],
+    (ApiKey.UPDATE_FEATURES, "request"): [(0, _adjust_downgraded_update_features_request)],
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, "response"): [(0, _adjust_downgraded_streams_heartbeat_response)],
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.units import to_ms
+from headrace.protocol.kio_units import to_ms
 
 if TYPE_CHECKING:
     from headrace.protocol import messages as m
@@ -64,7 +64,7 @@ def produce_response(
 
 
 def produced(correlation_id: int, topics: Sequence[tuple[bytes, Sequence[tuple[int, int, int]]]]) -> bytes:
-    """The whole frame, length included, of the answer to what `hot_requests` read, when all of it was appended.
+    """The whole frame, length included, of the answer to what `request_fast_path` read, when all of it was appended.
 
     Of each topic its key in the request, of each partition its number, base offset and log start offset.
     """
