@@ -53,6 +53,7 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 contracts: $(STAMP)
 	$(BIN)/lint-imports

@@ -67,9 +67,9 @@ def command_lines(program: str) -> Iterator[Quotation]:
             for found in in_block.finditer(line):
                 yield Quotation(page, found["arguments"] or "", fenced=True)
         for code in inline_code(page):
-            found = inline.search(code)
-            if found is not None:
-                yield Quotation(page, found["arguments"], fenced=False)
+            called = inline.search(code)
+            if called is not None:
+                yield Quotation(page, called["arguments"], fenced=False)
 
 
 def words_of(arguments: str) -> list[str]:

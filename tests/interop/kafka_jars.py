@@ -56,6 +56,7 @@ _LOGGING = _Jar("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
 
 # Directory below .jars → what lies in it, with all that it needs
 VERSIONS: dict[str, tuple[_Jar, ...]] = {
+    "4.2.0": (_Jar(_KAFKA, "kafka_2.13", "4.2.0"), _LOGGING),
     "4.3.1": (
         _Jar(_KAFKA, "kafka_2.13", "4.3.1"),
         _Jar(_KAFKA, "kafka-tools", "4.3.1"),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
+from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, NumberDataPoint, Sum
 
 from headrace.errors import ConfigError
 from headrace.metrics.opentelemetry_exporter import observe
@@ -58,6 +58,7 @@ def test_each_collection_asks_once_and_anew() -> None:
     observe(provider.get_meter("headrace"), measured.families)
     for collection in (2, 3, 4):
         (point,) = collected(reader)["kafka_consumer_consumer_metrics_asked_total"].data.data_points
+        assert isinstance(point, NumberDataPoint)
         assert point.value == measured.asked == collection  # the first was the registration
     provider.shutdown()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 from hypothesis import given as with_drawn
@@ -301,7 +302,7 @@ def test_garbage_collection_pauses_get_sessions_of_one_to_two_minutes(pause_ms: 
 def test_the_release_of_the_client_decides_defaults_and_what_works(
     client: Client, version: str, values: dict[str, str], wanted: set[tuple[str, str]]
 ) -> None:
-    kind = "consumer" if values.get("group.protocol") == "consumer" else "classic"
+    kind: Literal["consumer", "classic"] = "consumer" if values.get("group.protocol") == "consumer" else "classic"
     given = GivenConfiguration(client=client, values=values, version=client_version(version))
     advice = advise(given, Situation(kind=kind))
     rules = {"session-timeout", "eager-assignor", "client-release"}
