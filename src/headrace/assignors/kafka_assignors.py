@@ -162,6 +162,7 @@ def _claim_of_sticky(user_data: bytes | None) -> Claim:
 
 
 def _claim_of_cooperative(subscription: Subscription) -> Claim:
+    # Subscriptions below v2 have no generation field; the Java client puts it into the user data as well.
     generation_id = subscription.generation_id
     if generation_id == NO_GENERATION and subscription.user_data is not None and len(subscription.user_data) >= 4:
         (generation_id,) = struct.unpack_from(">i", subscription.user_data)

@@ -31,6 +31,7 @@ def resolve_owners(claims: Claims) -> dict[TopicPartition, str]:
     disputed: set[TopicPartition] = set()
     for member, (partitions, generation) in claims.items():
         for partition in dict.fromkeys(partitions):
+            # Strictly newer wins; the same generation is a dispute, which a still newer claim may settle.
             known = since.get(partition)
             if known is not None and generation <= known:
                 if generation == known:
@@ -59,6 +60,7 @@ def balance_partitions(
         for partition in every
         if partition in owner and partition[0] in topics.get(owner[partition], frozenset())
     }
+    # With equal subscriptions the best balance is known by arithmetic; otherwise it is searched by single moves.
     if len(set(topics.values())) == 1:
         return _balance_equal_subscriptions(every, list(topics), kept)
     return _balance_different_subscriptions(every, topics, kept)

@@ -46,6 +46,7 @@ class Meter:
         return (self._before + self._current) / (WINDOW_SECONDS + self._clock() - self._started)
 
     def _roll_windows(self) -> None:
+        # Windows have fixed bounds: a sensor without events for a while drops both of them.
         passed = self._clock() - self._started
         if passed >= WINDOW_SECONDS:
             self._before = self._current if passed < 2 * WINDOW_SECONDS else 0

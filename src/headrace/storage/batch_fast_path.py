@@ -30,7 +30,7 @@ _MAGIC = 2
 
 
 class FastPathLimits(NamedTuple):
-    """What a log checks on the fast path: the batch size in bytes, and how far timestamps may be in the future."""
+    """Limits of a log on the fast path: batch size in bytes, and how far timestamps may be in the future."""
 
     max_bytes: int
     timestamp_after_max_ms: int
@@ -42,10 +42,13 @@ HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int,
 
 def fast_path_limits(config: LogConfig) -> FastPathLimits | None:
     """Return the limits for logs with these settings; None if their batches need the full path."""
+    # Compacted topics need the key of every record, and LogAppendTime rewrites the header inside the CRC's range.
     if config.is_compacted or config.message_timestamp_type != "CreateTime":
         return None
+    # A lower bound on timestamps needs the smallest one, which only a look at every record finds.
     if config.message_timestamp_before_max_ms < NO_LIMIT:
         return None
+    # Candidates are uncompressed, so "uncompressed" leaves them as they are, like "producer".
     if config.compression_type not in ("producer", "uncompressed"):
         return None
     max_bytes = min(config.max_message_bytes, config.segment_bytes)

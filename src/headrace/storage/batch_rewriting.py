@@ -63,12 +63,15 @@ def filter_batch(
     kept = [each for each in records if is_kept(each[4], each[5] is not None, header.base_offset + each[3])]
     if not kept:
         return empty_batch(header) if keep_empty else None
+    # 1. A first tombstone: set the horizon. The base timestamp changes, so every delta is written anew.
     horizon_ms = delete_horizon_ms(header)
     if horizon_ms is None and (force_horizon or any(each[5] is None for each in kept)):
         rebased = (_rebase_timestamp(section, each, header, new_horizon_ms) for each in kept)
         return _build_batch(header, kept, rebased, new_horizon_ms)
+    # 2. Nothing was dropped: the same bytes, so that a group in which nothing changes is not rewritten.
     if len(kept) == len(records):
         return batch
+    # 3. Copy the records that are kept as bytes.
     return _build_batch(header, kept, (section[each[0] : each[1]] for each in kept), horizon_ms)
 
 

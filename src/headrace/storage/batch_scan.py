@@ -72,6 +72,7 @@ def crc_matches(batch: Buffer, crc: int) -> bool:
 
 def walk(file: File, position: int, end: int) -> Iterator[Span]:
     """Yield the batches from `position`, where one must begin, to `end`; a part of a batch at the end is left out."""
+    # Headers are read a block at a time: in logs of small batches one block of 8 KiB holds dozens of them.
     block, block_at = b"", position
     while position + HEADER_BYTES <= end:
         at = position - block_at
@@ -114,6 +115,7 @@ def scan(file: File, position: int, end: int, *, base_offset: int) -> Iterator[B
         header = parse_header(block, at, position)
         if (why := _find_defect(header, end, next_offset, base_offset)) is not None:
             raise TornLog(position, why)
+        # The CRC needs the whole batch. A block of 4 MiB usually has it; a larger batch is read by itself.
         if at + header.size_bytes > len(block):
             size = min(max(_SCAN_BLOCK, header.size_bytes), end - position)
             block, block_at, at = memoryview(file.read_at(size, position)), position, 0
@@ -131,6 +133,7 @@ def _find_defect(header: BatchHeader, end: int, next_offset: int, base_offset: i
         return "a torn batch"
     if header.last_offset_delta < 0 or header.records_count < 0:
         return "a batch with a negative count"
+    # Larger is fine: compaction leaves gaps. Whether a gap is a hole is `log_recovery`'s question.
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} where at least {next_offset} was expected"
     if header.last_offset - base_offset > _MAX_RELATIVE_OFFSET:

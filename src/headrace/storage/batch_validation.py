@@ -62,6 +62,7 @@ def validate_batches(
     position = 0
     while position < len(batches):
         header = _check_header(batches, position, where, facts)
+        # Offsets within an append are relative and must be contiguous, or two records would get the same one.
         if headers and header.base_offset != headers[-1].last_offset + 1:
             raise InvalidRecord(
                 "record-invalid",
@@ -81,6 +82,7 @@ def validate_batches(
     if not headers:
         raise InvalidRecord("record-invalid", f"An append to {where} holds no record batch.", **facts)
     data, headers = (batches, headers) if not replaced else _replace_batches(batches, headers, replaced)
+    # One append is one write into one segment. Kafka checks the same, after recompression as here.
     if len(data) > config.segment_bytes:
         raise RecordListTooLarge(
             "too-large",
@@ -128,6 +130,7 @@ def _check_header(batches: Buffer, position: int, where: str, facts: dict[str, A
             why = f"the CRC {header.crc} does not match its bytes"
     if why is not None or header is None:
         raise CorruptRecordBatch("record-batch-corrupt", f"A record batch sent to {where} is corrupt: {why}.", **facts)
+    # A compacted batch may have fewer records than offsets; a produced one may not.
     if header.records_count <= 0 or header.last_offset_delta != header.records_count - 1:
         raise InvalidRecord(
             "record-invalid",
@@ -168,6 +171,7 @@ def assign_batch_offsets(
         The new headers, except that their CRC field is the old one.
     """
     assigned: list[BatchHeader] = []
+    # `assign_offsets` writes through a view: a slice of a bytearray would be a copy.
     view = memoryview(data)
     for header in headers:
         assign_offsets(view[header.position : header.end], base_offset, leader_epoch, append_time_ms)

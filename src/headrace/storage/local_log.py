@@ -98,6 +98,7 @@ class LocalLog:
             segment = LogSegment.create(self.directory, self.log_end_offset, self.config, self.file_system)
         except OSError as error:
             self.health.refuse(error, "could not begin a new segment")
+        # The new segment exists before the old one is closed: if the disk is full, the old one stays active.
         closed = self.segments.active
         closed.close_time_index()
         closed.close_indexes()

@@ -295,7 +295,7 @@ class OffsetMap:
     """Key → last offset, in bounded memory (Kafka's `SkimpyOffsetMap`).
 
     Keys of up to 23 bytes are stored as they are, longer ones as a 24-byte BLAKE2b digest: short keys are compared
-    whole, and a collision of 192-bit digests is out of reach even for somebody who chooses the keys. Kafka stores 16
+    whole, and a collision of 192-bit digests is out of reach even for a client that chooses the keys. Kafka stores 16
     bytes of MD5 for every key, for which collisions can be constructed.
 
     Args:

@@ -255,11 +255,14 @@ class LogDirectory(DirectoryMetadata):
             StorageFull: There is no space for the new metadata; nothing was deleted.
         """
         self._entry(topic)
+        # 1. The metadata first: after a crash in between, directories without a topic are set aside as stray.
         self._replace_topics({name: entry for name, entry in self._topics.items() if name != topic})
+        # 2. Then the directories, by a rename each, which is fast; removing the files may take long.
         was_checkpointed = False
         for key in [key for key in self._on_disk if key[0] == topic]:
             was_checkpointed |= self._forget(key)
             self._set_aside(key, "delete")
+        # 3. A topic of the same name may be created next. It must not find the offsets of this one.
         if was_checkpointed:
             self._checkpoints.save_all()
         if remove:
@@ -323,6 +326,7 @@ class LogDirectory(DirectoryMetadata):
         entry = self._entry(topic)
         if not 0 <= partition < entry.partitions:
             raise UnknownTopic("topic-missing", f"Topic {topic} has no partition {partition}.", topic=topic)
+        # A directory with another topic id is left over from a deletion that a crash interrupted.
         if key in self._on_disk and not self._on_disk.belongs_to(key, entry.topic_id):
             self._forget(key)
             self._set_aside(key, "stray")

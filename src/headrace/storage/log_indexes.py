@@ -161,6 +161,7 @@ class OffsetIndex(_IndexFile):
         relative = offset - self._base_offset
         if self.is_full or (self._offsets and relative <= self._offsets[-1]):
             return
+        # Both arrays are read by a thread that writes entries to the file.
         self._positions.append(position)
         self._offsets.append(relative)  # last, since its length is the number of entries for a thread that writes
         self._write_if_many()
@@ -204,10 +205,12 @@ class OffsetIndex(_IndexFile):
         if sys.byteorder == "little":
             numbers.byteswap()
         offsets, positions = numbers[0::2], numbers[1::2]
+        # Zeros at the end are dropped, not refused: Kafka truncates its preallocated files only when it stops cleanly.
         count = len(offsets)
         while count and not offsets[count - 1] and not positions[count - 1]:
             count -= 1  # Kafka's preallocation; a real entry (base offset, position 0) adds nothing to the default
         del offsets[count:], positions[count:]
+        # Strict growth is what `bisect` relies on. The file has no checksum, in Kafka neither.
         if any(a >= b for a, b in pairwise(offsets)) or (offsets and offsets[0] < 0):
             raise IndexCorrupt(f"{self.path}: offsets do not grow")
         if any(a >= b for a, b in pairwise(positions)):

@@ -182,6 +182,7 @@ class LogSegment:
             self.load_indexes()  # new entries follow the existing ones
         position = self.size_bytes
         try:
+            # `_file` first: on the path of every append the property costs a call.
             (self._file or self.file).write_at(data, position)
         except OSError as error:
             self._undo_write(position, error)
@@ -202,6 +203,8 @@ class LogSegment:
         if max_timestamp > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp
             self._offset_of_max_timestamp = last_offset
+        # Kafka's rule: the first batch after an interval gets the entry, so the first batch of a segment has none and
+        # is found from position 0. The indexes are equal byte for byte only if this order is kept.
         if self._bytes_since_index_entry > self._config.index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp)
@@ -219,8 +222,10 @@ class LogSegment:
             max_timestamp_ms: Their largest timestamp.
             last_offset: Their last offset.
         """
+        # An empty segment takes any batch: the new segment would have the same base offset.
         if self.size_bytes == 0:
             return False
+        # Age counts from the first batch's timestamp, not from the wall clock: replayed history rolls as it did.
         first = self._first_timestamp_ms
         if first is None:
             first = self.first_timestamp_ms()
@@ -252,6 +257,8 @@ class LogSegment:
 
     def close_time_index(self) -> None:
         """Write the last entry, the largest timestamp, when nothing more will be appended."""
+        # Kafka writes it, too. Without it the largest timestamp of the segment is known only after a walk over the
+        # batches since the last entry.
         if self._indexes_loaded and self.max_timestamp_ms >= 0:
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp, closing=True)
         self.offset_index.write()
@@ -259,6 +266,8 @@ class LogSegment:
 
     def cut(self, position: int, offset: int) -> None:
         """Cut the segment at a file position, where the batch of `offset` begins. Raises OSError."""
+        # The log first: an index that points behind the end of its log is recognized and rebuilt, but a log with
+        # batches that no index knows would keep what was cut.
         self.load_indexes()
         self.file.truncate(position)
         self.size_bytes = position
@@ -268,6 +277,7 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         if position == 0:
             self._first_timestamp_ms = None
+        # The largest timestamp may have been cut. The index has it up to its last entry; walk over what follows.
         last = self.time_index.last()
         self.max_timestamp_ms, self._offset_of_max_timestamp = last or (-1, self.base_offset)
         self._update_timestamps_from(self.offset_index.position_for(self._offset_of_max_timestamp))

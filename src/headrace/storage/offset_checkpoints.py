@@ -73,6 +73,7 @@ class OffsetCheckpoints:
         with self._lock:
             for key, log in list(logs.items()):
                 self.recovery_points[key] = log.recovery_point
+                # As in Kafka, only a start that the segments do not show is written.
                 if log.log_start_offset > log.segment_base_offsets[0]:
                     self.log_starts[key] = log.log_start_offset
                 else:

@@ -60,6 +60,7 @@ def load_producer_state(
     Raises:
         OSError: A file could not be read, written or removed.
     """
+    # A transaction that a rebuilt index needs may have begun before the segment: the state must be from before it, too.
     latest = log_end_offset if index_from is None else index_from
     loaded_offset = _load_snapshot(directory, file_system, producers, log_end_offset, latest)
     from_offset = segments[0].base_offset if loaded_offset is None else loaded_offset

@@ -350,6 +350,7 @@ class ProducerState:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._add(header.producer_id, header.producer_epoch)
+        # Sequences start again at 0 with a new epoch, so batches of the old one can no longer be told from repeats.
         if header.producer_epoch > producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -443,10 +444,12 @@ class ProducerState:
             producer.timestamp_ms = timestamp_ms
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_start = transaction_start
+            # A snapshot has the last batch alone, as Kafka's. -1: the producer wrote markers only.
             if sequence >= 0 and last_offset >= 0:
                 first = sequence - delta if sequence >= delta else sequence - delta + LARGEST_SEQUENCE + 1
                 producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
         self._producers = producers
+        # Offsets ascend, so that `first_unstable_offset` is the first value; a snapshot has no order.
         begun = sorted((p.transaction_start, i) for i, p in producers.items() if p.transaction_start >= 0)
         self._open = {producer_id: start for start, producer_id in begun}
 

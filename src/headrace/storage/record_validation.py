@@ -72,7 +72,7 @@ class DecompressionBudget:
 
     @property
     def limit_bytes(self) -> int:
-        """What the next batch may decompress to here."""
+        """Bytes that the next batch may decompress to on this thread."""
         return min(self.remaining_bytes, self.inline_bytes)
 
     def charge(self, size: int) -> None:
@@ -181,6 +181,7 @@ class _BatchCheck:
             section = bytes(records_section(self._batches, self._header, limit))
         except CorruptBatch as error:
             if "unpacks to more than" in error.why:
+                # Which limit was it? The one of this request on this thread, of the request, or of a single batch.
                 if budget is not None and limit < MAX_UNCOMPRESSED_BYTES:
                     budget.exhaust()
                     self._refuse_request(budget)
@@ -241,6 +242,8 @@ class _BatchCheck:
     def _check_every_record(self, section: bytes) -> int:
         """Check every record and return the largest timestamp. Raises ValueError, IndexError for a malformed one."""
         header, needs_keys = self._header, self._config.is_compacted
+        # As in Kafka, all records are checked before the batch is refused, so that the response names every bad one. A
+        # malformed record ends the check: where the next one begins is unknown.
         errors: list[RecordError] = []
         bad_timestamps = False
         largest = _NO_TIMESTAMP
@@ -274,6 +277,7 @@ class _BatchCheck:
                 f"Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp should be "
                 f"within [{earliest}, {latest}]"
             )
+        # Kafka refuses a produced batch that claims LogAppendTime: only brokers may set that bit.
         if self._header.has_append_time:
             return (
                 f"Invalid timestamp type in message DefaultRecord(offset={offset}, timestamp={timestamp}, "

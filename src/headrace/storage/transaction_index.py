@@ -94,6 +94,7 @@ class TransactionIndex:
                 return
             end = len(self._entries)
             data = b"".join(_ENTRY.pack(_VERSION, *each) for each in self._entries[self._written : end])
+            # Aborted transactions are rare, so the file is not kept open: segments would hold a descriptor each.
             file = self._file_system.open(self.path, create=True)
             try:
                 file.write_at(data, self._written * _ENTRY.size)
