@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tests.spark.runtime.test_mixed_versions as mixed_versions
 import tests.spark.runtime.test_upgraded_state as on_our_broker
 from tests.interop.kafka_broker import KafkaBroker
 from tests.longer import longer
@@ -93,3 +94,8 @@ def test_versions_beside_each_other_do_not_mix(group: Any) -> None:
         group.send(range(40, 80))
         first.wait_until("caught-up", timeout=180)
     assert group.newest("count", "largest") == group.counted(on_our_broker.old_values)
+
+
+@longer
+def test_of_two_versions_that_start_together_one_goes_on(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed_versions.test_of_two_versions_that_start_together_one_goes_on(group, monkeypatch)
