@@ -41,7 +41,7 @@ __all__ = ["open_directory", "open_services"]
 
 
 async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:
-    """In a thread: recovery may take a while, and who asks for health is told that it is going on."""
+    """In a thread: recovery may take a while, and health probes report it meanwhile."""
 
     def opened() -> LogDirectory:
         directory = LogDirectory(

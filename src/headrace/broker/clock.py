@@ -1,7 +1,7 @@
 """The broker's two clocks, and what waits for them.
 
 Records carry the wall clock's time. Leases (sessions, rebalance deadlines) are kept on a clock that starts at the wall
-clock's time and then only goes forward steadily, so a jump of the wall clock fences nobody.
+clock's time and then only goes forward steadily, so a jump of the wall clock fences no member.
 
 All that becomes due by itself (group timers, transaction timeouts, retention, compaction) is asked of one `Clock`, so
 that a test can put a `manual_clock.ManualClock` in its place. Waits that a client holds a connection open for (a
@@ -19,10 +19,13 @@ __all__ = ["Cancellable", "Clock", "SteadyClock", "wall_clock_ms"]
 
 
 def wall_clock_ms() -> int:
+    """Milliseconds since the epoch by the wall clock."""
     return time.time_ns() // 1_000_000
 
 
 class Cancellable(Protocol):
+    """A scheduled call that can be cancelled."""
+
     def cancel(self) -> None: ...
 
 

@@ -151,11 +151,12 @@ class EmbeddedBroker:
 
     @property
     def clock(self) -> ManualClock:
-        """What it was given. Raises HeadraceError `clock-misused` when it runs on the real time."""
+        """The manual clock that the broker was given. Raises HeadraceError `clock-misused` when it runs on the real
+        time."""
         if self._clock is None:
             raise HeadraceError(
                 "clock-misused",
-                "This broker runs on the real time, which nobody can advance.",
+                "This broker runs on the real time, which cannot be advanced.",
                 "Start it with EmbeddedBroker(clock=ManualClock()); ManualClock is in headrace.testing.",
             )
         return self._clock
@@ -170,7 +171,7 @@ class EmbeddedBroker:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where GET /metrics is answered, on 127.0.0.1; None when it was not asked for."""
+        """The port of GET /metrics on 127.0.0.1; None if metrics were not requested."""
         return self._metrics_port
 
     @property
@@ -281,7 +282,7 @@ class EmbeddedBroker:
         self._call(append)
 
     def records(self, topic: str) -> list[Record]:
-        """What a reader of committed records finds in the topic now, by partition and offset. Waits for nothing."""
+        """Return the committed records of the topic now, by partition and offset, without waiting."""
 
         def read(services: Services) -> list[Record]:
             description = services.metadata.topic(topic)

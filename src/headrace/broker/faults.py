@@ -216,7 +216,7 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The request is handled, and its client is told what `change` makes of the answer.
+        """The request is handled, and its client gets the response that `change` returns.
 
         `change` gets the message of `headrace.protocol.messages`, whatever version the client speaks, and returns one:
         `dataclasses.replace` is the way. It runs on the broker's thread. Which requests: see `fail`.
@@ -242,7 +242,7 @@ class Faults:
             fault.release()
 
     def release(self) -> None:
-        """What is delayed goes on now, as when the broker stops. The faults stay."""
+        """Release all delayed requests now, as when the broker stops. The faults stay."""
         for fault in self._faults:
             fault.release(removed=False)
 
@@ -318,7 +318,7 @@ class Faults:
 async def answer_with(
     faults: tuple[Fault, ...], header: RequestHeader, request: object, handle: Callable[[], object]
 ) -> object:
-    """What the client gets instead of the plain answer. `handle` lets the request take effect.
+    """Return the response that replaces the plain one. `handle` lets the request take effect.
 
     Raises ConnectionLost where the client shall get nothing.
     """

@@ -1,4 +1,5 @@
-"""What a broker's start does not import: the rules of groups and transactions, compaction, what TLS and SASL need.
+"""Modules that a broker's start does not import: the rules of groups and transactions, compaction, what TLS and SASL
+need.
 
 Half of the time of a start were imports, and half of those were for what many brokers are never asked. So the one
 place that enters such a part imports it there, in the function that does: `GroupRuntime` the rules of groups with

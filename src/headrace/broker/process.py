@@ -41,6 +41,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def serve(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
+    """Run the broker until a signal stops it."""
     _allow_many_files()
     loop = asyncio.get_running_loop()
     asked_to_stop: asyncio.Future[signal.Signals] = loop.create_future()
@@ -105,7 +106,7 @@ def _allow_many_files() -> None:
 
 
 def banner(server: Server) -> str:
-    """What an operator should know before trusting us with data."""
+    """Return the banner: what an operator should know before trusting the broker with data."""
     configuration = server.configuration
     promise = {
         "never": "acknowledged records survive kill -9, not a power loss",
@@ -125,7 +126,7 @@ def banner(server: Server) -> str:
         lines.append(f"metrics on http://{server.metrics_host}:{server.metrics_port}/metrics, /health/ready beside it")
     lines += [
         f"warning: {each.host} ({each.name}) is reachable from outside, without TLS and "
-        "without authentication: whoever reaches it may read and write everything (docs/how-to/security.md)."
+        "without authentication: every client that reaches it may read and write everything (docs/how-to/security.md)."
         for each in server.listeners.open_to_the_world()
     ]
     return "\n".join(lines)

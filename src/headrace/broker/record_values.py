@@ -29,6 +29,7 @@ class Record:
 
 
 def record_of(topic: str, partition: int, record: PlainRecord) -> Record:
+    """Convert a decoded record of a partition into a `Record`."""
     return Record(
         topic=topic,
         partition=partition,
@@ -41,6 +42,7 @@ def record_of(topic: str, partition: int, record: PlainRecord) -> Record:
 
 
 def value_bytes(value: Value) -> bytes | None:
+    """Encode a record value: text as UTF-8, mappings as JSON, bytes as they are."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -49,6 +51,7 @@ def value_bytes(value: Value) -> bytes | None:
 
 
 def key_bytes(key: Key, value: Value) -> bytes | None:
+    """Encode a record key: a fixed key, a function of the value, or the name of a field of a mapping."""
     chosen: object = key(value) if callable(key) else key
     if isinstance(value, Mapping) and isinstance(key, str):
         chosen = value.get(key)

@@ -1,8 +1,8 @@
 """One broker: its parts put together, started and stopped. `run_broker` is the process behind `headrace broker`.
 
 Start: bind the port, lock the directory, recover the logs, replay the metadata and the coordinator, then answer.
-Stop: no new connection, parked requests are answered, everything goes to the disk, a marker says so. `kill` does none
-of that: it is what kill -9 leaves behind, for tests.
+Stop: no new connection, parked requests are answered, everything goes to the disk, a marker records it. `kill` does
+none of that: it is what kill -9 leaves behind, for tests.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class Server:
 
 
 def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
-    """The chore whose failures are told and end nothing: it comes again."""
+    """The chore whose failures are logged and do not end it: it runs again."""
 
     async def done() -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a handler may use: one broker's parts, put together by `server.py`."""
+"""The parts of one broker that a handler may use, put together by `bootstrap.py`."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ class Services:
         return "consumer" in protocols and self.features.level("group.version") > 0
 
     def address(self, call: RequestContext) -> tuple[str, int]:
-        """Where this client shall connect to: its own listener's address, see `Listeners.address`."""
+        """Return the address this client shall connect to: its own listener's address, see `Listeners.address`."""
         return self.listeners.address(call)

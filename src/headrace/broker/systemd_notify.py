@@ -13,7 +13,7 @@ __all__ = ["notify_service", "watchdog_seconds"]
 
 
 def notify_service(*states: str) -> bool:
-    """Sends `READY=1`, `STOPPING=1`, `STATUS=…`, `WATCHDOG=1`. Whether somebody listens; a failure changes nothing."""
+    """Sends `READY=1`, `STOPPING=1`, `STATUS=…`, `WATCHDOG=1`. Whether systemd listens; a failure changes nothing."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False

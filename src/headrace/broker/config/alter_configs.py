@@ -40,7 +40,8 @@ class Change(NamedTuple):
 def outcomes(
     resources: Sequence[Resource], alter: Callable[[Resource], None]
 ) -> Iterable[tuple[Resource, ErrorCode, str | None]]:
-    """What became of each resource; one refusal does not stop the others. A resource that is named twice is refused."""
+    """The outcome for each resource; one refusal does not stop the others. A resource that is named twice is
+    refused."""
     named = Counter((int(each.resource_type), each.resource_name) for each in resources)
     for each in resources:
         try:
@@ -64,7 +65,7 @@ def _check_values(resource: Any) -> None:
 
 
 def own_settings(resource_type: int, name: str, broker: Services) -> Mapping[str, str]:
-    """What is set for the resource itself. Raises SettingsRefused."""
+    """Return the settings of the resource itself, without defaults. Raises SettingsRefused."""
     match resource_type:
         case 2:
             return _topic(name, broker).configs

@@ -251,7 +251,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "int",
                 1000,
                 0,
-                doc="A request that takes the broker longer is told as a warning in the log; 0 tells none. What waits "
+                doc="A request that takes the broker longer is logged as a warning; 0 logs none. What waits "
                 "by its client's wish, as a fetch for records, does not count.",
             ),
             _row(
@@ -285,7 +285,7 @@ class ChangedValues:
 class BrokerConfiguration:
     """`values` are the settings that were given; what a caller names itself stands apart: host, port, data_dir.
 
-    `changed` lies over them; whoever asks at the time of use gets what is in force then.
+    `changed` lies over them; a look-up at the time of use returns what is in force then.
     """
 
     data_dir: Path

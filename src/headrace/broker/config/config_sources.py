@@ -1,4 +1,4 @@
-"""Where the value of a setting comes from: every place that has one, the one in force first (Kafka's synonyms).
+"""Sources of a setting's value: every place that has one, the one in force first (Kafka's synonyms).
 
 A topic's or group's own value comes before this broker's dynamic one, the cluster's dynamic one, the one given at the
 start, and the default. Numbers of the sources are those of DescribeConfigs.
@@ -58,11 +58,13 @@ class DescribedSetting:
 
 
 def topic_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
+    """All settings of a topic with their sources."""
     for name in TOPIC_SETTINGS:
         yield topic_setting(name, own, broker)
 
 
 def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration) -> DescribedSetting:
+    """One setting of a topic with its sources."""
     setting = TOPIC_SETTINGS[name]
     sources = tuple(_own(setting, own, DYNAMIC_TOPIC)) + _of_brokers(broker_settings_of(name), broker)
     inherited = sources[0].source if sources else DEFAULT
@@ -71,6 +73,7 @@ def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration
 
 
 def broker_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
+    """All settings of the broker with their sources."""
     for name, setting in BROKER_SETTINGS.items():
         sources = _of_brokers(_FAMILIES.get(name, (name,)), broker)
         if setting.internal and (not sources or sources[0].source == DEFAULT):
@@ -85,13 +88,14 @@ def broker_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
 
 
 def cluster_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
-    """What was changed for all brokers, and nothing else."""
+    """The dynamic settings of the cluster's default resource: no static values, no defaults."""
     for name, value in sorted(broker.changed.of_cluster.items()):
         source = Source(name=name, value=value, source=DYNAMIC_CLUSTER)
         yield DescribedSetting(setting=BROKER_SETTINGS[name], value=value, source=DYNAMIC_CLUSTER, synonyms=(source,))
 
 
 def group_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
+    """All settings of a group with their sources."""
     for name, row in GROUP_SETTINGS.items():
         setting = row.setting
         if setting.internal and name not in own:

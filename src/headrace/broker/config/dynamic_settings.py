@@ -2,7 +2,7 @@
 
 What was changed survives a kill -9: it is on the disk before it counts, and is read before the coordinator starts.
 Groups need not exist (as in Kafka: settings come before the first member). A refusal has Kafka's error code and words;
-refused here, accepted by Kafka: names that nobody knows, and values that the broker could not be started with.
+refused here, accepted by Kafka: unknown names, and values that the broker could not be started with.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class DynamicSettings:
 
     @property
     def coordinator(self) -> GroupCoordinatorConfiguration:
-        """What the coordinator goes by now."""
+        """The configuration of the group coordinator now in force."""
         from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 
         return GroupCoordinatorConfiguration.from_settings(self._configuration.in_force(), self.groups)
 
     def of_broker(self, name: str) -> Mapping[str, str]:
-        """What was changed for the broker of this id, or with ALL_BROKERS for all."""
+        """The dynamic settings of the broker with this id, or with ALL_BROKERS for all."""
         return self._directory.dynamic_configs.brokers.get(name, {})
 
     def replace_group(self, group_id: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
@@ -145,7 +145,7 @@ class DynamicSettings:
         self._directory.change_defaults(default_log_config(self._configuration))
 
     def _readable(self, stored: Mapping[str, str]) -> dict[str, Value]:
-        """Values that fit the broker as it was started this time; the others are told and left out."""
+        """Values that fit the broker as it was started this time; the others are logged and left out."""
         values: dict[str, Value] = {}
         for name, text in stored.items():
             try:

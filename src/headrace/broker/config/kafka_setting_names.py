@@ -142,9 +142,9 @@ _NAMES = """
 
 KAFKA_SETTING_NAMES = frozenset(_NAMES.split())
 
-# Settings that Apache Kafka 4.3.1 can change while it runs (DescribeConfigs says so) and that steer parts this broker
-# does not have: thread pools, tiered storage, Kerberos, Java's TLS engine. `sasl.jaas.config` is left out: a secret
-# without a use is not stored.
+# Settings that Apache Kafka 4.3.1 can change while it runs (as DescribeConfigs reports) and that steer parts this
+# broker does not have: thread pools, tiered storage, Kerberos, Java's TLS engine. `sasl.jaas.config` is left out: a
+# secret without a use is not stored.
 _WITHOUT_EFFECT: tuple[tuple[str, Kind, Value | None], ...] = (
     ("background.threads", "int", 10),
     ("compression.gzip.level", "int", -1),

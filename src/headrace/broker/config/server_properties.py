@@ -1,8 +1,8 @@
-"""A server.properties as operators have them: what counts here, what does not and why, what nobody knows.
+"""Reader of a server.properties file: settings with an effect here, settings without one and why, unknown names.
 
-A file may be one that was made for Apache Kafka: what it sets of Kafka's that has no meaning on one broker without
-replicas is told in one line, and a name that nobody knows is told with the near one. Neither stops the start; a wrong
-value of a setting that counts does.
+The file may have been made for Apache Kafka. Kafka's settings that have no meaning on one broker without replicas are
+logged in one line, and an unknown name is logged with the nearest known one. Neither stops the start; an invalid value
+of a setting that has an effect does.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def broker_settings_of(name: str) -> tuple[str, ...]:
 
 
 def broker_default(name: str, broker: BrokerConfiguration) -> Value | None:
-    """What a topic without its own value gets."""
+    """Return the value of a topic that has none of its own."""
     in_force = broker.in_force()
     for other, factor in _FALLBACKS.get(name, ((TOPIC_SETTINGS[name].synonym or "", 1),)):
         value = in_force.get(other)

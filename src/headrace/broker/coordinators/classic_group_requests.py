@@ -1,4 +1,4 @@
-"""What the four APIs of classic group members (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) answer when the coordinator
+"""Requests of classic group members (JoinGroup, SyncGroup, Heartbeat, LeaveGroup): the responses when the coordinator
 is not asked, and how they ask it."""
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def ask(
     broker: Services,
     rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
 ) -> Any | Awaitable[Any]:
+    """Run a rule of the group; a refusal becomes the API's response that carries only the error."""
     return group_requests.write(broker, request.group_id, call, rule, lambda code, _: refuse_member(key, code))
 
 
@@ -44,7 +45,7 @@ def refuse_member(key: ApiKey, code: ErrorCode) -> object:
 
 
 def names_its_protocol(request: Any, call: RequestContext) -> bool:
-    """From version 5 on SyncGroup names protocol type and name, so that nobody takes another protocol's bytes for its
-    own."""
+    """From version 5 on SyncGroup names protocol type and name, so that no member takes another protocol's bytes for
+    its own."""
     named = request.protocol_type is not None and request.protocol_name is not None
     return named or call.api_version < _NAMES_ITS_PROTOCOL_SINCE

@@ -61,7 +61,7 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
 
 
 def _read_by(assignment: bytes) -> dict[str, tuple[int, ...]]:
-    """What a classic member was told to read, topic → partitions; nothing while it waits or where it cannot be read."""
+    """The assignment of a classic member, topic → partitions; nothing while it waits or where it cannot be read."""
     try:
         partitions = decode_assignment(assignment).partitions if assignment else ()
     except MalformedUserData:

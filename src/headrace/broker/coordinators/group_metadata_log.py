@@ -74,7 +74,8 @@ class GroupMetadataLog:
 def coordinator_records(
     read: Callable[[int, int], bytes], position: int, end_offset: int, decode: Decode = serde.decode
 ) -> Iterator[CoordinatorRecord]:
-    """What a shard is loaded from: for each key its last record, in the order of the log, as if it had been compacted.
+    """Yield the records from which a shard is loaded: for each key its last record, in the order of the log, as if it
+    had been compacted.
 
     Most of a log are offsets that were committed again; they cost a look at their key, and are never decoded. Types
     that are not ours are passed over. `read(offset, max_bytes)` answers whole batches. Raises CorruptBatch,

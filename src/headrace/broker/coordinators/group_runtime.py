@@ -48,7 +48,7 @@ class ShardLogs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a rule answered. `response`: a future of it when the rule parked the request; `appended`: the log grew;
+    """The response of a rule. `response`: a future of it when the rule parked the request; `appended`: the log grew;
     `steady`: the answer may be repeated, see `CoordinatorResult`."""
 
     response: Any
@@ -288,7 +288,7 @@ class GroupRuntime:
 
 
 def _level(event: CoordinatorEvent) -> int:
-    """What somebody has to do something about is a warning; missing internal topics are about to be made."""
+    """Log actionable events as warnings. Missing internal topics are created automatically."""
     from headrace.coordinator.streams.topics.topic_status import StatusCode
 
     status = dict(event.details).get("status", StatusCode.MISSING_INTERNAL_TOPICS.name)

@@ -1,6 +1,6 @@
 """Ends transactions that hang: open in a log, and unknown to the coordinator (`coordinator/transactions/hanging.py`).
 
-Only a power loss leaves them (or somebody who writes to logs without a coordinator), so each log is looked at once,
+Only a power loss leaves them (or a tool that writes to logs without a coordinator), so each log is looked at once,
 when it is first opened: those that were open already when the coordinator is loaded, the others as they are asked for.
 While a shard of the coordinator cannot be read nothing is aborted: it may be the one that knows.
 """
@@ -50,7 +50,7 @@ class HangingTransactions:
         self._stopped = False
 
     def opened(self, log: PartitionLog) -> None:
-        """A log was opened. Looked at in a moment: whoever asked for it is in the midst of something."""
+        """A log was opened. Checked in a later turn of the loop: the caller is in the midst of an operation."""
         if not self._stopped and any(True for _ in log.producers.open_transactions()):
             if not self._waiting:
                 self._loop.call_soon(self._look)

@@ -41,7 +41,7 @@ class LogUnreadable(Exception):
 
 
 class RecordLog(Protocol):
-    """Where the records of a shard live: a partition of `__consumer_offsets`, or a list in the simulator."""
+    """The log of a shard's records: a partition of `__consumer_offsets`, or a list in the simulator."""
 
     def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
         """All records as one batch, or AppendFailed and none of them."""
@@ -51,7 +51,7 @@ class RecordLog(Protocol):
 
 
 class Shard(Protocol):
-    """What the runner needs of `GroupCoordinatorShard`."""
+    """The part of `GroupCoordinatorShard` that the runner uses."""
 
     def replay(self, record: CoordinatorRecord) -> None: ...
     def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None: ...
@@ -66,7 +66,8 @@ class Shard(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What has to go out after a result took effect. `appended`: the log grew, so a flush policy may want a flush.
+    """The replies and other effects to send after a result was applied. `appended`: the log grew, so a flush policy may
+    want a flush.
 
     `records` are those it appended; `steady` as in CoordinatorResult.
     """

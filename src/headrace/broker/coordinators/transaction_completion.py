@@ -1,4 +1,4 @@
-"""The way of a decided transaction to its end: a marker in each of its partitions, then the record that says so.
+"""Completion of a decided transaction: a marker in each of its partitions, then the Complete record.
 
 Imported with the first transactional id, as the rules are. The order is `transaction_runtime`'s, which owns this.
 """
@@ -40,7 +40,7 @@ class MarkerWriter(Protocol):
 
 
 class Coordinator(Protocol):
-    """What is needed of `TransactionRuntime`."""
+    """The part of `TransactionRuntime` that the completion of transactions uses."""
 
     def wait_for_flush(self, transactional_id: str) -> bool: ...
     def flushed(self, transactional_id: str) -> Awaitable[None]: ...

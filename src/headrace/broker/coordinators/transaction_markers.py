@@ -15,7 +15,8 @@ __all__ = ["TransactionMarker", "TransactionMarkers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMarker:
-    """What a coordinator decided. `transaction_version`: that of the client that wrote the transaction."""
+    """The decision of a transaction coordinator. `transaction_version`: that of the client that wrote the
+    transaction."""
 
     producer_id: int
     producer_epoch: int

@@ -1,4 +1,4 @@
-"""What handlers of transaction APIs have in common: durable answers, and codes that older clients understand."""
+"""Shared parts of the handlers of transaction APIs: durable answers, and codes that older clients understand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answered(
     ask: Callable[[], Answer],
     respond: Callable[[Answer], Response],
 ) -> Response | Awaitable[Response]:
-    """What `ask` says, as the API's response; awaitable where what it wrote has to be on the disk first."""
+    """Return the answer of `ask` as the API's response; awaitable where what it wrote has to be on the disk first."""
     try:
         answer = ask()
     except CoordinatorError as error:

@@ -3,7 +3,8 @@
 The end of a transaction: the decision (Prepare) is in the log, and on the disk where the flush policy is `always`,
 before the first marker is written; all markers are (and are on the disk) before Complete. So a crash at any moment
 leaves a transaction open, or decided and to be completed at the next start; a marker written twice changes nothing.
-While nothing has to wait for the disk all of it happens within the one call, and nobody sees a transaction in between.
+While nothing has to wait for the disk all of it happens within the one call, and no reader sees a transaction in
+between.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class TransactionRuntime:
         add: bool,
     ) -> ErrorCode:
         """Before records of a transaction are appended. `add`: the client speaks transaction version 2 and left it to
-        the broker to add the partitions; otherwise it must have done so itself, unless nobody is to look
+        the broker to add the partitions; otherwise it must have done so itself, unless verification is off
         (`transaction.partition.verification.enable`).
 
         NONE, or: INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH (fenced), CONCURRENT_TRANSACTIONS (markers of the

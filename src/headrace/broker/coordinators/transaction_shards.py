@@ -1,7 +1,8 @@
 """The shards of the transaction coordinator, one for each partition of `__transaction_state` that is on the disk.
 
-All are loaded at the start, since whoever has a transaction open may never ask again. One that the disk does not give
-is tried again by itself until it does; one whose records make no sense stays out of service, and takes no other along.
+All are loaded at the start, since a client with an open transaction may never ask again. One that the disk does not
+give is tried again by itself until it does; one whose records make no sense stays out of service, and takes no other
+along.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class TransactionShards:
         return bool(self._unreadable)
 
     def holder(self, producer_id: int) -> tuple[str, TransactionLogValue] | None:
-        """Who has this producer id, or had it until it ran out."""
+        """Return the transactional id that has this producer id, or had it until its epochs ran out."""
         former = None
         for shard, _ in self:
             for transactional_id, value in shard.transactions():
@@ -165,4 +166,5 @@ class TransactionShards:
 
 
 def partition_of(transactional_id: str, topic: TopicDescription) -> int:
+    """Return the partition of `__transaction_state` for a transactional id."""
     return partition_for_group(transactional_id, topic.partitions)

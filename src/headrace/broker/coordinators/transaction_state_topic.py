@@ -18,7 +18,7 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
 def transaction_configuration(configuration: BrokerConfiguration) -> TransactionConfiguration:
-    """What the rules go by."""
+    """Return the configuration of the transaction coordinator's rules."""
     return TransactionConfiguration(
         max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
         id_expiration_ms=configuration.integer("transactional.id.expiration.ms"),

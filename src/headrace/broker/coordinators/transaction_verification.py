@@ -1,4 +1,4 @@
-"""What a batch of a transaction has to fulfil before it is appended: its partition is in the transaction (KIP-890).
+"""Verification of a transactional batch before its append: its partition must be in the transaction (KIP-890).
 
 A record outside an open transaction would get no marker, and would hold up all readers of committed records for ever.
 """

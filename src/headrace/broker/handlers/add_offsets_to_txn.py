@@ -24,6 +24,8 @@ FENCED_SINCE = 2
 def handle(
     request: m.add_offsets_to_txn_request.AddOffsetsToTxnRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one AddOffsetsToTxn request; the response is awaitable where it has to wait."""
+
     def respond(answer: Answer) -> Response:
         return Response(throttle_time=NO_THROTTLE, error_code=for_client(answer.code, call.api_version, FENCED_SINCE))
 

@@ -35,6 +35,7 @@ LAST_WITHOUT_EPOCH_BUMP = 3
 def handle(
     request: m.add_partitions_to_txn_request.AddPartitionsToTxnRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one AddPartitionsToTxn request; the response is awaitable where it has to wait."""
     results = [_result(transaction, call, broker) for transaction in request.transactions]
     if any(isinstance(result, Awaitable) for result in results):
         return _later(results)

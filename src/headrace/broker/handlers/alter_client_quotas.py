@@ -26,6 +26,7 @@ class _Refused(Exception):
 def handle(
     request: m.alter_client_quotas_request.AlterClientQuotasRequest, _call: RequestContext, broker: Services
 ) -> m.alter_client_quotas_response.AlterClientQuotasResponse:
+    """Answer one AlterClientQuotas request."""
     r = m.alter_client_quotas_response
     table = dict(broker.quotas.table)
     outcomes: list[tuple[ErrorCode, str | None]] = []

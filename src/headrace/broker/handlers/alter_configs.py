@@ -14,6 +14,7 @@ from headrace.protocol import messages as m
 def handle(
     request: m.alter_configs_request.AlterConfigsRequest, _call: RequestContext, broker: Services
 ) -> m.alter_configs_response.AlterConfigsResponse:
+    """Answer one AlterConfigs request."""
     r = m.alter_configs_response
 
     def alter(asked: m.alter_configs_request.AlterConfigsResource) -> None:

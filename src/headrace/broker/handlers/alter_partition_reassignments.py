@@ -19,6 +19,7 @@ def handle(
     _call: RequestContext,
     broker: Services,
 ) -> m.alter_partition_reassignments_response.AlterPartitionReassignmentsResponse:
+    """Answer one AlterPartitionReassignments request."""
     r = m.alter_partition_reassignments_response
     return r.AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (API 34): there is one data directory, so nothing can be moved to another.
 
-Version notes: v2 flexible. A partition that is told to lie where it lies is fine; a partition that does not exist is
-UNKNOWN_TOPIC_OR_PARTITION; another directory is LOG_DIR_NOT_FOUND.
+Version notes: v2 flexible. A partition that already lies in the named directory is fine; a partition that does not
+exist is UNKNOWN_TOPIC_OR_PARTITION; another directory is LOG_DIR_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.alter_replica_log_dirs_request.AlterReplicaLogDirsRequest, _call: RequestContext, broker: Services
 ) -> m.alter_replica_log_dirs_response.AlterReplicaLogDirsResponse:
+    """Answer one AlterReplicaLogDirs request."""
     r = m.alter_replica_log_dirs_response
     results: dict[TopicName, list[m.alter_replica_log_dirs_response.AlterReplicaLogDirPartitionResult]] = defaultdict(
         list

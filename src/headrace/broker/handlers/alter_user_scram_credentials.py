@@ -28,6 +28,7 @@ _TWICE = "A user credential cannot be altered twice in the same request"
 
 
 def handle(request: Request, _call: RequestContext, broker: Services) -> Response:
+    """Answer one AlterUserScramCredentials request."""
     wanted: tuple[Deletion | Upsertion, ...] = (*request.deletions, *request.upsertions)
     times = Counter(each.name for each in wanted)
     refused: dict[str, Refusal] = {}

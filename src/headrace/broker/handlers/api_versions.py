@@ -29,6 +29,7 @@ def handle(
     served: Iterable[ApiKey],
     features: Features,
 ) -> m.api_versions_response.ApiVersionsResponse:
+    """Answer one ApiVersions request."""
     named = (request.client_software_name, request.client_software_version)
     if call.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):
         return answer(served, call.api_version, code=ErrorCode.invalid_request)

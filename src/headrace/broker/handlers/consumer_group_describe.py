@@ -22,6 +22,7 @@ _Described = m.consumer_group_describe_response.DescribedGroup
 def handle(
     request: m.consumer_group_describe_request.ConsumerGroupDescribeRequest, call: RequestContext, broker: Services
 ) -> m.consumer_group_describe_response.ConsumerGroupDescribeResponse:
+    """Answer one ConsumerGroupDescribe request."""
     groups: list[_Described] = []
     for group_id in request.group_ids:
         try:

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat (API 68, KIP-848): a member of a consumer group joins, stays, acknowledges, leaves.
 
-Version notes: v1 brought regular expressions, and member ids made by the member; at v0 the broker makes one for whoever
-joins without. Topics that a member names it must be allowed to describe; of those that its regular expression matches,
-the others are left out.
+Version notes: v1 brought regular expressions, and member ids made by the member; at v0 the broker makes one for a
+member that joins without. Topics that a member names it must be allowed to describe; of those that its regular
+expression matches, the others are left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one ConsumerGroupHeartbeat request; the response is awaitable where it has to wait."""
     if not broker.serves_consumer_groups:
         return refuse(ErrorCode.unsupported_version, CONSUMER_GROUPS_OFF)
     allow = broker.authorizer

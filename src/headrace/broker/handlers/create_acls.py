@@ -17,6 +17,7 @@ from headrace.storage.errors import StorageError
 def handle(
     request: m.create_acls_request.CreateAclsRequest, _call: RequestContext, broker: Services
 ) -> m.create_acls_response.CreateAclsResponse:
+    """Answer one CreateAcls request."""
     r = m.create_acls_response
     outcomes: list[tuple[ErrorCode, str | None]] = []
     acls: list[Acl] = []

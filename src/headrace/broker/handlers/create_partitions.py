@@ -17,6 +17,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.create_partitions_request.CreatePartitionsRequest, _call: RequestContext, broker: Services
 ) -> m.create_partitions_response.CreatePartitionsResponse:
+    """Answer one CreatePartitions request."""
     results = []
     for asked in request.topics:
         code, message = _grow(asked, broker, validate_only=request.validate_only)

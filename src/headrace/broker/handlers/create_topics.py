@@ -30,6 +30,7 @@ _TOO_MANY = "Excessively large number of partitions per request."
 def handle(
     request: m.create_topics_request.CreateTopicsRequest, _call: RequestContext, broker: Services
 ) -> m.create_topics_response.CreateTopicsResponse:
+    """Answer one CreateTopics request."""
     named = Counter(topic.name for topic in request.topics)
     results = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in named}
     once = [topic for topic in request.topics if named[topic.name] == 1]
@@ -64,7 +65,7 @@ def _wanted(topic: m.create_topics_request.CreatableTopic) -> WantedTopic:
 
 
 class _Defaults:
-    """How settings are told that a new topic does not set itself: the same for all topics of a request."""
+    """The form of settings that a new topic does not set itself: the same for all topics of a request."""
 
     def __init__(self, broker: Services) -> None:
         self._told = {name: _default(name, broker) for name in TOPIC_SETTINGS}

@@ -29,6 +29,7 @@ MOST_MATCHES = 12_000
 def handle(
     request: m.delete_acls_request.DeleteAclsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_acls_response.DeleteAclsResponse:
+    """Answer one DeleteAcls request."""
     if broker.authorizer.enabled:
         results = _delete(request.filters, broker)
     else:

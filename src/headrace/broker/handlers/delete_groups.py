@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def handle(
     request: m.delete_groups_request.DeleteGroupsRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one DeleteGroups request; the response is awaitable where it has to wait."""
     answers = [_delete(group_id, call, broker) for group_id in dict.fromkeys(request.groups_names)]
     if any(isinstance(answer, Awaitable) for answer in answers):
         return _merge_later(answers)

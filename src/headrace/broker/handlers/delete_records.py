@@ -27,6 +27,7 @@ HIGH_WATERMARK = -1
 def handle(
     request: m.delete_records_request.DeleteRecordsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_records_response.DeleteRecordsResponse:
+    """Answer one DeleteRecords request."""
     r = m.delete_records_response
     topics = tuple(
         r.DeleteRecordsTopicResult(

@@ -19,6 +19,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.delete_topics_request.DeleteTopicsRequest, _call: RequestContext, broker: Services
 ) -> m.delete_topics_response.DeleteTopicsResponse:
+    """Answer one DeleteTopics request."""
     results = tuple(_delete(asked, broker) for asked in request.topics)
     return m.delete_topics_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 

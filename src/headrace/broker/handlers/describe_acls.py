@@ -20,6 +20,7 @@ Response = m.describe_acls_response.DescribeAclsResponse
 
 
 def handle(request: m.describe_acls_request.DescribeAclsRequest, _call: RequestContext, broker: Services) -> Response:
+    """Answer one DescribeAcls request."""
     r = m.describe_acls_response
     if not broker.authorizer.enabled:
         return _refused(ErrorCode.security_disabled, NO_AUTHORIZER)

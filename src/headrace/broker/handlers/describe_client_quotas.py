@@ -26,6 +26,7 @@ class _Refused(Exception):
 def handle(
     request: m.describe_client_quotas_request.DescribeClientQuotasRequest, _call: RequestContext, broker: Services
 ) -> m.describe_client_quotas_response.DescribeClientQuotasResponse:
+    """Answer one DescribeClientQuotas request."""
     r = m.describe_client_quotas_response
     try:
         names, kinds = _filter(request)

@@ -19,6 +19,7 @@ BROKERS = 1
 def handle(
     request: m.describe_cluster_request.DescribeClusterRequest, call: RequestContext, broker: Services
 ) -> m.describe_cluster_response.DescribeClusterResponse:
+    """Answer one DescribeCluster request."""
     r = m.describe_cluster_response
     host, port = broker.address(call)
     wrong = request.endpoint_type != BROKERS

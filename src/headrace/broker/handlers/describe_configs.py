@@ -45,6 +45,7 @@ def handle(
 ) -> (
     m.describe_configs_response.DescribeConfigsResponse | Awaitable[m.describe_configs_response.DescribeConfigsResponse]
 ):
+    """Answer one DescribeConfigs request; the response is awaitable where it has to wait."""
     if len(request.resources) > RESOURCES_A_TURN:
         return _over_turns(request, broker)
     return _answer([_resource(asked, request, broker) for asked in request.resources])
@@ -160,7 +161,7 @@ def _entry(
 ) -> m.describe_configs_response.DescribeConfigsResourceResult:
     r = m.describe_configs_response
     setting = described.setting
-    secret = setting.kind == "password"  # its value is nobody's business, as in Kafka
+    secret = setting.kind == "password"  # its value is never returned, as in Kafka
     return r.DescribeConfigsResourceResult(
         name=setting.name,
         value=None if secret else render_value(described.value),

@@ -18,6 +18,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.describe_groups_request.DescribeGroupsRequest, call: RequestContext, broker: Services
 ) -> m.describe_groups_response.DescribeGroupsResponse:
+    """Answer one DescribeGroups request."""
     groups: list[m.describe_groups_response.DescribedGroup] = []
     for group_id in request.groups:
         try:

@@ -1,7 +1,7 @@
 """DescribeLogDirs (API 35): the one data directory, and how many bytes each partition takes there.
 
 Version notes: v2 flexible; v3 top-level error; v4 bytes of the file system; v5 cordoned directories, of which there are
-none. Named partitions that are not on the disk are left out, and so is a partition that nobody has written to yet.
+none. Named partitions that are not on the disk are left out, and so is a partition that no client has written to yet.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.storage.errors import StorageError
 def handle(
     request: m.describe_log_dirs_request.DescribeLogDirsRequest, _call: RequestContext, broker: Services
 ) -> m.describe_log_dirs_response.DescribeLogDirsResponse:
+    """Answer one DescribeLogDirs request."""
     r = m.describe_log_dirs_response
     path = os.path.abspath(broker.configuration.data_dir)  # noqa: PTH100 - Kafka does not follow links either
     try:

@@ -20,6 +20,7 @@ r = m.describe_producers_response
 def handle(
     request: m.describe_producers_request.DescribeProducersRequest, _call: RequestContext, broker: Services
 ) -> r.DescribeProducersResponse:
+    """Answer one DescribeProducers request."""
     return r.DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -21,6 +21,7 @@ METADATA_TOPIC = "__cluster_metadata"
 def handle(
     request: m.describe_quorum_request.DescribeQuorumRequest, call: RequestContext, broker: Services
 ) -> m.describe_quorum_response.DescribeQuorumResponse:
+    """Answer one DescribeQuorum request."""
     r = m.describe_quorum_response
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
     if asked != [(METADATA_TOPIC, [0])]:

@@ -24,6 +24,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.describe_topic_partitions_request.DescribeTopicPartitionsRequest, call: RequestContext, broker: Services
 ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponse:
+    """Answer one DescribeTopicPartitions request."""
     r = m.describe_topic_partitions_response
     cursor = request.cursor
     first, first_partition = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
@@ -42,7 +43,7 @@ def handle(
 
 
 def _listed(call: RequestContext, broker: Services) -> set[TopicName]:
-    """What this client may see."""
+    """The topics that this client may see."""
     may_see = broker.authorizer.on_topic
     return {TopicName(t.name) for t in broker.metadata.topics() if may_see(call, Operation.DESCRIBE, t.name)}
 

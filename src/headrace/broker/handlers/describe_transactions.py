@@ -25,6 +25,7 @@ State = m.describe_transactions_response.TransactionState
 def handle(
     request: m.describe_transactions_request.DescribeTransactionsRequest, _call: RequestContext, broker: Services
 ) -> m.describe_transactions_response.DescribeTransactionsResponse:
+    """Answer one DescribeTransactions request."""
     return m.describe_transactions_response.DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(_described(each, broker) for each in request.transactional_ids),
@@ -60,6 +61,7 @@ def _state(transactional_id: str, value: TransactionLogValue) -> State:
 
 
 def refused_state(transactional_id: str, code: ErrorCode) -> State:
+    """The state of a transaction that is not described: the id and the error code alone."""
     return State(
         error_code=code,
         transactional_id=TransactionalId(transactional_id),

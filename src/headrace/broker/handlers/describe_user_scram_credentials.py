@@ -20,6 +20,7 @@ def handle(
     _call: RequestContext,
     broker: Services,
 ) -> m.describe_user_scram_credentials_response.DescribeUserScramCredentialsResponse:
+    """Answer one DescribeUserScramCredentials request."""
     named = Counter(user.name for user in request.users or ())
     asked = tuple(named) or tuple(sorted(broker.scram_credentials.users))
     return m.describe_user_scram_credentials_response.DescribeUserScramCredentialsResponse(

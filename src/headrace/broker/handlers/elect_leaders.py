@@ -18,6 +18,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.elect_leaders_request.ElectLeadersRequest, _call: RequestContext, broker: Services
 ) -> m.elect_leaders_response.ElectLeadersResponse:
+    """Answer one ElectLeaders request."""
     r = m.elect_leaders_response
     if request.topic_partitions is None:
         results = tuple(

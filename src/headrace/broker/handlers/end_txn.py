@@ -27,6 +27,8 @@ LAST_WITHOUT_EPOCH_BUMP = 4
 def handle(
     request: m.end_txn_request.EndTxnRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one EndTxn request; the response is awaitable where it has to wait."""
+
     def respond(answer: Answer) -> Response:
         return Response(
             throttle_time=NO_THROTTLE,

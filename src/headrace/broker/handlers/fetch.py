@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one Fetch request; the response is awaitable where it has to wait."""
     by_id = call.api_version >= 13
     context = broker.fetch_sessions.context(request, by_id=by_id, owner=call.principal, now_ms=broker.logs.now_ms())
     reading = _Reading(context, request, call, by_id, broker)
@@ -145,7 +146,8 @@ class _Reading:
         )
 
     def _diverging(self, log: LogView, part: m.fetch_request.FetchPartition) -> m.fetch_response.PartitionData | None:
-        """Where the reader's log and this one part ways (KIP-595), if it says what it read last. Raises ReadRefused."""
+        """Return the offset where the reader's log and this one diverge (KIP-595), if it names what it read last.
+        Raises ReadRefused."""
         if part.last_fetched_epoch < 0:
             return None
         epoch, end_offset = end_of_epoch(log, part.last_fetched_epoch, self.broker.metadata.leader_epoch)

@@ -22,6 +22,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 def handle(
     request: m.find_coordinator_request.FindCoordinatorRequest, call: RequestContext, broker: Services
 ) -> m.find_coordinator_response.FindCoordinatorResponse:
+    """Answer one FindCoordinator request."""
     r = m.find_coordinator_response
     host, port = broker.address(call)
     code, message = _answer(request.key_type, broker)

@@ -14,6 +14,7 @@ from headrace.protocol import messages as m
 def handle(
     request: m.incremental_alter_configs_request.IncrementalAlterConfigsRequest, _call: RequestContext, broker: Services
 ) -> m.incremental_alter_configs_response.IncrementalAlterConfigsResponse:
+    """Answer one IncrementalAlterConfigs request."""
     r = m.incremental_alter_configs_response
 
     def alter(asked: m.incremental_alter_configs_request.AlterConfigsResource) -> None:

@@ -29,6 +29,7 @@ FENCED_SINCE = 4
 def handle(
     request: m.init_producer_id_request.InitProducerIdRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one InitProducerId request; the response is awaitable where it has to wait."""
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _response(Answer(code=ErrorCode.invalid_request))
     transactional_id = request.transactional_id

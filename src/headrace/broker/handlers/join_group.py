@@ -1,4 +1,4 @@
-"""JoinGroup (API 11): somebody wants to be a member of a classic group. The answer waits for the whole group.
+"""JoinGroup (API 11): a client joins a classic group. The answer waits for the whole group.
 
 Version notes: v1 rebalance timeout; v4 a new member has to come again with the id it is given; v5 static members; v6
 flexible; v7 protocol type, null instead of an empty protocol name; v8 reason; v9 skip_assignment.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one JoinGroup request; the response is awaitable where it has to wait."""
     fresh_id = str(uuid.uuid4())
     answer: Response | Awaitable[Response] = ask(
         ApiKey.JOIN_GROUP,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one LeaveGroup request; the response is awaitable where it has to wait."""
     answer: Response | Awaitable[Response] = ask(
         ApiKey.LEAVE_GROUP,
         request,

@@ -27,6 +27,7 @@ _NAMES: Mapping[int, Callable[[Services], Iterable[str]]] = {
 def handle(
     request: m.list_config_resources_request.ListConfigResourcesRequest, call: RequestContext, broker: Services
 ) -> m.list_config_resources_response.ListConfigResourcesResponse:
+    """Answer one ListConfigResources request."""
     r = m.list_config_resources_response
     wanted = {int(kind) for kind in request.resource_types} or set(_NAMES)
     if call.api_version == 0:

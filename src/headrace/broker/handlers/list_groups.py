@@ -14,6 +14,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.list_groups_request.ListGroupsRequest, _call: RequestContext, broker: Services
 ) -> m.list_groups_response.ListGroupsResponse:
+    """Answer one ListGroups request."""
     groups = [
         group
         for shard in broker.coordinator.shards()

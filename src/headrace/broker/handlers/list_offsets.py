@@ -28,6 +28,7 @@ READ_COMMITTED = 1
 def handle(
     request: m.list_offsets_request.ListOffsetsRequest, call: RequestContext, broker: Services
 ) -> m.list_offsets_response.ListOffsetsResponse:
+    """Answer one ListOffsets request."""
     r = m.list_offsets_response
     times = Counter((asked.name, part.partition_index) for asked in request.topics for part in asked.partitions)
     committed_only = request.isolation_level == READ_COMMITTED
@@ -96,7 +97,7 @@ def _up_to(end_offset: int, found: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _epoch(log: LogView, timestamp: int, offset: int, current: int) -> int:
-    """Of the record at the offset; of the end, and of an empty log, the one that would write there."""
+    """The epoch of the record at the offset; at the end and in an empty log, the epoch that would write there."""
     if offset < 0:
         return -1
     return (

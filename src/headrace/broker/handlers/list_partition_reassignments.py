@@ -13,6 +13,7 @@ def handle(
     _call: RequestContext,
     broker: Services,  # noqa: ARG001 - a handler's
 ) -> m.list_partition_reassignments_response.ListPartitionReassignmentsResponse:
+    """Answer one ListPartitionReassignments request."""
     return m.list_partition_reassignments_response.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, topics=()
     )

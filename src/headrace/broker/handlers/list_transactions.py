@@ -26,6 +26,7 @@ Response = m.list_transactions_response.ListTransactionsResponse
 def handle(
     request: m.list_transactions_request.ListTransactionsRequest, _call: RequestContext, broker: Services
 ) -> Response:
+    """Answer one ListTransactions request."""
     pattern = None
     if request.transactional_id_pattern:
         try:

@@ -26,6 +26,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.metadata_request.MetadataRequest, call: RequestContext, broker: Services
 ) -> m.metadata_response.MetadataResponse:
+    """Answer one Metadata request."""
     r = m.metadata_response
     host, port = broker.address(call)
     if request.topics is None or (call.api_version == 0 and not request.topics):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one OffsetCommit request; the response is awaitable where it has to wait."""
     known: list[RequestTopic] = []
     unknown: list[ResponseTopic] = []
     for asked in request.topics:

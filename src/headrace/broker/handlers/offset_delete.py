@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one OffsetDelete request; the response is awaitable where it has to wait."""
     known: list[RequestTopic] = []
     unknown: list[ResponseTopic] = []
     for asked in request.topics:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 def handle(
     request: m.offset_fetch_request.OffsetFetchRequest, call: RequestContext, broker: Services
 ) -> m.offset_fetch_response.OffsetFetchResponse:
+    """Answer one OffsetFetch request."""
     groups = tuple(_group(group, call, broker, require_stable=request.require_stable) for group in request.groups)
     return m.offset_fetch_response.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups)
 

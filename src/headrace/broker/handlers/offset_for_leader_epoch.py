@@ -19,6 +19,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.offset_for_leader_epoch_request.OffsetForLeaderEpochRequest, _call: RequestContext, broker: Services
 ) -> m.offset_for_leader_epoch_response.OffsetForLeaderEpochResponse:
+    """Answer one OffsetForLeaderEpoch request."""
     r = m.offset_for_leader_epoch_response
     return r.OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,

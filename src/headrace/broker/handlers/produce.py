@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 def handle(
     request: m.produce_request.ProduceRequest, call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response | None] | None:
+    """Answer one Produce request; the response is awaitable where it has to wait."""
     appending = _Appending(request, call, broker)
     try:
         appending.run()
@@ -180,7 +181,7 @@ class _Appending:
 
 @cache
 def _looking_threads() -> ThreadPoolExecutor:
-    """One: several would take the interpreter from the event loop by turns."""
+    """One thread: several would alternately take the interpreter from the event loop."""
     return ThreadPoolExecutor(1, thread_name_prefix="headrace-look")
 
 

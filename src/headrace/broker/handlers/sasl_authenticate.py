@@ -15,6 +15,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     _request: m.sasl_authenticate_request.SaslAuthenticateRequest, _call: RequestContext, broker: Services
 ) -> m.sasl_authenticate_response.SaslAuthenticateResponse:
+    """Answer one SaslAuthenticate request."""
     del broker
     return m.sasl_authenticate_response.SaslAuthenticateResponse(
         error_code=ErrorCode.illegal_sasl_state,

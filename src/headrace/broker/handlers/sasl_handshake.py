@@ -15,5 +15,6 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     _request: m.sasl_handshake_request.SaslHandshakeRequest, _call: RequestContext, broker: Services
 ) -> m.sasl_handshake_response.SaslHandshakeResponse:
+    """Answer one SaslHandshake request."""
     del broker
     return m.sasl_handshake_response.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())

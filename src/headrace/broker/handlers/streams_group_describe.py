@@ -20,6 +20,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.streams_group_describe_request.StreamsGroupDescribeRequest, call: RequestContext, broker: Services
 ) -> m.streams_group_describe_response.StreamsGroupDescribeResponse:
+    """Answer one StreamsGroupDescribe request."""
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
         try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one StreamsGroupHeartbeat request; the response is awaitable where it has to wait."""
     if not broker.serves_streams_groups:
         return refuse(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
@@ -72,7 +73,8 @@ def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterat
 
 
 def _if_authorized(result: CoordinatorResult, call: RequestContext, broker: Services) -> CoordinatorResult:
-    """Without CREATE of the cluster or of each missing topic, none is created, and the status says so, as in Kafka."""
+    """Without CREATE of the cluster or of each missing topic, none is created, and the status names the reason, as in
+    Kafka."""
     allow = broker.authorizer
     if not result.topics_to_create or allow.on_cluster(call, Operation.CREATE):
         return result

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one SyncGroup request; the response is awaitable where it has to wait."""
     if not names_its_protocol(request, call):
         return replies.sync_error_reply(ErrorCode.inconsistent_group_protocol)
     answer: Response | Awaitable[Response] = ask(

@@ -33,6 +33,7 @@ ADDS_PARTITIONS_SINCE = 5
 
 
 def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
+    """Answer one TxnOffsetCommit request; the response is awaitable where it has to wait."""
     known, unknown = _resolved(request.topics, broker)
     if not known:
         return _response(unknown)
@@ -84,7 +85,7 @@ async def _complete_later(
 
 
 def _resolved(asked: Iterable[RequestTopic], broker: Services) -> tuple[list[RequestTopic], list[ResponseTopic]]:
-    """What is there, and the refusals of the rest."""
+    """Split the request into existing partitions and refusals of the others."""
     known: list[RequestTopic] = []
     unknown: list[ResponseTopic] = []
     for topic in asked:

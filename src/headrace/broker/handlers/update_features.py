@@ -16,6 +16,7 @@ from headrace.protocol.error_codes import ErrorCode
 def handle(
     request: m.update_features_request.UpdateFeaturesRequest, _call: RequestContext, broker: Services
 ) -> m.update_features_response.UpdateFeaturesResponse:
+    """Answer one UpdateFeatures request."""
     code, message = ErrorCode.none, None
     updates = [
         FeatureUpdate(name=each.feature, level=int(each.max_version_level), upgrade_type=int(each.upgrade_type))

@@ -26,6 +26,7 @@ Written = list[tuple[TopicDescription, int]]
 def handle(
     request: m.write_txn_markers_request.WriteTxnMarkersRequest, _call: RequestContext, broker: Services
 ) -> Response | Awaitable[Response]:
+    """Answer one WriteTxnMarkers request; the response is awaitable where it has to wait."""
     written: Written = []
     response = Response(markers=tuple(_marker(each, broker, written) for each in request.markers))
     waiting = [(topic, partition) for topic, partition in written if broker.logs.wait_for_flush(topic, partition)]

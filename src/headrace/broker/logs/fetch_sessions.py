@@ -42,6 +42,7 @@ _NOT_TOLD = -1
 
 
 def next_epoch(epoch: int) -> int:
+    """Return the epoch after this one; it wraps to 1, because 0 opens a session."""
     return 1 if epoch == LAST_EPOCH else epoch + 1
 
 
@@ -85,9 +86,9 @@ class AskedPartition:
         )
 
     def told(self, data: m.fetch_response.PartitionData) -> bool:
-        """Whether `data` belongs in an incremental answer; remembers that it was told."""
+        """Whether `data` belongs in an incremental answer; remembers it as sent."""
         if data.error_code is not ErrorCode.none:
-            self.high_watermark = _NOT_TOLD  # so that the end of the error is told
+            self.high_watermark = _NOT_TOLD  # so that the end of the error is reported
             return True
         changed = self.high_watermark != data.high_watermark or self.log_start_offset != data.log_start_offset
         self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
@@ -133,7 +134,7 @@ def _key(topic: str, topic_id: UUID | None, partition: int) -> tuple[str, UUID |
 
 
 class FetchContext:
-    """What one Fetch request reads, and how it is answered."""
+    """The partitions that one Fetch request reads, and the form of its response."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """fsync, in a thread and never on the event loop: group commit.
 
-Whoever needs durability awaits `flushed(log)`. All logs that became dirty while the thread was busy are flushed in the
-next round together, so a thousand waiting producers cost one fsync per log and round.
+A caller that needs durability awaits `flushed(log)`. All logs that became dirty while the thread was busy are flushed
+in the next round together, so a thousand waiting producers cost one fsync per log and round.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class FlushFailed(Exception):
 
 
 class Flushable(Protocol):
+    """A log that can be flushed."""
+
     def flush(self) -> object: ...
 
 
@@ -32,7 +34,7 @@ class Flusher:
     """Mutable: the dirty logs, what waits for each, and one thread."""
 
     def __init__(self, flushed: Callable[[float, bool], None] | None = None) -> None:
-        """`flushed` is told of every flush how many seconds it took and whether the disk refused it."""
+        """`flushed` is called after every flush with its seconds and whether the disk refused it."""
         self._told = flushed
         self._dirty: dict[Flushable, list[Callable[[Exception | None], None]]] = {}
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-flusher")
@@ -80,7 +82,7 @@ class Flusher:
             await asyncio.wait((self._round,))
 
     def close(self) -> None:
-        """What is at work ends; nothing new is begun."""
+        """Finish the running flush and begin no other."""
         if self._round is not None:
             self._round.cancel()
         self._dirty.clear()
@@ -101,7 +103,7 @@ class Flusher:
 
 
 def _flush_each(logs: tuple[Flushable, ...]) -> list[tuple[Exception | None, float]]:
-    """Of each: the refusal or None, and the seconds it took."""
+    """Flush each log; return its error or None, and the seconds it took."""
     outcomes: list[tuple[Exception | None, float]] = []
     for log in logs:
         refusal: Exception | None = None

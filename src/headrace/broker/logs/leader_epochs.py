@@ -16,7 +16,7 @@ UNKNOWN_EPOCH = -1
 
 
 def leader_epoch_error(named: int, broker: Services) -> ErrorCode | None:
-    """What is wrong with the epoch that a client believes to be current; it may leave it out (-1)."""
+    """Return the error of the epoch that a client believes to be current; it may leave it out (-1)."""
     current = broker.metadata.leader_epoch
     if named in (UNKNOWN_EPOCH, current):
         return None

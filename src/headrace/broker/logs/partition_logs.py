@@ -60,7 +60,8 @@ class ReadRefused(Exception):
 
 
 def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
-    """What a topic gets that says nothing itself. The fsync policy is the broker's, in Kafka's words for logs."""
+    """Return the log settings of a topic that has none of its own. The fsync policy is the broker's, in Kafka's words
+    for logs."""
     values = {
         name: render_value(broker_default(name, configuration))
         for name in TOPIC_SETTINGS
@@ -76,7 +77,7 @@ def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
 
 
 class LogView(Protocol):
-    """What reading a partition needs. Offsets; bytes are whole batches."""
+    """The view of a partition that reads need. Offsets; bytes are whole batches."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -121,7 +122,7 @@ class PartitionLogs:
         self.no_room: str | None = None  # what the disk had no room for, until an append succeeds again
 
     def topic_removed(self, topic: TopicDescription) -> None:
-        """Whoever waits for its records need not wait any longer."""
+        """Complete the delayed fetches that wait for records of the topic."""
         for partition in range(topic.partitions):
             self._delayed_fetches.partition_removed(topic.name, partition)
 
@@ -185,7 +186,7 @@ class PartitionLogs:
 
         return validate
 
-    def append_usual(
+    def append_fast_path(
         self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int
     ) -> AppendResult | None:
         """As `append` for one batch that `is_candidate`; None, and nothing was done, where `append` has the word.
@@ -245,7 +246,7 @@ class PartitionLogs:
                 yield topic, partition, self._directory.size_bytes(topic, partition)
 
     def log_sizes(self) -> list[LogSize]:
-        """Of all open logs."""
+        """Return the sizes of all open logs."""
         return [
             LogSize(
                 topic=log.topic,
@@ -276,7 +277,7 @@ class PartitionLogs:
             await self._cleaner.clean_all()
 
     async def flush_closed_segments(self) -> None:
-        """What a rolled segment holds goes to the disk in the background, so that a crash leaves little to check; so
+        """Flush rolled segments in the background, so that a crash leaves little to check; so
         does what a flush has left, for want of room."""
         for log in tuple(self._open_logs.values()):
             is_due = log.config.fsync != "never" and log.recovery_point < log.log_end_offset

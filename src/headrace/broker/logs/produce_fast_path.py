@@ -25,7 +25,7 @@ from headrace.protocol.request_fast_path import ProduceFrame
 from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.partition_log import AppendResult
 
-__all__ = ["NO_ANSWER", "append_usual"]
+__all__ = ["NO_ANSWER", "append_fast_path"]
 
 NO_ANSWER = b""
 _ACKS = (-1, 0, 1)
@@ -36,13 +36,13 @@ _COUNTED_FROM_BYTES = 8 * 1024
 Outcome = tuple[int, AppendResult | AppendRefused]
 
 
-def append_usual(
+def append_fast_path(
     request: ProduceFrame, frame: bytes, call: Callable[[RequestHeader], RequestContext], broker: Services
 ) -> bytes | m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse] | None:
-    """None: it is not usual, nothing was done. Else the answer: the bytes of its frame when all went well and nobody
-    has to wait (`NO_ANSWER` for acks=0), or what the handler would give.
+    """Return None, without side effects, if the request is not eligible for the fast path. Else the response: the bytes
+    of its frame when all went well and no flush has to be awaited (`NO_ANSWER` for acks=0), or the handler's response.
 
-    `call` makes the call, which is needed only where access is checked.
+    `call` makes the request context, which is needed only where access is checked.
     """
     topics = _known(request, frame, broker)
     if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(request.header), broker)):
@@ -54,7 +54,7 @@ def append_usual(
         offsets: list[tuple[int, int, int]] = []
         for partition, start, end in asked.batches:
             try:
-                result = logs.append_usual(topic, partition, frame, start, end)
+                result = logs.append_fast_path(topic, partition, frame, start, end)
                 if result is None:
                     result = logs.append(topic, partition, frame[start:end])
                     all_is_well = all_is_well and result.log_append_time_ms < 0
@@ -96,7 +96,7 @@ def _permitted(topics: list[TopicDescription], call: RequestContext, broker: Ser
 def _answer(
     request: ProduceFrame, topics: list[TopicDescription], appended: list[list[Outcome]], broker: Services
 ) -> m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse]:
-    """What the handler would give."""
+    """The response that the handler would return."""
     response = m.produce_response.ProduceResponse(
         responses=tuple(
             m.produce_response.TopicProduceResponse(

@@ -62,7 +62,7 @@ class ClusterMetadata:
 
     @property
     def leader_epoch(self) -> int:
-        """Of every partition: one broker leads them all, and each of its starts is an election."""
+        """The leader epoch of every partition: one broker leads them all, and each of its starts is an election."""
         return self._directory.leader_epoch
 
     @property

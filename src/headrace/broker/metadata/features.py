@@ -67,7 +67,7 @@ class Features:
         return self._directory.dynamic_configs.features.get(name, SUPPORTED_FEATURES[name].highest)
 
     def finalized(self) -> dict[str, int]:
-        """What is on. A feature at level 0 is not finalised, as in Kafka."""
+        """The finalised features and their levels. A feature at level 0 is not finalised, as in Kafka."""
         return {name: self.level(name) for name in SUPPORTED_FEATURES if self.level(name) > 0}
 
     def update(self, updates: Iterable[FeatureUpdate], *, validate_only: bool) -> None:

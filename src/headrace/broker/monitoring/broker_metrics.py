@@ -3,7 +3,7 @@
 docs/reference/metrics.md lists them.
 
 Counters are fed by what the coordinator's runner hands out (records, events) and by the connections; sizes are looked
-up when somebody asks. The pure rooms know nothing of this.
+up when metrics are requested. The pure packages do not depend on this.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _documented_state(state: str) -> str:
 
 
 class BrokerSizes(ServerSizes, Protocol):
-    """What is looked up when metrics are asked for."""
+    """Sizes that are looked up when metrics are requested."""
 
     def group_counts(self) -> Mapping[tuple[str, str], int]:
         """(type, state) → groups."""
@@ -84,7 +84,7 @@ class BrokerMetrics:
     def partition_loaded(self, seconds: float) -> None:
         self._load_times.add(seconds * 1000)
 
-    # --- what is told ---
+    # --- exposition ---
 
     def families(self, sizes: BrokerSizes) -> Iterator[Family]:
         yield from self._groups(sizes)

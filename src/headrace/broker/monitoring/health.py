@@ -1,7 +1,7 @@
 """Whether the broker lives and whether it can serve, as a load balancer or an orchestrator asks.
 
 *Live* (/health/live): the process answers, so a restart would not help. *Ready* (/health/ready): it may be sent
-requests: loaded, not stopping, disk good. Reasons are told as JSON.
+requests: loaded, not stopping, disk good. Reasons are returned as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Condition:
 
 
 class HealthSource(Protocol):
-    """What is looked up when somebody asks."""
+    """State that is looked up when a probe asks for it."""
 
     @property
     def is_loading(self) -> bool: ...
@@ -38,7 +38,7 @@ class HealthSource(Protocol):
         """Partitions whose log does no further work until a restart."""
 
     def full_disk(self) -> str | None:
-        """What was refused for want of room, None when appends succeed."""
+        """The operation that a full disk refused; None while appends succeed."""
 
     def failed_shards(self) -> int:
         """Partitions of __consumer_offsets whose groups are out of service."""
@@ -58,7 +58,7 @@ class Health:
         if source.is_loading:
             yield Condition(reason="loading", detail="The logs and the groups are still being read.")
         if source.is_stopping:
-            yield Condition(reason="stopping", detail="The broker was told to stop.")
+            yield Condition(reason="stopping", detail="The broker is stopping.")
         failed = source.failed_logs()
         if failed:
             named = ", ".join(failed[:10]) + (f" and {len(failed) - 10} more" if len(failed) > 10 else "")
@@ -82,7 +82,7 @@ class Health:
 
     def live(self) -> tuple[bool, str]:
         """(True, a JSON document): who answers lives. A broken disk does not make it dead, since restarting in a circle
-        mends nothing; a stuck event loop shows in that no answer comes."""
+        does not help; a stuck event loop shows in that no answer comes."""
         return True, _document("live", [])
 
 

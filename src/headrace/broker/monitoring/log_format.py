@@ -1,6 +1,6 @@
 """How the broker's log lines look: a line for people, or one JSON document per line for machines.
 
-Whoever logs may add facts, `extra={"facts": {...}}`: text lines show them behind the sentence, JSON has them as fields.
+Callers may add facts, `extra={"facts": {...}}`: text lines show them behind the sentence, JSON has them as fields.
 Neither ever holds a record's content or a secret: facts are names, numbers, addresses. What a client may have chosen
 (client ids, topic names) cannot forge a line: control characters are written as escapes.
 """
@@ -70,12 +70,12 @@ def _escaped(text: str) -> str:
 
 
 def is_for_machines() -> bool:
-    """Whether somebody asked for JSON on the root logger."""
+    """Whether the root logger writes JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def say(text: str, **facts: Any) -> None:
-    """What an operator shall see whatever the log level: to standard error, as JSON when the log is."""
+    """Print a message for the operator whatever the log level: to standard error, as JSON when the log is."""
     if is_for_machines():
         record = logging.LogRecord("headrace.broker", logging.INFO, "", 0, "%s", (text,), None)
         record.facts = facts

@@ -1,7 +1,7 @@
 """`--metrics-port`: GET /metrics over HTTP/1.1 for Prometheus, and /health/live and /health/ready. Nothing else.
 
-One answer per connection. Whoever sends more than a few kilobytes, or takes longer than a few seconds, is cut off; more
-than a few at once are turned away.
+One answer per connection. A client that sends more than a few kilobytes, or takes longer than a few seconds, is cut
+off; more than a few at once are turned away.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MetricsServer:
     """Mutable: the listener. Belongs to the event loop it was started on."""
 
     def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
-        """`pages`: path → what is answered there, made when somebody asks."""
+        """`pages`: path → a function that makes the page when it is requested."""
         self._pages = pages
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.StreamWriter, None] = {}

@@ -78,5 +78,5 @@ class RequestLog:
             self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
 
 
-# Nobody sets the threshold lower, and looking it up costs more than comparing with this.
+# The threshold is never set lower in practice, and looking it up costs more than comparing with this.
 _NEVER_SLOW_SECONDS = 0.001

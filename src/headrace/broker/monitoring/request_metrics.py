@@ -1,8 +1,8 @@
-"""What is measured about requests: how many, with which error, and where their time went. Kafka's RequestMetrics.
+"""Metrics of requests: how many, with which error, and how their time was spent. Kafka's RequestMetrics.
 
 A request's time: RequestQueue (its connection had others before it), Local (the broker worked on it), Remote (it was
-parked, or waited for the disk), Throttle (what the client was told to wait). Total is the first three. Most requests
-neither queue nor are throttled, so those noughts are counted, not measured: booked when somebody asks.
+parked, or waited for the disk), Throttle (the throttle time in the response). Total is the first three. Most requests
+neither queue nor are throttled, so those zeros are counted, not measured, and booked on request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAST_SECONDS = 0.00005  # a shorter stay in the queue is the parsing itself
 
 
 class _Times:
-    """Of one API."""
+    """The times of one API."""
 
     __slots__ = ("local", "noughts", "queue", "remote", "throttle", "total")
 

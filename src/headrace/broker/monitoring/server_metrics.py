@@ -1,7 +1,7 @@
-"""What is measured about the server itself: logs, parked requests, connections, flushes, the event loop, the process.
+"""Metrics of the server itself: logs, parked requests, connections, flushes, the event loop, the process.
 
-Sizes are looked up when somebody asks. The number of series is bounded: of more than MOST_PARTITIONS partitions the
-largest are told one by one, and totals always cover all.
+Sizes are looked up on request. The number of series is bounded: of more than MOST_PARTITIONS partitions the
+largest are listed one by one, and totals always cover all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LogSize:
 
 
 class ServerSizes(Protocol):
-    """What is looked up when metrics are asked for."""
+    """Sizes that are looked up when metrics are requested."""
 
     @property
     def is_loading(self) -> bool: ...
@@ -111,7 +111,7 @@ class ServerMetrics:
     def loop_was_late(self, seconds: float) -> None:
         self._lag.add(seconds * 1000)
 
-    # --- what is told ---
+    # --- exposition ---
 
     def families(self, sizes: ServerSizes) -> Iterator[Family]:
         state = _STOPPING if sizes.is_stopping else _STARTING if sizes.is_loading else _RUNNING

@@ -1,4 +1,4 @@
-"""What metrics and health look up in a running server when somebody asks for them."""
+"""Statistics of a running server, looked up for metrics and health probes."""
 
 from __future__ import annotations
 

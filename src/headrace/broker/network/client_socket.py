@@ -90,9 +90,9 @@ class ClientSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable = False
         if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
-            self._close_because("headrace.unsent.max.bytes is reached: too many answers that nobody reads")
+            self._close_because("headrace.unsent.max.bytes is reached: too many answers that the client does not read")
             self.close_reason = "not-read"
-            self.abort()  # there is nobody to wait for
+            self.abort()  # the client is gone
 
     def resume_writing(self) -> None:
         self._writable = True

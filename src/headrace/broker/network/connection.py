@@ -1,6 +1,6 @@
 """One client connection: bytes → frames → handler → answers in the order of the requests.
 
-Rules: at most one request of a connection is at work; the next begins when its answer is handed to the transport.
+Rules: at most one request of a connection is in progress; the next begins when its answer is handed to the transport.
 Answers that may be repeated (`response_cache`) go out before anything is decoded, all of one read in one write; those
 of usual Produce requests that came in one read go out a few in a write. A parked request (a long poll) blocks only its
 own connection. What cannot be understood closes this connection with one line in the log, and touches no other. The
@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
-from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_usual
+from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_fast_path
 from headrace.broker.network.chunked_writer import PIECE_BYTES
 from headrace.broker.network.client_socket import ClientSocket
 from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, is_expensive
@@ -186,12 +186,12 @@ class ClientConnection(ClientSocket):
         self._steady_answers.clear()
 
     def stop_listening(self) -> None:
-        """What else it says does not count."""
+        """Ignore everything that the client sends from now on."""
         self._leaving = True
         self._waiting.clear()
 
     def refuse(self, reason: str) -> None:
-        """Closes the connection of somebody who is not who he says, or says nothing."""
+        """Close the connection of a client that failed to authenticate, or sent nothing in time."""
         self.close_reason = "not-authenticated"
         self._leaving = True
         self._close_because(reason)
@@ -222,7 +222,7 @@ class ClientConnection(ClientSocket):
             self._read_on(wanted=wanted)
 
     def _repeat_answers(self, data: bytes) -> bytes:
-        """What is left of `data` when all that needs no rule is answered."""
+        """Answer what the response cache holds; return the rest of `data`."""
         faults = self._server.faults
         if faults is not None and faults.active:
             return data
@@ -307,7 +307,7 @@ class ClientConnection(ClientSocket):
     async def _encode_beside(
         self, header: RequestHeader, response: object | None
     ) -> tuple[RequestHeader, object, list[Sized]] | None:
-        """What `_send` needs; None for a request that asked for no answer (acks=0)."""
+        """Return the arguments of `_send`; None for a request that asked for no answer (acks=0)."""
         if response is None:
             self._metered(header, None, 0)
             return None
@@ -340,7 +340,7 @@ class ClientConnection(ClientSocket):
         request = request_fast_path.produce_request(frame)
         if request is None:
             return False
-        outcome = append_usual(request, frame, self.call, services)
+        outcome = append_fast_path(request, frame, self.call, services)
         if outcome is None:
             return False
         if faults is not None:
@@ -378,7 +378,7 @@ class ClientConnection(ClientSocket):
         self._go_on()
 
     def _go_on(self) -> None:
-        """What follows a request that was waited for."""
+        """Continue after a request whose response was awaited."""
         if self._leaving:
             self.close()
         else:

@@ -1,5 +1,5 @@
 """How many connections there may be, from one address, and how fast they may come; how much is held of half requests,
-and of answers that nobody reads.
+and of answers that no client reads.
 
 `max.connections`, `max.connections.per.ip` with overrides, `max.connection.creation.rate`, the quota
 `connection_creation_rate` of addresses. A connection that is too many is closed at once. Time is an argument.

@@ -4,7 +4,7 @@ A request of a few kilobytes can name thousands of items and cost 100 ms of CPU.
 requests together would hold the event loop for two seconds between two looks at the other sockets. So they queue here,
 while small requests are answered in the loop's next turn. The order is start-time fair queueing (Goyal et al., 1996)
 with the time used as the cost: of the clients that wait, the one that has used the least time is next. A client is a
-principal, or an address where nobody logs in, so more connections do not make a larger share.
+principal, or an address where clients do not log in, so more connections do not make a larger share.
 
 What is pure of a request, decoding it and encoding its answer, runs in one thread beside the loop: the interpreter
 then switches between the two every 5 ms. Handlers change state and stay on the loop.

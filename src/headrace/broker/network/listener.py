@@ -77,14 +77,15 @@ class Listeners:
             self._sockets.remove(bound)
 
     def close(self) -> None:
-        """Nobody else comes in; who is in stays."""
+        """Accept no new connections; open ones stay."""
         for each in (*self._open, *self._sockets):
             each.close()
         self._open.clear()
         self._sockets.clear()
 
     def address(self, call: RequestContext) -> tuple[str, int]:
-        """What a client is told to connect to: its listener's advertised address, or the one it has reached us at."""
+        """Return the address that a client shall connect to: its listener's advertised address, or the one it has
+        reached us at."""
         listener = self.listeners.get(call.listener_name)
         if listener is None:
             return call.local_address
@@ -119,6 +120,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether the host is a loopback address."""
     if host == "localhost":
         return True
     try:

@@ -26,7 +26,7 @@ _ENTRY = re.compile(r"([A-Za-z0-9_-]+)://(.*):([0-9]{1,5})\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfiguration:
-    """One listener. Port 0 takes a free one; `advertised` is what its clients are told, where that was set."""
+    """One listener. Port 0 takes a free one; `advertised` is the address for its clients, where that was set."""
 
     name: str
     protocol: SecurityProtocol
@@ -44,7 +44,7 @@ class ListenerConfiguration:
         return self.values.get(setting, row.default)
 
     def own(self, setting: str) -> Value | None:
-        """What was set under `listener.name.<name>.`."""
+        """The settings under `listener.name.<name>.`."""
         return self.values.get(listener_prefix(self.name) + setting)
 
     @property

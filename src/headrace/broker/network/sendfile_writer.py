@@ -31,7 +31,7 @@ _READ_BYTES = 256 * 1024  # at once, of a file that the kernel does not send by 
 class SendfileWriter:
     """One connection's. Mutable: what is left of the answer under way.
 
-    It has a descriptor of its own for the socket, because event loops let nobody wait for that of a transport.
+    It has a descriptor of its own for the socket, because event loops do not let others wait for that of a transport.
     """
 
     def __init__(self, transport: asyncio.Transport, done: Callable[[], None]) -> None:

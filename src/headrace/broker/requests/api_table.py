@@ -120,7 +120,7 @@ class ApiTable:
         return handler
 
     def _guarded(self, key: ApiKey, handler: Handler) -> Handler:
-        """Imported here only: without an authorizer nobody needs it."""
+        """Imported here only: it is not needed without an authorizer."""
         from headrace.broker.security.access_checks import guarded
 
         return guarded(key, handler, self._services)

@@ -140,12 +140,13 @@ class Quotas:
         self._changed()
 
     def bytes_throttle_ms(self, kind: str, user: str, client_id: str, size: int, now_ms: float) -> int:
-        """Of a produce request (PRODUCE) or a fetch answer (CONSUME)."""
+        """Throttle time of a produce request (PRODUCE) or a fetch response (CONSUME)."""
         found = self.find(kind, user, client_id)
         return 0 if found is None else self._metered(found, size, now_ms)
 
     def request_throttle_ms(self, user: str, client_id: str, seconds: float, now_ms: float) -> int:
-        """Of the time the broker worked on a request: percent of one thread. Never more than one window."""
+        """Throttle time for the time the broker worked on a request: percent of one thread. Never more than one
+        window."""
         found = self.find(REQUESTS, user, client_id)
         return 0 if found is None else min(self._metered(found, seconds * 100, now_ms), self._size_ms)
 

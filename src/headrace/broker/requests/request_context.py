@@ -17,7 +17,7 @@ class RequestContext:
     """One request. `token` is unique within the broker's life; `local_address` is what the client connected to.
 
     `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
-    (PLAINTEXT where nothing is named); `secure` says that nobody on the way could read along (TLS).
+    (PLAINTEXT where nothing is named); `secure` means that the connection is encrypted (TLS).
     `sends_files`: the connection takes records of an answer as spans of their file (`sendfile_writer`).
     `steady` is set where the answer may be repeated for the same bytes of this connection, see `response_cache`.
     """

@@ -1,4 +1,4 @@
-"""What quotas say of one request that was answered, and of topics that are about to be made or removed.
+"""Throttling by quotas: of one request that was answered, and of topics about to be created or deleted.
 
 The answer goes out at once with the time the client has to wait; that long nothing more of its connection is read
 (KIP-219). Unlike Kafka's, the answer to a fetch that was too much has its records: they are read already, and the wait

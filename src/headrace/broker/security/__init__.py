@@ -1,1 +1,1 @@
-"""Who may connect and as whom: listeners' TLS, SASL exchanges, SCRAM credentials, principals, access rules."""
+"""Authentication and authorization: listeners' TLS, SASL exchanges, SCRAM credentials, principals, access rules."""

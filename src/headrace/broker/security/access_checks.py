@@ -97,7 +97,7 @@ def _on_resources(operation: Operation, asked: str = "resources") -> Check:
 
 
 def _in_transaction(request: Any) -> bool:
-    """Whether a batch says so; the id in the request alone means nothing to Kafka."""
+    """Whether a batch is transactional; the id in the request alone means nothing to Kafka."""
     return any(
         part.records and len(part.records) > _ATTRIBUTES and part.records[_ATTRIBUTES] & _TRANSACTIONAL
         for topic in request.topic_data

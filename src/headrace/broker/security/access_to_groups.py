@@ -143,6 +143,7 @@ def _hidden(item: Any) -> Any:
 
 
 def describe_groups(checked: Checked) -> Any:
+    """Check DESCRIBE of each named group."""
     return _described(checked, "groups")
 
 
@@ -163,7 +164,7 @@ def streams_group_describe(checked: Checked) -> Any:
 
 
 def _described(checked: Checked, asked: str) -> Any:
-    """DESCRIBE of the group; the bits of operations for groups that are told."""
+    """DESCRIBE of the group; the bits of operations for groups that are described."""
     allow, call = checked.allow, checked.call
 
     def finished(answer: Any) -> Any:
@@ -200,6 +201,7 @@ def list_groups(checked: Checked) -> Any:
 
 
 def delete_groups(checked: Checked) -> Any:
+    """Check DELETE of each named group."""
     allow, call = checked.allow, checked.call
     return checked.split(
         "groups_names", "results", lambda group_id: allow.on_group(call, Operation.DELETE, group_id), _GROUP_FAILED
@@ -207,7 +209,7 @@ def delete_groups(checked: Checked) -> Any:
 
 
 def _undescribed(group: Any, message: str) -> Any:
-    """Its id and why nothing else is told: not its state, not its epochs."""
+    """The group's id and the refusal alone: not its state, not its epochs."""
     return dataclasses.replace(
         group,
         error_code=_TOPIC_FAILED,

@@ -21,7 +21,7 @@ _FAILED = ErrorCode.topic_authorization_failed
 
 
 def name_of(checked: Checked, name: str | None, topic_id: UUID | None) -> str | None:
-    """The name of a topic that is asked for by name or by id; None when nobody knows the id."""
+    """The name of a topic that is asked for by name or by id; None for an unknown id."""
     if topic_id is None:
         return name
     topic = checked.broker.metadata.topic_by_id(topic_id)
@@ -29,7 +29,7 @@ def name_of(checked: Checked, name: str | None, topic_id: UUID | None) -> str | 
 
 
 def metadata(checked: Checked) -> Any:
-    """Without a name: what may be seen. By name: a refusal, also for what does not exist, so that nothing is told."""
+    """Without a name: what may be seen. By name: a refusal, also for what does not exist, to reveal nothing."""
     request, call, allow = checked.request, checked.call, checked.allow
     everything = request.topics is None or (call.api_version == 0 and not request.topics)
 
@@ -56,7 +56,7 @@ def metadata(checked: Checked) -> Any:
 def _may_see(checked: Checked, item: Any) -> bool:
     name = name_of(checked, item.name, item.topic_id)
     if name is None:
-        return True  # the handler says that nobody knows it
+        return True  # the handler answers that it is unknown
     if not checked.allow.on_topic(checked.call, Operation.DESCRIBE, name):
         return False
     request, broker = checked.request, checked.broker
@@ -74,7 +74,7 @@ def _may_create(checked: Checked, name: str) -> bool:
 
 
 def _metadata_refusal(item: Any) -> Any:
-    """Who asks by id does not learn the name."""
+    """Refuse without the name when the request names an id."""
     return m.metadata_response.MetadataResponseTopic(
         error_code=_FAILED,
         name=item.name if item.topic_id is None else None,
@@ -102,7 +102,7 @@ def describe_cluster(checked: Checked) -> Any:
 
 
 def describe_topic_partitions(checked: Checked) -> Any:
-    """What is named and may not be seen is refused; what is listed without names is the handler's."""
+    """Refuse named topics that may not be seen; topics listed without names are filtered by the handler."""
     r = m.describe_topic_partitions_response
 
     def refuse(item: Any) -> Any:
@@ -120,7 +120,7 @@ def describe_topic_partitions(checked: Checked) -> Any:
 
 
 def create_topics(checked: Checked) -> Any:
-    """The configuration of a new topic is told with DESCRIBE_CONFIGS only."""
+    """The configuration of a new topic is returned with DESCRIBE_CONFIGS only."""
     r = m.create_topics_response
 
     def refuse(item: Any) -> Any:

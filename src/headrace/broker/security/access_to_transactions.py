@@ -100,6 +100,7 @@ def add_offsets_to_txn(checked: Checked) -> Any:
 
 
 def end_txn(checked: Checked) -> Any:
+    """Check WRITE of the transactional id."""
     return checked.handled() if _may_write(checked, checked.request.transactional_id) else checked.refused(_ID_FAILED)
 
 

@@ -1,4 +1,4 @@
-"""What the requests about access rules say, checked as Kafka does (AclControlManager, AclApis), in its words."""
+"""Requests about access rules, validated as Kafka does (AclControlManager, AclApis), with its messages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_filter(asked: Any) -> AclFilter:
 
 
 def _named(kind: type[_Named], number: int) -> _Named:
-    """Numbers that nobody knows are UNKNOWN, as in Kafka."""
+    """Unknown numbers are UNKNOWN, as in Kafka."""
     try:
         return kind(number)
     except ValueError:

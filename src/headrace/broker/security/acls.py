@@ -1,7 +1,7 @@
 """Access rules: what one is, which requests it speaks of, which of them decide. Pure; Kafka's StandardAuthorizer.
 
 A rule (ACL) allows or denies a principal from a host an operation on a resource: one name, all names that begin alike
-(prefixed), or `*`. Deny wins over allow; what nobody allows is denied. READ, WRITE, DELETE and ALTER include DESCRIBE,
+(prefixed), or `*`. Deny wins over allow; what no rule allows is denied. READ, WRITE, DELETE and ALTER include DESCRIBE,
 ALTER_CONFIGS includes DESCRIBE_CONFIGS, only where they allow. `AclIndex` finds the rules of a resource by its name
 and its prefixes, so a check costs by the number of different prefix lengths, not by the number of rules.
 """
@@ -30,6 +30,8 @@ EVERYBODY = "User:*"
 
 
 class ResourceType(IntEnum):
+    """Kafka's ResourceType, by its number on the wire."""
+
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -41,6 +43,8 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
+    """Kafka's PatternType, by its number on the wire."""
+
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
@@ -49,6 +53,8 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
+    """Kafka's AclOperation, by its number on the wire."""
+
     UNKNOWN = 0
     ANY = 1
     ALL = 2
@@ -68,6 +74,8 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
+    """Kafka's AclPermissionType, by its number on the wire."""
+
     UNKNOWN = 0
     ANY = 1
     DENY = 2
@@ -80,7 +88,7 @@ _INCLUDES_DESCRIBE_CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIG
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """`principal` as `User:alice`, `User:*` for everybody; `host` an address or `*`."""
+    """`principal` as `User:alice`, `User:*` for all users; `host` an address or `*`."""
 
     resource_type: ResourceType
     resource_name: str
@@ -143,6 +151,7 @@ def grants(acl: Acl, operation: Operation) -> bool:
 
 
 def is_about(acl: Acl, principal: str, host: str) -> bool:
+    """Whether a rule applies to the resource."""
     return acl.principal in (principal, EVERYBODY) and acl.host in (host, WILDCARD)
 
 

@@ -99,7 +99,7 @@ class Authentication:
             self._again = True
 
     def _refuse(self, answer: SaslReply) -> None:
-        """In Kafka's order: what is told at once, the delay, what is told late, the end."""
+        """In Kafka's order: the immediate response, the delay, the delayed response, the end."""
         self._timer.cancel()
         self._count("failed-reauthentication" if self._again else "failed-authentication")
         reply = answer.reply

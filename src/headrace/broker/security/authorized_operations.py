@@ -1,4 +1,4 @@
-"""What a caller may do with a resource, when it asks: everything, since there are no ACLs here.
+"""The operations that a caller may do with a resource: everything where no authorizer is set.
 
 A bit for each operation, numbered as Kafka's AclOperation; which operations a kind of resource knows is Kafka's too
 (org.apache.kafka.security.authorizer.AclEntry.supportedOperations).
@@ -22,4 +22,4 @@ ON_CLUSTER = _bits(_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIG
 ON_TOPIC = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 ON_GROUP = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 UNKNOWN = i32(-(2**31))
-"""Nobody asked."""
+"""The request did not ask for operations."""

@@ -1,7 +1,7 @@
 """Whether a client may do what it asks: super users, access rules (`acls`), and what holds where there are none.
 
 Switched on by `authorizer.class.name` (Kafka's StandardAuthorizer, or plainly `on`); switched off, everything is
-allowed, and nobody asks. Rules are on the disk before they count, and count at once: a change makes a new index,
+allowed without a check. Rules are on the disk before they count, and count at once: a change makes a new index,
 empties the memory of earlier decisions, and invalidates the response caches (`CacheGeneration`).
 """
 
@@ -113,7 +113,8 @@ class Authorizer:
         return self._index.decide_any(str(call.principal), call.client_host.removeprefix("/"), operation, kind)
 
     def operations(self, call: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
-        """What this client may do with a resource: a bit for each operation, numbered as Kafka's AclOperation."""
+        """Return what this client may do with a resource: a bit for each operation, numbered as Kafka's
+        AclOperation."""
         return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(call, each, kind, name)))
 
     def add(self, acls: Iterable[Acl]) -> None:

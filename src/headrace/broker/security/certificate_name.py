@@ -123,7 +123,7 @@ def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def map_name(rules: tuple[MappingRule, ...], name: str) -> str | None:
-    """What the first rule that fits makes of a name; None where none fits: Kafka refuses the connection."""
+    """Apply the first rule that fits a name; None where none fits: Kafka refuses the connection."""
     return next((mapped for rule in rules if (mapped := rule.apply(name)) is not None), None)
 
 

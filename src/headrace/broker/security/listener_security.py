@@ -1,6 +1,6 @@
-"""What a listener asks of its clients, made ready at the start: the TLS context, the SASL mechanisms, the users.
+"""Security of a listener, prepared at the start: the TLS context, the SASL mechanisms, the users.
 
-Everything that cannot be is told at the start, not when the first client comes. What TLS and SASL need is imported
+Invalid settings are reported at the start, not when the first client comes. What TLS and SASL need is imported
 where a listener has them (`secured_listener`).
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Credentials", "ListenerSecurity", "Login", "listener_security", "pri
 
 
 class Credentials(Protocol):
-    """Who may log in by SCRAM; `scram_credentials` of the broker."""
+    """The SCRAM credentials of the broker (`scram_credentials`)."""
 
     def credential(self, username: str, mechanism: str) -> ScramCredential | None: ...
     @property
@@ -41,7 +41,7 @@ class Login(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSecurity:
-    """`tls` None: nothing is encrypted; `mechanisms` empty: nobody is asked who they are."""
+    """`tls` None: nothing is encrypted; `mechanisms` empty: clients do not log in."""
 
     tls: ssl.SSLContext | None
     mapping_rules: tuple[MappingRule, ...]
@@ -82,7 +82,7 @@ def listener_security(listener: ListenerConfiguration) -> ListenerSecurity:
 
 
 def principal_of(security: ListenerSecurity, certificate: bytes | None) -> Principal | None:
-    """Who a client is by its certificate (DER); ANONYMOUS without one. None where no rule fits its name."""
+    """Return the principal of a client's certificate (DER); ANONYMOUS without one. None where no rule fits its name."""
     if certificate is None:
         return ANONYMOUS
     from headrace.broker.security.certificate_name import map_name, subject_name
@@ -92,7 +92,7 @@ def principal_of(security: ListenerSecurity, certificate: bytes | None) -> Princ
 
 
 def _mapping_rules(listener: ListenerConfiguration) -> tuple[MappingRule, ...]:
-    """Without TLS nobody shows a certificate; rules that cannot be read are told all the same."""
+    """Parse the rules. Without TLS there are no certificates, but invalid rules are reported all the same."""
     text = str(listener.get("ssl.principal.mapping.rules"))
     if text == "DEFAULT" and not listener.uses_tls:
         return ()

@@ -1,4 +1,4 @@
-"""What checks of access are made of: refuse a request as a whole, or the parts of it that are not allowed.
+"""Partial responses: refuse a request as a whole, or only the parts of it that are not authorized.
 
 The part that is refused is answered by `error_answer`, the rest by the handler; both go into one answer.
 """
@@ -28,7 +28,7 @@ MESSAGES = {
 
 
 def then(answer: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of an answer that is there, or will be; None (nobody waits for it) stays None."""
+    """`change` of an answer that is there, or will be; None (no response is expected) stays None."""
     if isinstance(answer, Awaitable):
         return _later(answer, change)
     return None if answer is None else change(answer)
@@ -100,7 +100,7 @@ class Checked:
 
 
 def _no_code(answer: Any) -> dict[str, Any]:
-    """What is refused item by item is not refused as a whole."""
+    """Items are refused one by one, not the request as a whole."""
     changes: dict[str, Any] = {}
     if hasattr(answer, "error_code"):
         changes["error_code"] = ErrorCode.none

@@ -1,4 +1,4 @@
-"""Who a client is, as rules of access name it: `User:alice` (KafkaPrincipal). Pure."""
+"""The principal of a client, as access rules name it: `User:alice` (KafkaPrincipal). Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ANONYMOUS", "Principal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """`type` is "User" for everybody who connects; `name` is the SASL user name or comes from the certificate."""
+    """`type` is "User" for every client; `name` is the SASL user name or comes from the certificate."""
 
     type: str = "User"
     name: str = "ANONYMOUS"

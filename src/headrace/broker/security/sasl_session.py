@@ -1,4 +1,4 @@
-"""What a client of a SASL listener may say before it is somebody: ApiVersions once, SaslHandshake, its mechanism.
+"""The SASL session of one connection: which requests may come before the login, and the login itself.
 
 The states are Kafka's (SaslServerAuthenticator): ApiVersions comes first or never; a handshake of version 0 is followed
 by bare tokens with a length in front, one of version 1 by SaslAuthenticate. Whatever else comes ends the connection:
@@ -188,7 +188,7 @@ class SaslSession:
         return answer
 
     def _words(self, refused: SaslError) -> str:
-        """What the client may hear: never what exactly was wrong."""
+        """The message for the client: never the exact reason."""
         if refused.is_for_client:
             return refused.message
         when = "re-authentication" if self._again else "authentication"

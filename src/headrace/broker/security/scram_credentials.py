@@ -1,4 +1,4 @@
-"""Who may log in by SCRAM: read at every login, changed by AlterUserScramCredentials, on the disk before it counts."""
+"""SCRAM credentials: read at every login, changed by AlterUserScramCredentials, on the disk before it counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ScramCredentials:
 
     @property
     def secret(self) -> bytes:
-        """What users who do not exist are asked is made from it."""
+        """The secret from which the salts of unknown users are derived."""
         return self._secret
 
     @property

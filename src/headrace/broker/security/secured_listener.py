@@ -1,4 +1,4 @@
-"""What TLS and SASL need of a listener's settings: certificates, mechanisms, users; and the logins themselves.
+"""TLS and SASL settings of a listener: certificates, mechanisms, users; and the logins themselves.
 
 Imported where a listener uses them: a broker on plain TCP does without.
 """
@@ -77,7 +77,7 @@ def server_context(listener: ListenerConfiguration) -> ssl.SSLContext:
             "Set ssl.keystore.location to a PEM file with certificate and key, or ssl.keystore.certificate.chain and "
             "ssl.keystore.key (docs/how-to/security.md makes one in five minutes).",
         )
-    # As Kafka: who logs in by SASL needs a certificate only where the listener itself says so.
+    # As Kafka: who logs in by SASL needs a certificate only where the listener's own settings require it.
     wanted = listener.own("ssl.client.auth") if listener.uses_sasl else listener.get("ssl.client.auth")
     trusted = load_trusted(context, listener.get)
     context.verify_mode = _VERIFY[str(wanted or "none")]
@@ -91,6 +91,7 @@ def server_context(listener: ListenerConfiguration) -> ssl.SSLContext:
 
 
 def mechanisms_of(listener: ListenerConfiguration) -> tuple[str, ...]:
+    """Return the enabled SASL mechanisms of a listener."""
     named = list_of(str(listener.get("sasl.enabled.mechanisms")))
     wrong = [name for name in named if name != PLAIN and name not in MECHANISMS]
     if wrong or not named:
@@ -103,6 +104,7 @@ def mechanisms_of(listener: ListenerConfiguration) -> tuple[str, ...]:
 
 
 def plain_users_of(listener: ListenerConfiguration) -> dict[str, str]:
+    """Return the PLAIN users of a listener, name → password."""
     setting = f"{listener_prefix(listener.name)}plain.sasl.jaas.config"
     text, file = listener.own("plain.sasl.jaas.config"), listener.get("headrace.sasl.plain.users.file")
     users = read_users(Path(str(file))) if file else {}

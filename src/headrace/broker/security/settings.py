@@ -19,6 +19,7 @@ _JAAS: Final = ".sasl.jaas.config"
 
 
 def listener_prefix(listener_name: str) -> str:
+    """Return the prefix of a listener's own settings."""
     return f"{_PREFIX}{listener_name.lower()}."
 
 
@@ -90,7 +91,7 @@ _BY_NAME: Final = {setting.name: setting for setting in _OF_LISTENERS}
 
 
 def prefixed_setting(name: str) -> Setting | None:
-    """What `listener.name.<listener>.<setting>` means; None for every other name."""
+    """Return the setting behind `listener.name.<listener>.<setting>`; None for every other name."""
     if not name.startswith(_PREFIX):
         return None
     _, dot, rest = name.removeprefix(_PREFIX).partition(".")
