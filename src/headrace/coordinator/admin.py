@@ -28,7 +28,7 @@ __all__ = ["delete_group", "describe_group", "list_groups"]
 def list_groups(
     groups: Iterable[Group], states: Collection[str], types: Collection[str]
 ) -> tuple[list_response.ListedGroup, ...]:
-    """Those whose state and type are asked for; an empty filter asks for all."""
+    """Return the groups whose state and type match; an empty filter matches all."""
     wanted_states, wanted_types = [_plain(state) for state in states], [_plain(kind) for kind in types]
     listed = (_listed(group) for group in groups)
     return tuple(
@@ -59,6 +59,7 @@ _NOT_FOUND_SINCE = 6
 
 
 def describe_group(group: Group | None, group_id: str, api_version: int) -> describe_response.DescribedGroup:
+    """Return the description of a classic group; state Dead, and an error code from version 6 on, for any other."""
     if isinstance(group, ClassicGroup):
         return _classic(group.membership)
     if api_version < _NOT_FOUND_SINCE:
@@ -68,7 +69,7 @@ def describe_group(group: Group | None, group_id: str, api_version: int) -> desc
 
 
 def _classic(group: ClassicMembership) -> describe_response.DescribedGroup:
-    """Protocol and metadata are told of a stable group only: before, the members have not agreed."""
+    """Describe a classic group; protocol and metadata only if it is stable, since members agree on them only then."""
     is_stable = group.state is ClassicGroupState.STABLE
     members = tuple(
         describe_response.DescribedGroupMember(

@@ -155,7 +155,7 @@ class ClassicGroupConfiguration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupConfiguration:
-    """What holds for one consumer group. `assignors`: the server-side ones, the default first."""
+    """Configuration of one consumer group. `assignors`: the server-side ones, the default first."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -168,7 +168,7 @@ class ConsumerGroupConfiguration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupConfiguration:
-    """What holds for one streams group."""
+    """Configuration of one streams group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -182,7 +182,7 @@ class StreamsGroupConfiguration:
 
     @property
     def assignment_configs(self) -> tuple[tuple[str, str], ...]:
-        """What an assignor sees, as stored in the group's metadata record; another value is a new group epoch."""
+        """Settings that an assignor sees, as stored in the group's metadata record. A change bumps the group epoch."""
         configs: tuple[tuple[str, str], ...] = (("num.standby.replicas", str(self.num_standby_replicas)),)
         if self.rack_aware_assignment_tags:
             configs += (("rack.aware.assignment.tags", ",".join(self.rack_aware_assignment_tags)),)
@@ -260,7 +260,7 @@ class GroupCoordinatorConfiguration:
 
     @property
     def classic_groups(self) -> ClassicGroupConfiguration:
-        """What holds for all classic groups: they have no settings of their own."""
+        """Configuration of all classic groups, which have no settings of their own."""
         return ClassicGroupConfiguration(
             min_session_timeout_ms=self.min_session_timeout_ms,
             max_session_timeout_ms=self.max_session_timeout_ms,
@@ -324,10 +324,12 @@ _DOWNGRADE = frozenset({"downgrade", "bidirectional"})
 
 
 def allows_upgrade(policy: str) -> bool:
+    """Whether the policy lets a classic group with members become a consumer group."""
     return policy.lower() in _UPGRADE
 
 
 def allows_downgrade(policy: str) -> bool:
+    """Whether the policy lets a consumer group with members become a classic group."""
     return policy.lower() in _DOWNGRADE
 
 

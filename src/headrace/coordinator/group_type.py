@@ -1,8 +1,8 @@
-"""What a shard and the rules of one kind of group say to each other.
+"""The interface between a shard and the groups of one type.
 
-`shard.py` is the door; each kind (`streams/streams_groups.py`, `classic/classic_groups.py`, …) has one class that
-holds its requests and its soft state, and answers the shard's questions below. A kind is asked about every group id,
-also about groups of another kind, and then does nothing. Kinds meet in `ShardState` only.
+Each type (`streams_groups`, `classic_groups`, `consumer_groups`) has one class with its requests and its soft state,
+which implements `GroupType`. The shard passes every group id to every type; a type ignores groups of other types. Types
+share `ShardState` and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["GroupType", "ShardState"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ShardState:
-    """What all kinds of group in a shard see. Mutable: the shard takes new settings and images into it."""
+    """State that the groups of all types in a shard share. Mutable: it takes new settings and images."""
 
     configuration: GroupCoordinatorConfiguration
     image: MetadataImage
@@ -31,7 +31,7 @@ class ShardState:
 
 
 class GroupType(Protocol):
-    """One kind of group in one shard: its soft state, and what happens to its groups by itself."""
+    """The groups of one type in one shard: their soft state, and what happens to them without a request."""
 
     def owns(self, group: Group) -> bool:
         """Whether a group of the registry is of this kind."""

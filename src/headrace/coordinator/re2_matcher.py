@@ -1,9 +1,9 @@
-"""A regular expression that is matched in time linear in the text, whatever the expression is.
+"""Regular expressions that match in time linear in the text, whatever the expression is.
 
-Kafka compiles what clients send (topics to subscribe to, transactional ids to list) with RE2 for this reason; Python's
-`re` backtracks, and one request could hold up a broker for hours. The syntax is RE2's (`linear_syntax`). As in Kafka
-the whole text has to match. An expression becomes a nondeterministic automaton, which is walked as sets of its states;
-sets that were met are remembered. `cost` counts the work, so that whoever has many texts can do them in portions.
+Kafka compiles expressions from clients (topics to subscribe to, transactional ids to list) with RE2 for this reason.
+Python's `re` backtracks, so one request could block a broker for hours. The syntax is RE2's (`re2_parser`). As in Kafka
+the whole text has to match. An expression becomes a nondeterministic automaton, walked as sets of its states; known
+sets are cached. `cost` counts the work, so that a caller with many texts can match them in portions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _END, _WORD, _NEWLINE, _OTHER = 0, 1, 2, 3  # what comes next
 
 
 class LinearPattern:
-    """Raises BadPattern. Mutable: what was met is remembered, and the work is counted."""
+    """A compiled expression. Raises BadPattern. Mutable: it caches sets of states and counts its work."""
 
     def __init__(self, pattern: str, *, most_states: int = MOST_STATES) -> None:
         self.pattern = pattern
@@ -41,7 +41,7 @@ class LinearPattern:
                 return bool(end.value)
 
     def walk(self, text: str) -> Generator[int, None, bool]:
-        """`matches` for somebody who has other things to do: stops now and then and tells the cost since."""
+        """Match like `matches`, in portions: yield the cost of each portion, return the result."""
         told = self.cost
         current = self._closure((self._first,), before=None, ahead=self._kind(text, 0))
         for index, character in enumerate(text):

@@ -50,10 +50,11 @@ _HEXADECIMAL = "0123456789abcdefABCDEF"
 
 
 class BadPattern(Exception):
-    """It is no regular expression, or one beyond the limits; the message is a part of a sentence."""
+    """An invalid expression, or one beyond the limits. The message continues a sentence."""
 
 
 def is_word(character: str) -> bool:
+    """Whether a character is one of RE2's word characters (ASCII letters, digits, underscore)."""
     return any(low <= character <= high for low, high in _WORD)
 
 

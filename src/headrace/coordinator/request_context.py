@@ -1,4 +1,4 @@
-"""Who asks: what the server knows about a request beside its message."""
+"""RequestContext: what the broker knows about the sender of a request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a transition may want: records to append and replay, replies, timers, topics to create, events.
+"""CoordinatorResult: the effects of a rule, as data: records, replies, timers, topics to create, events.
 
 A rule reads state and returns a `CoordinatorResult`; it changes nothing. The runner appends the records, replays each
-through `GroupCoordinatorShard.replay` (the only writer of hard state), arms the timers, and sends the replies.
+by `GroupCoordinatorShard.replay` (the only writer of hard state), applies soft state and timers, and sends the replies.
+Kafka's `org.apache.kafka.coordinator.common.runtime.CoordinatorResult`.
 """
 
 from __future__ import annotations
@@ -59,12 +60,16 @@ class TimerKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
+    """Set a timer, or move it if it is set already."""
+
     key: TimerKey
     deadline_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
+    """Cancel a timer; no effect if it is not set."""
+
     key: TimerKey
 
 
@@ -116,7 +121,7 @@ class CoordinatorResult:
     soft: Callable[[], None] | None = None
 
     def followed_by(self, other: CoordinatorResult) -> CoordinatorResult:
-        """Both as one, this one's duties first; `soft` and `repeatable` are the other's."""
+        """Return both results as one, with the effects of this one first; `soft` and `repeatable` are the other's."""
         return replace(
             other,
             records=(*self.records, *other.records),

@@ -91,7 +91,7 @@ def _streams() -> Iterable[tuple[str, Setting]]:
         "list",
         "",
         None,
-        "Client tags that every member should bring (Kafka 4.4); a missing one is told in its heartbeats' status.",
+        "Client tags that every member should bring (Kafka 4.4); a missing one is reported in heartbeat statuses.",
     )
     yield _row(
         "group.streams.task.offset.interval.ms",
@@ -123,7 +123,7 @@ def _streams() -> Iterable[tuple[str, Setting]]:
         "long",
         10_000,
         0,
-        "A task that lags no more than this counts as caught up; members are told it (Kafka 4.4).",
+        "A task that lags no more than this counts as caught up; heartbeat replies carry it (Kafka 4.4).",
         internal=True,
     )
     yield _row("group.streams.assignor.offload.enable", "boolean", True, None, _UNUSED, internal=True, dynamic=True)

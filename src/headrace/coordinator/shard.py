@@ -171,7 +171,7 @@ class GroupCoordinatorShard:
     def txn_offset_commit(
         self, request: txn_offset_commit_request.TxnOffsetCommitRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 28; whoever calls has verified the transaction. Raises CoordinatorError when the request is refused."""
+        """API 28; the caller has verified the transaction. Raises CoordinatorError when the request is refused."""
         return txn_offset_commit(
             self._registry.get(request.group_id),
             request,
@@ -394,7 +394,11 @@ class GroupCoordinatorShard:
         return SetTimer(key=OFFSET_EXPIRY, deadline_ms=now_ms + interval_ms)
 
     def _follow_image(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Who does not come back after the tombstones could not write them: they are due with the next image."""
+        """Yield tombstones of deleted topics' offsets, then the changes of each group.
+
+        The image counts as followed only after the tombstones are written: if the runner does not return for the next
+        result, they are due with the next image.
+        """
         image = self._state.image
         offsets, pending = self._registry.offsets, self._registry.pending_offsets
         tombstones = deleted_topic_tombstones(offsets, pending, self._followed_image, image)

@@ -1,8 +1,8 @@
-"""TimerQueue: deadlines as data. Soft state: after a restart the shard asks for its timers anew (`on_loaded`).
+"""TimerQueue: deadlines as data. Soft state: after a restart the shard sets its timers anew (`on_loaded`).
 
-Order is (deadline, kind, group, member), so that equal deadlines fire in one order everywhere. A timer that is set
-again later (each heartbeat does it to its session) costs no heap entry: the old one is looked at when its time comes.
-Whoever holds a `Timer` may even move its deadline without asking the queue, but only to a later time.
+The order is (deadline, kind, group, member), so equal deadlines fire in one order everywhere. Moving a timer to a later
+time (each heartbeat does it to its session) costs no heap entry: the old entry is checked when it is due. A holder of a
+`Timer` may even move its deadline without the queue, but only to a later time.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class TimerQueue:
 
     def _settled_head(self) -> _Entry | None:
         """The heap's head after dropping cancelled entries and moving those that were set later."""
+        # Entries are not removed when a timer moves or is cancelled: that would cost a search per heartbeat. An entry
+        # whose time differs from the timer's is stale; it is pushed again if the timer is later, else dropped.
         while self._heap:
             entry = self._heap[0]
             key = _key(entry)

@@ -1,1 +1,1 @@
-"""Who gets which task: pure computations behind one protocol."""
+"""Assignors: deterministic computations of who gets which partition or task."""

@@ -1,11 +1,11 @@
-"""Active tasks: stay where they are, as far as everybody's even share allows; the rest goes where it costs least.
+"""Active tasks: they stay where they are as far as an even share allows; the rest moves where it is cheapest.
 
-1. A member keeps what it had, up to its share; what it must give up comes from the subtopology it has most of.
-2. A task without a member goes to one that has its state: a standby, else who reported the highest changelog offset.
-3. What is left is dealt out, subtopology by subtopology, to those who have fewest tasks of that one, so that a heavy
-   subtopology does not pile up on one member.
+1. A member keeps its tasks up to its share; it gives up tasks of the subtopology that it has most of.
+2. A task without a member goes to a member with its state: a standby, else the one with the highest changelog offset.
+3. The rest is distributed by subtopology to the members with the fewest tasks of it, so that one expensive
+   subtopology does not accumulate on one member.
 
-Everybody ends with the even share (differences of 1 at most), and no more tasks move than that demands.
+Every member gets ⌊n/m⌋ tasks or one more, and no more tasks move than that requires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["place_active_tasks"]
 
 
 def place_active_tasks(placement: Placement) -> None:
-    """Fills `placement.active`."""
+    """Fill `placement.active`."""
     if not placement.tasks.ordered:
         return
     share = Share(len(placement.tasks.ordered), len(placement.member_ids))
@@ -44,7 +44,7 @@ def place_active_tasks(placement: Placement) -> None:
 
 
 def _previous(placement: Placement) -> list[tuple[Task, ...]]:
-    """What each member had that still is a task and that nobody else had too."""
+    """Return the previous tasks by member: without tasks that are gone, each task at its first holder only."""
     previous = [tasks.active for tasks in placement.previous]
     union = set(chain.from_iterable(previous))
     if len(union) == sum(map(len, previous)) and union <= placement.tasks.all:
@@ -59,14 +59,14 @@ def _previous(placement: Placement) -> list[tuple[Task, ...]]:
 
 
 def _extras_first(previous: Sequence[tuple[Task, ...]], share: Share) -> Iterable[tuple[int, tuple[Task, ...]]]:
-    """Members by number; but while extras are scarce, who had more than the base comes first and may keep one."""
+    """Return members in order, those above the base share first while extra tasks are scarce, so they keep one."""
     numbered = [(number, tasks) for number, tasks in enumerate(previous) if tasks]
     base = share.base
     return sorted(numbered, key=lambda each: len(each[1]) <= base)
 
 
 def _drop_excess(tasks: tuple[Task, ...], keep: int) -> list[Task]:
-    """Gives up the highest partitions of whatever subtopology the member has most of."""
+    """Return the `keep` tasks that stay; dropped are the highest partitions of the largest subtopologies."""
     counts = Counter(subtopology_id for subtopology_id, _ in tasks)
     piles = {name: [task for task in tasks if task[0] == name] for name in counts}
     heap = [(-count, name) for name, count in counts.items()]
@@ -79,7 +79,7 @@ def _drop_excess(tasks: tuple[Task, ...], keep: int) -> list[Task]:
 
 
 def _place_at_state_holders(placement: Placement, left: list[Task], counts: list[int], share: Share) -> list[Task]:
-    """Returns what nobody with state has room for."""
+    """Assign tasks to members with their state; return the tasks for which no such member has capacity."""
     members = placement.group.members.values()
     if not any(member.previous.standby or member.task_offsets for member in members):
         return left
@@ -98,7 +98,7 @@ def _place_at_state_holders(placement: Placement, left: list[Task], counts: list
 
 
 def _holders(placement: Placement, wanted: frozenset[Task]) -> dict[Task, list[tuple[int, int, int]]]:
-    """Task → (0 for a standby, else 1; minus the offset; member number)."""
+    """Map each task to (0 for a standby, else 1; minus the offset; member number): the smallest is the best."""
     holders: dict[Task, list[tuple[int, int, int]]] = {}
     for number, tasks in enumerate(placement.previous):
         for task in wanted.intersection(tasks.standby) if tasks.standby else ():
@@ -132,8 +132,10 @@ def _distribute(placement: Placement, left: list[Task], counts: list[int], share
 def _distribute_once(
     placement: Placement, tasks: deque[Task], counts: list[int], share: Share, same: dict[int, int], fair: int
 ) -> bool:
-    """At most one to each, the least loaded first, and nobody beyond the subtopology's own even share. Whether any was
-    dealt."""
+    """Assign at most one task to each member, least loaded first, up to the even share of this subtopology.
+
+    Returns whether any task was assigned.
+    """
     dealt = False
     subtopology_id = tasks[0][0]
     for number in sorted(range(len(counts)), key=counts.__getitem__):
@@ -154,7 +156,7 @@ def _distribute_once(
 def _distribute_beyond_share(
     placement: Placement, tasks: deque[Task], counts: list[int], share: Share, same: dict[int, int]
 ) -> None:
-    """Those with room have their share of this subtopology already: whoever has least of it."""
+    """Assign the rest to members with capacity that have fewest tasks of this subtopology, beyond its even share."""
     if not tasks:
         return
     heap = [(same[number], count, number) for number, count in enumerate(counts) if count < share.most()]

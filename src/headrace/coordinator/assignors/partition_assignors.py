@@ -54,7 +54,7 @@ class PartitionAssignor(Protocol):
 
 
 class RangeAssignor:
-    """Stickiness is none of its promises."""
+    """Assigns ranges of partitions. Not sticky."""
 
     name = "range"
 
@@ -86,7 +86,7 @@ _MOST_ROUNDS = 16
 
 
 class UniformAssignor:
-    """Balance comes before stickiness."""
+    """Assigns equal numbers of partitions; balance has priority over stickiness."""
 
     name = "uniform"
 
@@ -97,10 +97,10 @@ class UniformAssignor:
 
 
 def _by_quota(spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
-    """All members read the same. `extra` members have one partition more than `quota`."""
+    """Assign by quota, if all members read the same topics: `extra` members get one partition more than `quota`."""
     topic_ids = sorted(next(iter(spec.members.values())).topic_ids)
     quota, extra = divmod(sum(spec.partition_counts[topic_id] for topic_id in topic_ids), len(spec.members))
-    # Partitions that nobody had are handed out first, then those that somebody has too many of, as in Kafka.
+    # 1. `waiting`: partitions without a previous owner first, then those beyond a quota (step 2), in Kafka's order.
     held = {topic_id: set[int]() for topic_id in topic_ids}
     for member in spec.members.values():
         for topic_id in member.previous.keys() & held.keys():
@@ -111,6 +111,7 @@ def _by_quota(spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
         for partition in range(spec.partition_counts[topic_id])
         if partition not in held[topic_id]
     ]
+    # 2. Each member keeps up to its quota. `room`: how many more it gets.
     kept: dict[str, dict[UUID, list[int]]] = {}
     room: dict[str, int] = {}
     behind = len(spec.members)  # members from this one to the last
@@ -131,6 +132,7 @@ def _by_quota(spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
                 extra -= 1
         room[member_id] = may_have
         behind -= 1
+    # 3. The waiting partitions fill the rooms in the order of members.
     behind = 0
     for member_id, may_have in room.items():
         for topic_id, partition in waiting[behind : behind + may_have]:
@@ -183,7 +185,7 @@ class _Balancing:
         return {member_id: _plain(found[number]) for number, member_id in enumerate(self._ids)}
 
     def _keep(self) -> None:
-        """What a member had of the topics that it still reads."""
+        """Let each member keep its partitions of the topics that it still reads."""
         for number, member_id in enumerate(self._ids):
             member = self._spec.members[member_id]
             for topic_id in member.topic_ids:
@@ -207,7 +209,7 @@ class _Balancing:
                 self._load[number] += 1
 
     def _balance(self, topic_id: UUID) -> int:
-        """From the most loaded reader that has some of the topic to the least loaded one; how many moved."""
+        """Move partitions of a topic from its most loaded to its least loaded readers; return how many moved."""
         readers, owners = self._readers[topic_id], self._owner[topic_id]
         loads = [self._load[number] for number in readers]
         if max(loads) - min(loads) <= 1:

@@ -1,8 +1,8 @@
-"""The scratch board of an assignment: members by number, what each has so far, and how much it may have.
+"""Working state of a task assignment: members by number, what each has so far, and how much it may have.
 
-Members are numbered so that the first members of all processes come before anybody's second one: whoever fills members
-in that order spreads over processes. All ties follow that number, hence the answer does not depend on any mapping's
-order.
+Members are numbered so that the first members of all processes come before the second member of any process. Filling
+members in that order spreads tasks over processes. All ties are decided by that number, so the result does not depend
+on the order of any mapping.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ __all__ = ["Placement", "Share", "all_tasks"]
 
 
 class Share:
-    """How `tasks` are shared out evenly: everybody `base` of them, `extra` members one more. Mutable: extras are used
-    up."""
+    """Even share of `tasks`: each member gets `base`, `extra` members get one more. Mutable: extras are used up."""
 
     __slots__ = ("base", "extra")
 
@@ -28,11 +27,11 @@ class Share:
         self.base, self.extra = divmod(tasks, members)
 
     def most(self) -> int:
-        """What a member may have now."""
+        """Return how many tasks a member may have now."""
         return self.base + 1 if self.extra else self.base
 
     def took(self, count: int) -> None:
-        """A member has come to `count`."""
+        """Note that a member has `count` tasks by now."""
         if count == self.base + 1 and self.extra:
             self.extra -= 1
 
@@ -62,7 +61,7 @@ class Placement:
         self.standby: list[list[Task] | tuple[Task, ...]] = [()] * len(self.member_ids)
 
     def tasks_by_member(self) -> dict[str, TasksTuple]:
-        """Who got the same as before gets the very same object."""
+        """Return the result by member id; the very same object for a member whose tasks did not change."""
         return {
             member_id: _as_tuple(self.previous[number], self.active[number], self.standby[number])
             for number, member_id in enumerate(self.member_ids)
@@ -105,5 +104,5 @@ def _tasks(subtopologies: Iterable[AssignableSubtopology]) -> tuple[Task, ...]:
 
 @lru_cache(maxsize=16)
 def all_tasks(subtopologies: tuple[AssignableSubtopology, ...]) -> TaskList:
-    """The same for the same subtopologies: a group asks again and again."""
+    """Return all tasks of the subtopologies; cached, because a group asks again with every assignment."""
     return TaskList(subtopologies)

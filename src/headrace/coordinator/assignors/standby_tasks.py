@@ -1,11 +1,11 @@
-"""Standby tasks: each on a process of its own that does not have the task; where its state is, if there is room.
+"""Standby tasks: each on a process that does not have the task otherwise; where its state is, if there is capacity.
 
 1. A standby stays where it was.
 2. A missing one goes to the task's previous active member, which has its state.
-3. What is left is dealt out to the least loaded members; where that is not easy, it goes to the process with the least
-   loaded member, and there to this member.
+3. The rest is distributed to the least loaded members. Where that is not straightforward, a task goes to the process
+   with the least loaded member, and there to this member.
 
-The load counts active and standby tasks; nobody gets beyond the even share of both in steps 1 and 2.
+The load counts active and standby tasks; steps 1 and 2 do not exceed the even share of both.
 """
 
 from __future__ import annotations

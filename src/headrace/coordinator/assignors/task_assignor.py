@@ -36,6 +36,8 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
+    """A group as an assignor sees it: members by id, subtopologies, and the settings of the group."""
+
     members: Mapping[str, MemberSpec]
     subtopologies: tuple[AssignableSubtopology, ...]
     num_standby_replicas: int = 0

@@ -1,1 +1,1 @@
-"""Classic groups. For now only those that hold offsets for somebody who is no member."""
+"""Classic groups: members assign partitions among themselves; the coordinator only runs the rebalance."""

@@ -114,7 +114,7 @@ class ClassicMembership:
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
-        """What is known after a restart. Each member is known to speak the selected protocol, and no other."""
+        """Return the membership after a restart. Members are known to support the selected protocol and no other."""
         found = cls(
             group_id=group_id,
             state=ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY,
@@ -159,18 +159,18 @@ class ClassicMembership:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports_protocols(self, protocol_type: str, names: frozenset[str]) -> bool:
-        """Whether somebody with these protocols may be a member."""
+        """Return whether a member with these protocols may join."""
         if self.is_empty:
             return bool(protocol_type) and bool(names)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self.protocol_counts.get(name, 0) == count for name in names)
 
     def select_protocol(self) -> str:
-        """Of the members as they are now. There must be some."""
+        """Return the protocol for the next generation, by vote of the present members. There must be some."""
         return select_protocol(self.members.values(), common_protocols(self.protocol_counts, len(self.members)))
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member may be subscribed to it: consumers whose subscription is unknown may be to any."""
+        """Whether a member may read the topic: consumers with an unknown subscription may read any."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed
@@ -189,7 +189,7 @@ class ClassicMembership:
     # --- changed ---
 
     def enter(self, state: ClassicGroupState, now_ms: int) -> None:
-        """Raises AssertionError for a way that the table does not have: a bug in a rule."""
+        """Change the state. Raises AssertionError for a transition outside the table: a bug in a rule."""
         if self.state not in ENTERED_FROM[state]:
             raise AssertionError(f"group {self.group_id}: {state} after {self.state}")
         self.follows_empty = self.is_empty
@@ -197,7 +197,7 @@ class ClassicMembership:
         self.state_since_ms = now_ms
 
     def put(self, member: ClassicMember) -> None:
-        """A new member, or a known one as it is now."""
+        """Add a member, or replace a known one."""
         known = self.members.get(member.member_id)
         if known is not None:
             self._count(known, -1)
@@ -209,7 +209,7 @@ class ClassicMembership:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """A member, or an id that was given out. The leader's place goes to the oldest member."""
+        """Remove a member or a handed-out id. The oldest member becomes leader if the leader goes."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -221,7 +221,7 @@ class ClassicMembership:
         self.pending_syncs.pop(member_id, None)
 
     def replace_member_id(self, old: ClassicMember, new_id: str) -> ClassicMember:
-        """A static member under another id; the leader stays the leader. Nobody waits in its name any more."""
+        """Give a static member another id; it keeps the leadership. Requests parked under the old id are forgotten."""
         was_leader = self.leader == old.member_id
         self.remove(old.member_id)
         new = replace(old, member_id=new_id, join_token=None, sync_token=None, is_new=False)
@@ -231,7 +231,7 @@ class ClassicMembership:
         return new
 
     def elect_joined_leader(self) -> bool:
-        """A leader that did not join again gives way to the oldest member that did. False: nobody did."""
+        """Replace a leader that did not rejoin by the oldest member that did. Returns False if none did."""
         if self.leader is None:
             return False
         if self.members[self.leader].is_awaiting_join:
@@ -241,7 +241,7 @@ class ClassicMembership:
         return joined is not None
 
     def begin_generation(self, now_ms: int) -> None:
-        """The next one: Empty without members, else with a protocol, waiting for the leader's assignment."""
+        """Start the next generation: Empty without members, else waiting for the leader's assignment."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.update_subscribed_topics()
@@ -250,7 +250,7 @@ class ClassicMembership:
         self.pending_syncs.clear()
 
     def update_subscribed_topics(self) -> None:
-        """What all consumers together read, from their metadata for the selected protocol."""
+        """Derive the topics that all consumers read, from their metadata for the selected protocol."""
         self.subscribed = None
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return
@@ -324,7 +324,7 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Neither members nor somebody who is about to become one."""
+        """Whether it has neither members nor ids that were handed out and may still join."""
         return self.membership.is_empty and not self.membership.pending_joins
 
     @property

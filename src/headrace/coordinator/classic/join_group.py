@@ -71,7 +71,7 @@ def replace_static_member(
 
 
 def _reads_others(old: ClassicMember, new: ClassicMember, protocol: str | None) -> bool:
-    """Of a group of consumers: bytes that differ need not mean other topics (they hold what the member owned)."""
+    """Whether the topics differ: different bytes may name the same topics, since they also hold owned partitions."""
     topics = [subscribed_topics(each.metadata(protocol)) for each in (old, new)]
     return None not in topics and topics[0] != topics[1]
 
@@ -177,7 +177,7 @@ def _join_again(
     elif group.state is _S.PREPARING_REBALANCE or changed or (is_leader and group.state is _S.STABLE):
         # A leader may have seen a change that is not in its metadata, such as new partitions.
         why = "its metadata changed" if changed else "it is the leader" if is_leader else "a rebalance runs"
-        # Whoever asked in its name before has lost its connection, or is a double.
+        # An earlier JoinGroup is parked if its connection was lost, or if two clients use one member id.
         member = transition.refuse_parked_join(member, ErrorCode.rebalance_in_progress, member.member_id)
         group.put(
             replace(

@@ -45,7 +45,7 @@ class ClassicMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Who waits for an answer of ours is alive; not so a new member, whose connection may have been lost."""
+        """Whether a parked request stands for its heartbeat. Not of a new member, whose connection may be lost."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
     @property
@@ -77,7 +77,7 @@ class HasMembers(Protocol):
 
 
 def identity_error(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
-    """UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another one took; else none."""
+    """Return UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID if another member has the instance, or none."""
     if instance_id is not None:
         current = group.static_members.get(instance_id)
         if current is None:

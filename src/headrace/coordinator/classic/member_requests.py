@@ -37,6 +37,7 @@ _MEMBER_OVERHEAD = 20
 
 
 def sync_group(transition: ClassicTransition, request: sync_request.SyncGroupRequest, context: RequestContext) -> None:
+    """Answer SyncGroup: park it, return the assignment, or distribute it if the sender is the leader."""
     group, member_id = transition.group, request.member_id
     code = _refusal(group, request)
     if code is not ErrorCode.none:
@@ -77,7 +78,7 @@ def _differs(named: str | None, own: str | None) -> bool:
 
 
 def _assign(transition: ClassicTransition, request: sync_request.SyncGroupRequest) -> None:
-    """From the leader: Stable. A member that the leader forgot gets no bytes; others that it names are nobody."""
+    """Write and distribute the leader's assignment. A member that it omits gets no bytes; unknown ones are ignored."""
     group = transition.group
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
     if _record_bytes(group, assignments) > transition.configuration.max_record_bytes:
@@ -132,6 +133,7 @@ def _heartbeat_result(context: RequestContext, code: ErrorCode, *timers: SetTime
 def leave_group(
     transition: ClassicTransition, request: leave_request.LeaveGroupRequest, context: RequestContext
 ) -> None:
+    """Answer LeaveGroup: remove the named members and rebalance the rest."""
     group = transition.group
     codes = [_leave(transition, identity) for identity in request.members]
     gone = [each.member_id for each, code in zip(request.members, codes, strict=True) if code is ErrorCode.none]
@@ -142,6 +144,7 @@ def leave_group(
 
 
 def answered(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_response.MemberResponse:
+    """Return the result for one member of a LeaveGroup request."""
     return leave_response.MemberResponse(
         member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
     )

@@ -41,11 +41,11 @@ __all__ = [
 
 _S = ClassicGroupState
 _LEAST_WAIT_MS = 1_000
-"""Before it is looked again whether somebody joined: members may say that a rebalance takes no time."""
+"""Least time until the next check whether a member joined: a rebalance timeout may be 0."""
 
 
 def prepare_or_complete_rebalance(transition: ClassicTransition, reason: str) -> None:
-    """Members came, changed or went: a rebalance begins, or the one that runs may be complete."""
+    """Start a rebalance after a change of members, or complete the running one if all have joined."""
     if transition.group.can_rebalance:
         prepare_rebalance(transition, reason)
     elif not transition.group.follows_empty and transition.group.all_joined:  # an initial delay runs to its end
@@ -53,7 +53,7 @@ def prepare_or_complete_rebalance(transition: ClassicTransition, reason: str) ->
 
 
 def prepare_rebalance(transition: ClassicTransition, reason: str) -> None:
-    """Who waits for an assignment is told to join again."""
+    """Start a rebalance. Parked SyncGroups are answered with REBALANCE_IN_PROGRESS."""
     group = transition.group
     if group.state is _S.COMPLETING_REBALANCE:
         propagate_assignment_error(transition, ErrorCode.rebalance_in_progress)
@@ -75,7 +75,7 @@ def prepare_rebalance(transition: ClassicTransition, reason: str) -> None:
 
 
 def propagate_assignment_error(transition: ClassicTransition, code: ErrorCode) -> None:
-    """No assignment for anybody: parked SyncGroups are refused."""
+    """Clear all assignments and refuse parked SyncGroups, as Kafka's `resetAndPropagateAssignmentError`."""
     for member in tuple(transition.group.members.values()):
         was_waiting = member.sync_token is not None
         member = transition.refuse_parked_sync(replace(member, assignment=b""), code)
@@ -85,7 +85,7 @@ def propagate_assignment_error(transition: ClassicTransition, code: ErrorCode) -
 
 
 def extend_initial_delay(transition: ClassicTransition) -> None:
-    """The initial delay is over. It begins anew when somebody came meanwhile and there is time left."""
+    """Extend the initial delay if a member joined meanwhile and time is left; else complete the join phase."""
     group = transition.group
     delay_ms, remaining_ms = group.initial_delay or (0, 0)
     if not group.member_added or remaining_ms == 0:
@@ -98,9 +98,10 @@ def extend_initial_delay(transition: ClassicTransition) -> None:
 
 
 def complete_join(transition: ClassicTransition) -> None:
-    """The next generation, of those that joined and of static members."""
+    """Start the next generation with the members that joined, and static members."""
     group = transition.group
     transition.cancel_group_timer(JOIN)
+    # 1. Dynamic members that did not rejoin are removed. Static members stay until their session expires (KIP-345).
     group.initial_delay = None
     for member in tuple(group.members.values()):
         if not member.is_awaiting_join and member.instance_id is None:
@@ -110,10 +111,12 @@ def complete_join(transition: ClassicTransition) -> None:
         # Only static members are left, and none of them joined. Their sessions decide.
         transition.set_group_timer(JOIN, max(group.rebalance_timeout_ms, _LEAST_WAIT_MS))
         return
+    # 2. The next generation selects a protocol; without members the group becomes empty, which is recorded.
     group.begin_generation(transition.now_ms)
     if group.is_empty:
         transition.write_group()
         return
+    # 3. Every member gets its reply, the leader with the list of members. It has the rebalance timeout to sync.
     for member in tuple(group.members.values()):
         if member.join_token is not None:
             transition.reply(member.join_token, replies.join_reply(group, member.member_id))
@@ -125,7 +128,7 @@ def complete_join(transition: ClassicTransition) -> None:
 
 
 def session_timed_out(transition: ClassicTransition, member_id: str) -> bool:
-    """Nothing was heard of a member, or of somebody who was given an id. False: nothing to do."""
+    """Remove a member, or a handed-out id, whose session expired. Returns False if there is nothing to do."""
     group = transition.group
     member = group.members.get(member_id)
     if member_id in group.pending_joins:
@@ -145,7 +148,7 @@ def session_timed_out(transition: ClassicTransition, member_id: str) -> bool:
 
 
 def join_timed_out(transition: ClassicTransition) -> bool:
-    """The time to join is over, or the initial delay."""
+    """End the join phase or the initial delay. Returns False if the group is not rebalancing."""
     group = transition.group
     if group.state is not _S.PREPARING_REBALANCE:
         return False
@@ -157,7 +160,7 @@ def join_timed_out(transition: ClassicTransition) -> bool:
 
 
 def sync_timed_out(transition: ClassicTransition) -> bool:
-    """Who has its generation and never asked for its assignment is out."""
+    """Remove the members of the generation that never asked for their assignment. Returns False if there are none."""
     group = transition.group
     if group.state not in (_S.COMPLETING_REBALANCE, _S.STABLE) or not group.pending_syncs:
         return False
@@ -170,7 +173,7 @@ def sync_timed_out(transition: ClassicTransition) -> bool:
 
 
 def timers_after_load(group: ClassicMembership, *, now_ms: int) -> Iterator[SetTimer]:
-    """After a load, or when the log can be written again: every time that runs begins anew."""
+    """Yield the timers of a loaded group: every running timeout starts anew."""
     group_id = group.group_id
     for member in group.members.values():
         if not member.has_satisfied_heartbeat:

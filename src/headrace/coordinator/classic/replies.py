@@ -34,7 +34,7 @@ _NO_GENERATION = i32(-1)
 def join_reply(
     group: ClassicMembership, member_id: str, *, leader: str | None = None, skip_assignment: bool = False
 ) -> join_group_response.JoinGroupResponse:
-    """The current generation. Only the leader is told who is in it. `leader`: another one than the group's is named."""
+    """Return the reply for the current generation; only the leader learns the members. `leader` overrides it."""
     members: tuple[join_group_response.JoinGroupResponseMember, ...] = ()
     named = leader if leader is not None else group.leader or ""
     if named == member_id:
@@ -62,7 +62,7 @@ def join_reply(
 def follower_join_reply(
     member_id: str, generation: int, *, protocol_type: str, protocol_name: str
 ) -> join_group_response.JoinGroupResponse:
-    """To a member of a group in which nobody leads."""
+    """Return the reply to a member of a group without a leader."""
     return join_group_response.JoinGroupResponse(
         throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -77,7 +77,7 @@ def follower_join_reply(
 
 
 def join_error_reply(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
-    """Also MEMBER_ID_REQUIRED, with the id to join with."""
+    """Return an error reply; with MEMBER_ID_REQUIRED, it carries the id to join with."""
     return join_group_response.JoinGroupResponse(
         throttle_time=_NO_THROTTLE,
         error_code=code,
@@ -99,6 +99,7 @@ def sync_reply(group: ClassicMembership, member: ClassicMember) -> sync_group_re
 def sync_reply_with(
     assignment: bytes, protocol_type: str | None, protocol_name: str | None
 ) -> sync_group_response.SyncGroupResponse:
+    """Return a SyncGroup reply with this assignment."""
     return sync_group_response.SyncGroupResponse(
         throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -109,16 +110,19 @@ def sync_reply_with(
 
 
 def sync_error_reply(code: ErrorCode) -> sync_group_response.SyncGroupResponse:
+    """Return a SyncGroup reply with an error code."""
     return sync_group_response.SyncGroupResponse(
         throttle_time=_NO_THROTTLE, error_code=code, protocol_type=None, protocol_name=None, assignment=b""
     )
 
 
 def heartbeat_reply(code: ErrorCode = ErrorCode.none) -> heartbeat_response.HeartbeatResponse:
+    """Return a Heartbeat reply."""
     return heartbeat_response.HeartbeatResponse(throttle_time=_NO_THROTTLE, error_code=code)
 
 
 def leave_reply(
     members: tuple[leave_group_response.MemberResponse, ...], code: ErrorCode = ErrorCode.none
 ) -> leave_group_response.LeaveGroupResponse:
+    """Return a LeaveGroup reply with one result per member."""
     return leave_group_response.LeaveGroupResponse(throttle_time=_NO_THROTTLE, error_code=code, members=members)

@@ -39,7 +39,7 @@ A new member does not know its id yet: it can neither send heartbeats nor rejoin
 
 
 class ClassicTransition:
-    """Mutable; used for one result."""
+    """One state transition. Mutable; used for one result."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ClassicTransition:
     # --- what shall happen ---
 
     def write_group(self, assignments: dict[str, bytes] | None = None) -> None:
-        """The group's record, as the group is now."""
+        """Append the group's record, as the group is now."""
         self._records.append(group_metadata_record(self.group.group_id, self.group.record_value(assignments)))
 
     def reply(self, token: int, response: object) -> None:
@@ -110,21 +110,21 @@ class ClassicTransition:
     # --- members that wait for an answer ---
 
     def refuse_parked_join(self, member: ClassicMember, code: ErrorCode, member_id: str = "") -> ClassicMember:
-        """A parked JoinGroup, if there is one, is refused. The member as it is then."""
+        """Refuse a parked JoinGroup, if there is one. Returns the member without it."""
         if member.join_token is None:
             return member
         self.reply(member.join_token, replies.join_error_reply(code, member_id))
         return self._now(replace(member, join_token=None))
 
     def refuse_parked_sync(self, member: ClassicMember, code: ErrorCode) -> ClassicMember:
-        """The same for a parked SyncGroup."""
+        """Refuse a parked SyncGroup, if there is one. Returns the member without it."""
         if member.sync_token is None:
             return member
         self.reply(member.sync_token, replies.sync_error_reply(code))
         return self._now(replace(member, sync_token=None))
 
     def remove(self, member: ClassicMember) -> None:
-        """It is no member any more. A new one may ask again: it never learnt its id."""
+        """Remove a member and refuse its parked requests. A new member may retry: it never learnt its id."""
         member = self.refuse_parked_join(member, ErrorCode.unknown_member_id)
         member = self.refuse_parked_sync(member, ErrorCode.unknown_member_id)
         self.group.remove(member.member_id)
@@ -136,8 +136,10 @@ class ClassicTransition:
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a member's session timer."""
     return TimerKey(kind=SESSION, group_id=group_id, member_id=member_id)
 
 
 def group_timer(kind: str, group_id: str) -> TimerKey:
+    """Return the key of a timer of the whole group."""
     return TimerKey(kind=kind, group_id=group_id)

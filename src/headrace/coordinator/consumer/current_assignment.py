@@ -1,7 +1,7 @@
-"""How far a member may go towards its target now. KIP-848, "Reconciliation"; the rules of Kafka 4.3.
+"""Reconciliation of a member of a consumer group with its target. KIP-848, "Reconciliation"; the rules of Kafka 4.3.
 
-A partition is revoked before it is given to somebody else: it stays in its holder's `pending_revocation` until that
-member says, by its list of owned partitions, that it let go. So no partition ever has two holders.
+A partition is revoked before another member gets it: it stays in its holder's `pending_revocation` until that member's
+list of owned partitions shows that it let go. So no partition ever has two holders.
 """
 
 from __future__ import annotations
@@ -68,13 +68,15 @@ def _next(
     *,
     epoch: int,
 ) -> ConsumerGroupMember:
-    """Drop what is not in the target; when that is confirmed, take what nobody holds."""
+    """Drop what is not in the target; once that is confirmed, take what has no holder."""
+    # 1. Revoke first: what the target lacks stays pending until the member's own list no longer contains it.
     kept, revoked = _split(member.assigned, target)
     if revoked and _owns_any(owned, revoked):
         moved = member.with_assignment(
             epoch=epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=revoked
         )
         return member if moved == member else moved
+    # 2. Then assign partitions without another holder; the epoch of the target counts even if some are missing.
     granted, is_waiting = _grantable(group, member, kept, target)
     state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
     assigned = merge_partitions(kept, with_epochs(granted, target_epoch))

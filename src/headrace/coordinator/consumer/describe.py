@@ -1,6 +1,6 @@
-"""ConsumerGroupDescribe (API 69; KIP-848): members, what they read, what they have and what they shall have.
+"""ConsumerGroupDescribe (API 69; KIP-848): members, their subscriptions, assignments and targets.
 
-v1 says which protocol a member speaks. A member has what it was told to revoke until it did.
+Version 1 adds the protocol that each member speaks. A partition pending revocation is still assigned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLASSIC, _CONSUMER = 0, 1
 def describe_group(
     group: ConsumerGroup, topics: Mapping[UUID, TopicImage], assignors: tuple[str, ...]
 ) -> m.DescribedGroup:
-    """`topics` by id; `assignors`: the default first. Partitions of a topic that is gone are left out."""
+    """Return the description of a group. `topics` by id; partitions of deleted topics are left out."""
     return m.DescribedGroup(
         error_code=ErrorCode.none,
         error_message=None,
@@ -40,6 +40,7 @@ def describe_group(
 
 
 def describe_error(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
+    """Return a group with an error code."""
     return m.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -103,7 +103,7 @@ class Subscriptions:
     def changed(
         self, before: ConsumerGroupMemberMetadataValue, after: ConsumerGroupMemberMetadataValue
     ) -> Subscriptions:
-        """A copy after the change; a regular expression that nobody subscribes to any more is out of it."""
+        """Return a copy after the change, without regular expressions that no member subscribes to any more."""
         copy = self.copy()
         copy.change(before, after)
         left = before.subscribed_topic_regex
@@ -211,8 +211,10 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         return GroupState.STABLE if self.are_members_reconciled else GroupState.RECONCILING
 
     def preferred_assignor(self, order: Iterable[str], changed: ConsumerGroupMember | None = None) -> str | None:
-        """What most members name, `changed` in place of the stored one; of equals the first in `order`. None: nobody
-        names one that is in it."""
+        """Return the assignor that most members name; of equals, the first in `order`.
+
+        `changed` stands in for the stored member. None: no member names an assignor of `order`.
+        """
         members = self.members if changed is None else {**self.members, changed.member_id: changed}
         votes = dict.fromkeys(order, 0)
         for member in members.values():
@@ -243,7 +245,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         self.subscriptions.resolve(regex, value)
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """What takes the whole group out, members included."""
+        """Return the tombstones of the whole group, members included."""
         return records.group_tombstones(self.group_id, sorted(self.members), sorted(self.subscriptions.resolved))
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:

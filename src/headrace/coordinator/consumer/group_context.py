@@ -17,7 +17,7 @@ __all__ = ["ConsumerGroupSoftState", "Downgrade", "GroupContext"]
 
 
 class Downgrade(Protocol):
-    """What becomes of a group when members leave that were the last to speak the consumer protocol (`migration`)."""
+    """Decision whether a group becomes a classic one when members leave (`migration.downgrade`)."""
 
     def __call__(self, group: ConsumerGroup, leaving: Collection[str], *, now_ms: int) -> CoordinatorResult | None:
         """None: it stays a consumer group."""

@@ -5,16 +5,16 @@ Is a consumer heartbeat well-formed? The first rule that is broken answers. KIP-
 ConsumerGroupHeartbeat (API 68; KIP-848, assignment interval KIP-1263): a member joins, lives, leaves.
 
 Steps of a heartbeat (4 to 7 are `heartbeat_step`):
-  1 validate the request            request_validation
-  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven; static_membership
-  3 update the member               member_admission: what the request says anew
+  1 validate the request            validate_request
+  2 find or create the member       join: fencing by epoch; a lost reply is tolerated; static members
+  3 update the member               join: what the request changes
   4 its regular expression          regular_expressions: valid? known? a look at the topics behind the answer
   5 bump the group epoch            when the member reads something else, or its topics changed
   6 target assignment               target_assignment: the assignor, at most once per interval
   7 current assignment              current_assignment: revoke first, then assign
   8 reply                           heartbeat_reply
 
-Where we differ from Kafka 4.3.1, on purpose: a known static member that joins again does not count against the maximum
+Deliberate difference from Kafka 4.3.1: a known static member that joins again does not count against the maximum
 group size (as Kafka 4.4), and need not have left (`static_membership`).
 """
 
@@ -163,7 +163,10 @@ def _owned(request: messages.ConsumerGroupHeartbeatRequest) -> Partitions | None
 def _must_send_assignment(
     request: messages.ConsumerGroupHeartbeatRequest, before: ConsumerGroupMember, after: ConsumerGroupMember
 ) -> bool:
-    """A joining member is told its partitions, one that says everything, and one whose partitions changed."""
+    """Return whether the reply carries the assignment.
+
+    A joining member gets it, one that sends a full request, and one whose partitions changed.
+    """
     says_all = (
         to_ms(request.rebalance_timeout) != UNCHANGED_TIMEOUT_MS
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)

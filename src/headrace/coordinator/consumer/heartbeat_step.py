@@ -31,7 +31,7 @@ __all__ = ["HeartbeatStep", "heartbeat_step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatStep:
-    """What one request of a member changes in its group.
+    """Changes that one request of a member makes in its group.
 
     `admission`: the member before the request. `updated`: with the changes that the request reports; `reconciled`: with
     the partitions that it may have now. `metadata` is the group's own object if the epoch stays. `soft` applies the
@@ -70,7 +70,7 @@ class HeartbeatStep:
         return tuple(found)
 
     def timers(self, now_ms: int) -> list[SetTimer | CancelTimer]:
-        """Those of nobody's protocol: of a member that was replaced, and of regular expressions."""
+        """Return timers that do not depend on the member's protocol: of a replaced member, of regular expressions."""
         group_id = self.admission.group.group_id
         found: list[SetTimer | CancelTimer] = []
         if self.replaced_id is not None:
@@ -116,6 +116,7 @@ def heartbeat_step(
     CoordinatorError.
     """
     group, member = admission.group, admission.member
+    # Step 4. `subscriptions` are the group's with this request; a copy, since only replay changes the group's own.
     change = detect_regex_change(group, member, updated)
     subscriptions = group.subscriptions
     if updated is not member:
@@ -125,10 +126,12 @@ def heartbeat_step(
     metadata = _bump_group_epoch(
         group, soft, subscriptions, group_context, reads_others=names_changed or change.is_known
     )
+    # Step 6.
     if computes_target:
         target = target_assignment(group, updated, subscriptions, metadata.epoch, group_context)
     else:
         target = stored_target(group, updated)
+    # Step 7. A member that has its target and whose subscription stays is not looked at: this is the common case.
     subscription_changed = names_changed or change.changed
     reconciled = updated
     is_due = subscription_changed or not updated.is_reconciled_to(target.epoch)

@@ -1,8 +1,7 @@
-"""A member goes: it leaves (epoch -1), its session ends, or it does not revoke in time; or a static member leaves for a
-while (epoch -2, `static_membership`): it stays a member as long as its session lasts.
+"""Members that leave a consumer group (epoch -1, or -2 for a while) or are fenced: session or rebalance timeout.
 
-The records of a member that goes are the same in all cases. Who stays gets a new target with the next heartbeat of
-somebody, as in Kafka. When all who stay speak the classic protocol the group may become a classic one instead.
+The records of a removed member are the same in all cases. The remaining members get a new target with the next
+heartbeat of any member, as in Kafka. If all of them speak the classic protocol, the group may become a classic one.
 """
 
 from __future__ import annotations
@@ -33,8 +32,11 @@ def process_leave(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """Epoch -1 or -2; any member epoch will do. Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID for an instance whose
-    member is another."""
+    """A member leaves for good (epoch -1) or temporarily (epoch -2); its own epoch is not compared.
+
+    Raises:
+        CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.
+    """
     if request.instance_id is not None:
         find_static_member(group, request.instance_id, request.member_id)
     elif request.member_id not in group.members:
@@ -48,12 +50,12 @@ def process_leave(
 
 
 def session_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
-    """No heartbeat within the session: the member is fence_member."""
+    """Fence a member without a heartbeat within its session."""
     return fence_member(group, member_id, group_context, reason="the member session expired")
 
 
 def rebalance_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
-    """The member was told to revoke partitions and has not within its rebalance timeout: it is fence_member."""
+    """Fence a member that has not revoked its partitions within its rebalance timeout."""
     member = group.members.get(member_id)
     if member is None or member.state is not MemberState.UNREVOKED_PARTITIONS or member.is_away:
         return None
@@ -63,7 +65,7 @@ def rebalance_timed_out(group: ConsumerGroup, member_id: str, group_context: Gro
 def fence_member(
     group: ConsumerGroup, member_id: str, group_context: GroupContext, *, reason: str
 ) -> CoordinatorResult | None:
-    """None: it is no member any more."""
+    """Return the removal of a member; None if it is not a member any more."""
     if member_id not in group.members:
         return None
     return remove_members(group, (member_id,), group_context, event="MemberFenced", reason=reason)
@@ -72,8 +74,11 @@ def fence_member(
 def remove_members(
     group: ConsumerGroup, member_ids: Collection[str], group_context: GroupContext, *, event: str, reason: str
 ) -> CoordinatorResult:
-    """Members' tombstones, those of regular expressions that nobody else has, and a new group epoch; or the group moves
-    to the classic protocol, and they are not in it. `event`: what is told of each."""
+    """Return tombstones of members and of regular expressions that only they had, and a new group epoch.
+
+    The group may become a classic group instead (`GroupContext.downgrade`), without these members. `event`: the name of
+    the event for each of them.
+    """
     events = tuple(
         CoordinatorEvent(name=event, group_id=group.group_id, details=(("member_id", each), ("reason", reason)))
         for each in member_ids

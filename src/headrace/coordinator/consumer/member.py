@@ -52,10 +52,12 @@ def partitions_of(given: Iterable[tuple[UUID | None, Iterable[int]]]) -> Partiti
 
 
 def with_epochs(partitions: Partitions, epoch: int) -> PartitionEpochs:
+    """Return the partitions, each with this epoch."""
     return {topic_id: dict.fromkeys(of_topic, epoch) for topic_id, of_topic in partitions.items()}
 
 
 def without_epochs(assigned: PartitionEpochs) -> Partitions:
+    """Return the partitions without their epochs."""
     return {topic_id: tuple(sorted(of_topic)) for topic_id, of_topic in assigned.items()}
 
 
@@ -69,6 +71,7 @@ def contains_any(assigned: PartitionEpochs, partitions: Partitions) -> bool:
 
 
 def merge_partitions(one: PartitionEpochs, other: PartitionEpochs) -> PartitionEpochs:
+    """Return the union of both, ordered; `other` wins for partitions in both."""
     if not other:
         return one
     return {
@@ -78,14 +81,17 @@ def merge_partitions(one: PartitionEpochs, other: PartitionEpochs) -> PartitionE
 
 
 def partition_count(partitions: PartitionEpochs | Partitions) -> int:
+    """Return the number of partitions."""
     return sum(map(len, partitions.values()))
 
 
 def partitions_to_records(partitions: Partitions) -> tuple[TopicPartitions, ...]:
+    """Return partitions as records store them."""
     return tuple(TopicPartitions(topic_id=each, partitions=partitions[each]) for each in partitions)
 
 
 def partitions_from_records(records: Iterable[TopicPartitions]) -> Partitions:
+    """Return partitions as the coordinator keeps them."""
     return partitions_of((each.topic_id, each.partitions) for each in records)
 
 
@@ -145,7 +151,7 @@ class ConsumerGroupMember(ModernGroupMember):
 
     @property
     def is_revoking(self) -> bool:
-        """Whether it was told to revoke something and has not confirmed it."""
+        """Whether it has been asked to revoke something and has not confirmed it."""
         return self.state is MemberState.UNREVOKED_PARTITIONS
 
     def with_assignment(

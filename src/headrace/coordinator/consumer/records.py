@@ -23,30 +23,36 @@ __all__ = [
 
 
 def group_metadata_record(group_id: str, value: s.ConsumerGroupMetadataValue) -> CoordinatorRecord:
+    """Return the record of the group epoch and metadata hash."""
     return CoordinatorRecord(key=s.ConsumerGroupMetadataKey(group_id=group_id), value=value)
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """Return the tombstone of the record that brokers before 4.1 wrote."""
     return CoordinatorRecord(key=s.ConsumerGroupPartitionMetadataKey(group_id=group_id), value=None)
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """Return the record of a member's metadata."""
     key = s.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
     return CoordinatorRecord(key=key, value=member.metadata)
 
 
 def target_assignment_metadata_record(group_id: str, *, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    """Return the record of the epoch and time (ms) of the target assignment."""
     value = s.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
     return CoordinatorRecord(key=s.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value=value)
 
 
 def target_assignment_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
+    """Return the record of a member's target."""
     key = s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     value = s.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions_to_records(target))
     return CoordinatorRecord(key=key, value=value)
 
 
 def current_assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """Return the record of a member's epoch, state and current assignment."""
     key = s.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
     value = s.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.member_epoch,
@@ -61,17 +67,19 @@ def current_assignment_record(group_id: str, member: ConsumerGroupMember) -> Coo
 def regular_expression_record(
     group_id: str, regex: str, value: s.ConsumerGroupRegularExpressionValue
 ) -> CoordinatorRecord:
+    """Return the record of the topics that match a regular expression."""
     key = s.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key=key, value=value)
 
 
 def regular_expression_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    """Return the tombstone of a regular expression."""
     key = s.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key=key, value=None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
-    """What takes a member out: current assignment, target, metadata, in this order."""
+    """Return the tombstones of a member: current assignment, target, metadata, in this order."""
     keys = (
         s.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
         s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
@@ -83,7 +91,7 @@ def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord,
 def group_tombstones(
     group_id: str, member_ids: Iterable[str] = (), regexes: Iterable[str] = ()
 ) -> tuple[CoordinatorRecord, ...]:
-    """What takes a group out, its members first: the order is Kafka's."""
+    """Return the tombstones of a group and its members, in Kafka's order."""
     member_ids = tuple(member_ids)
     current = s.ConsumerGroupCurrentMemberAssignmentKey
     target = s.ConsumerGroupTargetAssignmentMemberKey

@@ -33,8 +33,11 @@ LEAST_REFRESH_INTERVAL_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexChange:
-    """`changed`: the member has another one. `is_known`: what it stands for is known, so the target can follow now.
-    `is_new`: nobody else in the group has it."""
+    """Change of a member's regular expression.
+
+    `changed`: it has another one. `is_known`: its topics are known, so the target can follow now. `is_new`: no other
+    member has it.
+    """
 
     changed: bool = False
     is_known: bool = False

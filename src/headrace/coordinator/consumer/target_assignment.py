@@ -1,7 +1,7 @@
-"""What the assignor wants: the target of every member, when it is computed, and its records.
+"""Target assignment of a consumer group: the assignor's result for every member, when it is computed, its records.
 
-The assignor runs in a heartbeat, at most once per assignment interval. Nobody waits for a timer: whoever beats first
-after the interval computes it, and a member can act on a target only in a heartbeat of its own.
+The assignor runs in a heartbeat, at most once per assignment interval. There is no timer: the first heartbeat after the
+interval computes the target, and a member can act on a target only in its own heartbeat.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def target_assignment(
 
 
 def stored_target(group: ConsumerGroup, member: ConsumerGroupMember) -> TargetAssignment:
+    """Return the stored target of a member."""
     return TargetAssignment(epoch=group.assignment_epoch, partitions=group.target_of(member.member_id))
 
 

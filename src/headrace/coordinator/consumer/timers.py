@@ -1,7 +1,7 @@
-"""The timers of a member: its session, which each heartbeat begins anew, and its time to revoke partitions.
+"""Timers of a member of a consumer group: session, revocation, and those of a classic member.
 
-A member that speaks the classic protocol has a session timeout of its own, and two others: the time to join again once
-it was told to, and the time to ask for its assignment once it joined.
+A member that speaks the classic protocol has a session timeout of its own and two more timers: the time to rejoin once
+a heartbeat replied REBALANCE_IN_PROGRESS, and the time to ask for its assignment once it joined.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ def regexes_timer(group_id: str) -> TimerKey:
 
 
 def join_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a classic member's time to rejoin."""
     return TimerKey(kind="member-join", group_id=group_id, member_id=member_id)
 
 
 def sync_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a classic member's time to ask for its assignment."""
     return TimerKey(kind="member-sync", group_id=group_id, member_id=member_id)
 
 
 def cancel_member_timers(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
-    """Of somebody who is no member any more, or not of a group of this kind."""
+    """Cancel all timers of a member that left, or whose group changed its type."""
     keys = (session_timer, rebalance_timer, join_timer, sync_timer)
     return tuple(CancelTimer(key=key(group_id, member_id)) for key in keys)
 
@@ -45,8 +47,7 @@ def cancel_member_timers(group_id: str, member_id: str) -> tuple[CancelTimer, ..
 def member_timers(
     group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
-    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met. Who
-    spoke the classic protocol until now need not join or sync any more."""
+    """Return the timer changes of a heartbeat; those of the classic protocol are cancelled when a member left it."""
     timers: list[SetTimer | CancelTimer] = [session(group, after, group_context)]
     if before.uses_classic_protocol:
         timers.extend(CancelTimer(key=each(group.group_id, after.member_id)) for each in (join_timer, sync_timer))
@@ -64,7 +65,7 @@ def member_timers(
 
 
 def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
-    """After a replay: sessions start anew, open revocations are taken up."""
+    """Return the timers of all members after a load: sessions start anew, pending revocations continue."""
     timers: list[SetTimer | CancelTimer] = []
     for member_id in sorted(group.members):
         member = group.members[member_id]
@@ -77,7 +78,7 @@ def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) 
 
 
 def session(group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext) -> SetTimer:
-    """From now on: the group's session timeout, or the member's own where it speaks the classic protocol."""
+    """Return the session timer, started now: the group's timeout, or the classic member's own."""
     classic = member.metadata.classic_member_metadata
     timeout_ms = group_context.configuration.session_timeout_ms if classic is None else classic.session_timeout_ms
     key = session_timer(group.group_id, member.member_id)

@@ -1,7 +1,7 @@
-"""A look at all topics with a group's regular expressions, in portions: a broker has more to do than that. KIP-848.
+"""Matching of all topics with a group's regular expressions, in portions, beside the broker's other work. KIP-848.
 
-The engine is linear in the text (`linear_pattern`); here is the bound on all texts together. A regular expression that
-would cost more than its share is given up and stands for no topic, which is told.
+The engine is linear in the text (`re2_matcher`); this module bounds all texts together. A regular expression that costs
+more than its share matches no topic; an event reports it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicRegexResolution:
         return self.is_done
 
     def values(self) -> dict[str, ConsumerGroupRegularExpressionValue]:
-        """What each regular expression stands for, topics sorted."""
+        """Return the matching topics of each regular expression, sorted."""
         return {
             regex: ConsumerGroupRegularExpressionValue(
                 topics=tuple(sorted(topics)), version=self._image.version, timestamp=self._started_ms

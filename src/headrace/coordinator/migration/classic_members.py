@@ -159,7 +159,7 @@ def _downgraded(step: HeartbeatStep, downgrades: DowngradeRule, now_ms: int) -> 
     if group.assignment_epoch < step.metadata.epoch:
         reason = "a static member that reads something else came back"
     elif not all(each.is_reconciled_to(group.assignment_epoch) for each in members):
-        reason = "members have not got their partitions yet"  # in a Stable group nobody would tell them
+        reason = "members have not got their partitions yet"  # a Stable group does not tell them
     result = downgrades.downgrade_group(
         group,
         [*members, step.reconciled],

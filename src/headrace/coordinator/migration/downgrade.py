@@ -39,8 +39,10 @@ class DowngradeRule:
         self._classic = classic
 
     def __call__(self, group: ConsumerGroup, leaving: Collection[str], *, now_ms: int) -> CoordinatorResult | None:
-        """None: it stays a consumer group, since somebody who stays speaks its protocol, or nobody stays, or it may
-        not move."""
+        """Return None if the group stays a consumer group.
+
+        It does if a remaining member speaks its protocol, if none remains, or if the policy does not allow a downgrade.
+        """
         staying = [group.members[each] for each in sorted(group.members) if each not in leaving]
         if not staying or not self.is_due(staying):
             return None

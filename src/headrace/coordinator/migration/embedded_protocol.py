@@ -18,6 +18,7 @@ __all__ = ["assignment_bytes", "partitions_by_id"]
 
 
 def partitions_by_id(named: Iterable[TopicPartition], image: MetadataImage) -> Partitions:
+    """Return partitions by topic id; topics that the image lacks are left out."""
     return partitions_of(
         (image.topics[topic].topic_id, (partition,)) for topic, partition in named if topic in image.topics
     )

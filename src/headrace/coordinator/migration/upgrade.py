@@ -111,7 +111,7 @@ def _members(classic: ClassicMembership, image: MetadataImage) -> list[ConsumerG
 
 
 class _CustomAssignor(Exception):
-    """An assignment carries bytes for an assignor of the application's own, which nobody would read any more."""
+    """Bytes in an assignment for the application's own assignor, which no one would read after the upgrade."""
 
 
 def _member(member: ClassicMember, protocol: str | None, epoch: int, image: MetadataImage) -> ConsumerGroupMember:
@@ -140,7 +140,7 @@ def _member(member: ClassicMember, protocol: str | None, epoch: int, image: Meta
 
 
 def _records(group: ConsumerGroup, members: list[ConsumerGroupMember]) -> tuple[CoordinatorRecord, ...]:
-    """What makes the group; the order is Kafka's."""
+    """Return the records of the new group, in Kafka's order."""
     group_id, targets = group.group_id, group.target
     return (
         *(records.member_record(group_id, member) for member in members),

@@ -1,4 +1,4 @@
-"""What a heartbeat of a streams or consumer group gives to tell: who came, and which epochs rose."""
+"""Events of a heartbeat of a streams or consumer group: members that joined, epochs that rose."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ModernGroupMember:
 
     @property
     def is_revoking(self) -> bool:
-        """Whether it was told to revoke something and has not confirmed it."""
+        """Whether it has been asked to revoke something and has not confirmed it."""
         raise NotImplementedError
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:

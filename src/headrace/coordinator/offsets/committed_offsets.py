@@ -89,7 +89,7 @@ class PendingOffsets:
     def end(
         self, producer_id: int, *, committed: bool
     ) -> tuple[list[tuple[OffsetCommitKey, OffsetCommitValue]], list[str]]:
-        """What is committed now, and the groups that the transaction concerned."""
+        """End a transaction. Returns the offsets committed now, and the groups that it concerned."""
         decided, keys = self._open.end(producer_id, committed=committed)
         for key in keys:
             if key not in self._open:

@@ -33,11 +33,11 @@ __all__ = ["check_classic_commit", "check_consumer_commit", "check_consumer_fetc
 def check_classic_commit(
     group: ClassicMembership, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
 ) -> None:
-    """Raises CoordinatorError when the whole request is refused.
+    """Check the sender of a commit to a classic group.
 
-    Who names no generation may commit while there are no members; in a transaction always, as long as it names no
-    member either: so did producers before KIP-447. While the group waits for its assignment nobody may, unless in a
-    transaction: a member that has the new generation may still hold partitions of the old one.
+    Without a generation it may commit if the group has no members; in a transaction always, if it names no member
+    either, as producers did before KIP-447. While the group waits for its assignment only transactions may commit: a
+    member of the new generation may still process partitions of the old one. Raises CoordinatorError.
     """
     if generation < 0 and group.is_empty:
         return

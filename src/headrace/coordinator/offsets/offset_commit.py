@@ -72,7 +72,7 @@ def _committing_member(
     api_version: int,
     image: MetadataImage,
 ) -> StreamsGroupMember | None:
-    """The member that commits, None when it is somebody who is no member and may."""
+    """Return the member that commits; None if the sender needs to be no member."""
     epoch = int(request.generation_id_or_member_epoch)
     if group is None:
         if epoch < 0:

@@ -67,6 +67,8 @@ class PartitionMetadataOfTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupPartitionMetadataValue:
+    """Topics of the group as a broker before 4.1 wrote them."""
+
     topics: tuple[PartitionMetadataOfTopic, ...] = ()
 
 
@@ -80,7 +82,7 @@ class ConsumerGroupMemberMetadataKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata:
-    """Of a member that speaks the classic protocol; `supported_protocols`: name and subscription bytes."""
+    """Session timeout and protocols (name, subscription bytes) of a member that speaks the classic protocol."""
 
     session_timeout_ms: Int32
     supported_protocols: tuple[tuple[str, bytes], ...] = ()
@@ -133,12 +135,16 @@ class ConsumerGroupTargetAssignmentMemberKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
+    """Partitions of one topic in a target."""
+
     topic_id: UUID
     partitions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberValue:
+    """Target of one member."""
+
     topic_partitions: tuple[TopicPartitions, ...] = ()
 
 
@@ -180,7 +186,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionValue:
-    """What a regular expression stands for: `version` of the metadata image, `timestamp` (ms) of the look."""
+    """Topics that match a regular expression. `version`: of the metadata image; `timestamp` (ms): of the match."""
 
     topics: tuple[str, ...]
     version: Int64

@@ -40,26 +40,32 @@ _VARINT_BYTES = 5
 
 
 def write_int8(out: bytearray, value: int) -> None:
+    """Append a signed byte."""
     out += _INT8.pack(value)
 
 
 def write_int16(out: bytearray, value: int) -> None:
+    """Append a signed 16-bit number."""
     out += _INT16.pack(value)
 
 
 def write_int32(out: bytearray, value: int) -> None:
+    """Append a signed 32-bit number."""
     out += _INT32.pack(value)
 
 
 def write_int64(out: bytearray, value: int) -> None:
+    """Append a signed 64-bit number."""
     out += _INT64.pack(value)
 
 
 def write_uint16(out: bytearray, value: int) -> None:
+    """Append an unsigned 16-bit number."""
     out += _UINT16.pack(value)
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Append a number in groups of 7 bits, the lowest first."""
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
         value >>= 7
@@ -77,10 +83,12 @@ def write_string(out: bytearray, text: str | None) -> None:
 
 
 def write_compact_string(out: bytearray, text: str | None) -> None:
+    """Append text with a varint length; None is length 0."""
     write_compact_bytes(out, None if text is None else text.encode())
 
 
 def write_compact_bytes(out: bytearray, data: bytes | None) -> None:
+    """Append bytes with a varint length, plus one; None is 0."""
     if data is None:
         out.append(0)
         return
@@ -102,6 +110,7 @@ def write_plain_array(out: bytearray, items: tuple[T, ...], write: Callable[[byt
 
 
 def write_compact_array(out: bytearray, items: tuple[T, ...], write: Callable[[bytearray, T], None]) -> None:
+    """Append a varint count, plus one, and the items."""
     write_unsigned_varint(out, len(items) + 1)
     for item in items:
         write(out, item)

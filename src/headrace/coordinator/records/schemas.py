@@ -86,6 +86,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
+    """A generation of a classic group, with its members. `current_state_timestamp` in ms."""
+
     protocol_type: str = ""
     generation: Int32 = 0
     protocol: str | None = None
@@ -121,12 +123,16 @@ class StreamsGroupMemberMetadataKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
+    """Host and port for interactive queries."""
+
     host: str
     port: UInt16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupMemberMetadataValue:
+    """Metadata that a member of a streams group reports in its heartbeats."""
+
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str
@@ -163,12 +169,16 @@ class StreamsGroupTargetAssignmentMemberKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIds:
+    """Tasks of one subtopology in a target."""
+
     subtopology_id: str
     partitions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupTargetAssignmentMemberValue:
+    """Target of one member."""
+
     active_tasks: tuple[TaskIds, ...] = ()
     standby_tasks: tuple[TaskIds, ...] = ()
     warmup_tasks: tuple[TaskIds, ...] = ()
@@ -234,6 +244,8 @@ class CopartitionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtopology:
+    """A subtopology as a member describes it. Topics with `partitions` 0 get a derived count."""
+
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
     source_topic_regex: tuple[str, ...] = ()

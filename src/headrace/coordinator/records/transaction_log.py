@@ -49,6 +49,8 @@ TopicPartitions = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogKey:
+    """Type 0: a transactional id."""
+
     transactional_id: str
 
 
@@ -77,6 +79,7 @@ def value_version(transaction_version: int) -> int:
 
 
 def encode_key(key: TransactionLogKey) -> bytes:
+    """Return Kafka's bytes of a key."""
     out = bytearray()
     write_int16(out, _KEY_TYPE)
     write_string(out, key.transactional_id)
@@ -84,7 +87,7 @@ def encode_key(key: TransactionLogKey) -> bytes:
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
-    """With its version in front."""
+    """Return Kafka's bytes of a value, with its version in front."""
     out = bytearray()
     write_int16(out, version)
     write_int64(out, value.producer_id)
@@ -130,7 +133,7 @@ def _write_partitions(out: bytearray, value: TransactionLogValue, *, flexible: b
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> tuple[TopicPartitions, ...]:
-    """Sorted, each topic once."""
+    """Return the partitions by topic, sorted."""
     grouped = groupby(sorted(partitions), key=lambda each: each[0])
     return tuple((topic, tuple(partition for _, partition in pairs)) for topic, pairs in grouped)
 

@@ -1,7 +1,7 @@
-"""How far a member may go towards its target now. KIP-1071, "Reconciliation"; the rules of Kafka 4.4.
+"""Reconciliation of a member of a streams group with its target. KIP-1071, "Reconciliation"; the rules of Kafka 4.4.
 
-A task is revoked before it is given to somebody else: it stays in its holder's `pending_revocation` until that member
-says, by its list of owned tasks, that it let go. So no active task ever has two holders.
+A task is revoked before another member gets it: it stays in its holder's `pending_revocation` until that member's list
+of owned tasks shows that it let go. So no active task ever has two holders.
 
 A task that changes its role at one member keeps its state there (Kafka 4.3 revokes it first, state and all):
 - an active task becomes a standby at once, while the active one is still pending revocation;
@@ -62,7 +62,9 @@ def _next(
     *,
     epoch: int,
 ) -> StreamsGroupMember:
-    """Drop what is not in the target; when that is confirmed, take what nobody holds."""
+    """Drop what is not in the target; once that is confirmed, take what has no holder."""
+    # 1. Revoke first. The member keeps its old tasks as pending until its own list no longer contains them; a member
+    #    that lists nothing (None) has not confirmed anything.
     kept, revoked = _split(member.assigned, target)
     if revoked and (owned is None or owned.contains_any(revoked)):
         return _unless_same(
@@ -71,6 +73,8 @@ def _next(
                 epoch=epoch, state=MemberState.UNREVOKED_TASKS, assigned=kept, pending_revocation=revoked
             ),
         )
+    # 2. Then assign, but only tasks without a holder. The epoch of the target counts from now on even if some tasks are
+    #    missing: the member has revoked all it had to (UNRELEASED), and asks again with each heartbeat.
     granted, is_waiting = _grantable(group, member, kept, target, target_epoch)
     state = MemberState.UNRELEASED_TASKS if is_waiting else MemberState.STABLE
     assigned = _promoted(kept, granted).merge(granted) if granted else kept
@@ -78,7 +82,7 @@ def _next(
 
 
 def _unless_same(member: StreamsGroupMember, moved: StreamsGroupMember) -> StreamsGroupMember:
-    """A member that only waits on is the same; Kafka writes a record for its previous epoch becoming its epoch."""
+    """Return the same member if it only waits. Kafka writes a record then, because the previous epoch changes."""
     return member if replace(moved, previous_member_epoch=member.previous_member_epoch) == member else moved
 
 
@@ -133,6 +137,8 @@ def _grantable(
         holder = holders.active(task)
         return () if holder is None else (holder,)
 
+    # An active task must have no holder at all: two writers of one task would corrupt its output. Replicas only must
+    # not share a process with another copy of the task, because copies in one process do not survive its failure.
     def is_active_free(task: Task) -> bool:
         is_replica_here = others_here(holders.standby(task)) or others_here(holders.warmup(task))
         return not active_at(task) and not is_replica_here

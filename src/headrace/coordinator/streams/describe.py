@@ -1,6 +1,6 @@
-"""StreamsGroupDescribe (API 89; KIP-1071): topology, members, what they have and what they shall have.
+"""StreamsGroupDescribe (API 89; KIP-1071): topology, members, their assignments and targets.
 
-v1 (Kafka 4.4) adds the assignor's name, and the topology's description, which nobody stores here (KIP-1331).
+Version 1 (Kafka 4.4) adds the assignor's name, and the topology's description, which is not stored here (KIP-1331).
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def describe_group(
 
 
 def describe_error(group_id: str, code: ErrorCode, message: str) -> m.DescribedGroup:
+    """Return a group with an error code."""
     return m.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -101,8 +101,10 @@ class GroupState(Enum):
 @dataclass(slots=True, kw_only=True, eq=False)
 class StreamsGroup(ModernGroup[StreamsGroupMember, TasksTuple]):
     """Mutable, because replay writes it. `target` holds a member's target from its first assignment on.
-    `static_members`: instance id → member id. `with_endpoint`: the ids of members that have one, so that a heartbeat
-    in a large group without endpoints need not look at everybody."""
+
+    `static_members`: instance id → member id. `with_endpoint`: ids of members with an endpoint, so that a heartbeat in
+    a large group without endpoints does not look at every member.
+    """
 
     group_id: str
     metadata: StreamsGroupMetadataValue

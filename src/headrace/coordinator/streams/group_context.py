@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
-    """`initial_delay_runs`, `interval_timer_runs`: whether the group's named timers are set."""
+    """Settings, metadata and time of a rule; `initial_delay_runs`, `interval_timer_runs`: timers that are set."""
 
     configuration: StreamsGroupConfiguration
     image: MetadataImage
@@ -65,8 +65,10 @@ NO_OFFSETS = MemberTaskOffsets()
 
 
 def reported_offsets(known: MemberTaskOffsets, request: m.StreamsGroupHeartbeatRequest) -> MemberTaskOffsets:
-    """What is known after the request: each list that it has takes the place of the old one, null keeps that. The same
-    object when nothing differs. Raises INVALID_REQUEST for a task that is listed twice."""
+    """Return the offsets known after a request: a list replaces the old one, null keeps it.
+
+    The same object if nothing differs. Raises CoordinatorError(INVALID_REQUEST) for a task that is listed twice.
+    """
     if request.task_offsets is None and request.task_end_offsets is None:
         return known
     told = MemberTaskOffsets(
@@ -91,7 +93,7 @@ def _by_task(listed: Iterable[m.TaskOffset]) -> dict[Task, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """What is told of a member, and the objects that it was made from."""
+    """Endpoint information of a member, and the objects that it was made from."""
 
     told: messages.EndpointToPartitions
     endpoint: Endpoint
@@ -100,7 +102,7 @@ class _Entry:
 
 
 class EndpointPartitions:
-    """Mutable: remembers what it told of each member, since after a change everybody asks for everybody."""
+    """Endpoint information by member. Mutable: a cache, because every member asks for it after a change."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -132,6 +134,7 @@ class EndpointPartitions:
 
 
 def _told(endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTopology) -> messages.EndpointToPartitions:
+    """Return the endpoint information of a member."""
     return messages.EndpointToPartitions(
         user_endpoint=messages.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
         active_partitions=_partitions(assigned.active, configured),
@@ -167,10 +170,10 @@ class _Configured:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StreamsGroupSoftState:
-    """Mutable. `endpoint_epoch` rises when a member's endpoint or, with one, its tasks change.
+    """Soft state of one group. Mutable. `endpoint_epoch` rises when a member's endpoint or, with one, its tasks change.
 
-    `version` rises with everything that may change an answer to a heartbeat, soft or hard: a remembered answer holds
-    for one version (`heartbeat_memo`). Whoever adds soft state that answers depend on calls `changed` with it.
+    `version` rises with everything that may change the reply to a heartbeat, soft or hard: a repeatable reply is valid
+    for one version (`repeatable_heartbeat`). Code that adds soft state on which replies depend must call `changed`.
     """
 
     version: int = 0
@@ -181,7 +184,7 @@ class StreamsGroupSoftState:
     _configured: _Configured | None = None
 
     def changed(self) -> None:
-        """Answers that were remembered hold no longer."""
+        """Invalidate repeatable replies."""
         self.version += 1
 
     def request_shutdown(self, member_id: str) -> None:
@@ -229,12 +232,12 @@ class StreamsGroupSoftState:
         return self.task_offsets.get(member_id, NO_OFFSETS)
 
     def task_offsets_with(self, member_id: str, offsets: MemberTaskOffsets) -> Mapping[str, MemberTaskOffsets]:
-        """Everybody's, with those that a member reports just now."""
+        """Return the task offsets of all members, with those that a member reports now."""
         known = self.task_offsets
         return known if offsets is self.task_offsets_of(member_id) else {**known, member_id: offsets}
 
     def keep_task_offsets(self, member_id: str, offsets: MemberTaskOffsets) -> None:
-        """A remembered answer would not keep them, so it holds no longer."""
+        """Store reported offsets. A repeated reply would not store them, so repeatable replies become invalid."""
         if offsets is not self.task_offsets_of(member_id):
             self.task_offsets[member_id] = offsets
             self.changed()
@@ -271,7 +274,7 @@ class StreamsGroupSoftState:
 
 
 def _present_tasks(group: StreamsGroup) -> dict[str, int]:
-    """How many tasks of each subtopology the present target gives to somebody."""
+    """Return the number of tasks of each subtopology that the present target assigns."""
     counts: dict[str, int] = {}
     for target in group.target.values():
         for subtopology_id, partition in target.active:

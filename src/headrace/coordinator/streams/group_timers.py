@@ -55,7 +55,7 @@ def member_timers(
 def session_timed_out(
     group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
 ) -> CoordinatorResult | None:
-    """No heartbeat within the session: the member is fenced."""
+    """Fence a member without a heartbeat within its session."""
     if member_id not in group.members:
         return None
     return remove_member(
@@ -66,7 +66,7 @@ def session_timed_out(
 def rebalance_timed_out(
     group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
 ) -> CoordinatorResult | None:
-    """The member was told to revoke tasks and has not within its rebalance timeout: it is fenced."""
+    """Fence a member that has not revoked its tasks within its rebalance timeout."""
     member = group.members.get(member_id)
     if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
         return None
@@ -92,10 +92,10 @@ def assignment_due(
 def on_context_change(
     group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
-    """A new image or new settings: when they change what the assignor sees, the group moves on by itself, no heartbeat
-    needed: a new epoch, and the target as soon as the initial delay and the assignment interval allow.
+    """Follow a new image or new settings, without a heartbeat, if they change what the assignor sees.
 
-    Topics to create are left to heartbeats, which carry somebody's right to create them.
+    The group gets a new epoch, and the target as soon as the initial delay and the assignment interval allow. Topics
+    are only created in heartbeats, with the rights of the member that sent it.
     """
     if group.topology is None or not group.members:
         return None
@@ -131,7 +131,7 @@ def _has_endpoints(group: StreamsGroup) -> bool:
 
 
 def _interval_timer_anew(group: StreamsGroup, group_context: GroupContext) -> CoordinatorResult | None:
-    """The interval's length may be another one now; whoever waits for its end waits for the new one."""
+    """Adjust a running interval timer to a changed interval."""
     if not group_context.interval_timer_runs:
         return None
     end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)

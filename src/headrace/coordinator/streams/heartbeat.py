@@ -1,24 +1,24 @@
-"""StreamsGroupHeartbeat (API 88; KIP-1071, assignment interval KIP-1263): a member joins, lives, leaves.
+"""StreamsGroupHeartbeat (API 88; KIP-1071, assignment interval KIP-1263): a member joins or heartbeats.
 
 Steps of a heartbeat, one function each:
-  1 validate the request            request_validation
-  2 find or create the member       member_admission: fencing by epoch; a lost reply is forgiven; static_membership
-  3 update the member               member_admission: what the request says anew
+  1 validate the request            heartbeat_request
+  2 find or create the member       join: fencing by epoch; a lost reply is tolerated; static members
+  3 update the member               join: what the request changes
   4 initialize the topology         the first one stays; another is refused
-  5 configure the topics            ready, or a status for everybody
+  5 configure the topics            ready, or a status for every member
   6 bump the group epoch            when anything above changed what the assignor sees
   7 target assignment               now, or by a named timer
   8 current assignment              current_assignment: revoke first, then assign
-  9 reply                           heartbeat_reply
+  9 reply                           heartbeat_response
 
-Where we differ from Kafka 4.3.1, on purpose:
+Deliberate differences from Kafka 4.3.1:
 - the initial delay and the assignment interval have timers that compute the target when they fire;
 - topology, shutdown request and endpoint epoch of the very first heartbeat are kept;
 - an endpoint without configured topics gets empty lists instead of an error;
 - a known member that joins again does not count against the maximum group size (as Kafka 4.4);
 - the reply repeats the tasks when the member's epoch or its owned tasks show that it has not heard of them;
 - an owned task that the topics no longer have is forgiven as long as the member was assigned it;
-- a grown source topic leaves tasks with state as they are, and says so with a status (`topics.kept_tasks`);
+- a grown source topic leaves tasks with state as they are, with a status (`topics.retained_tasks`);
 - a member whose topology is older than the group's is given no tasks.
 """
 
@@ -103,13 +103,16 @@ def process_heartbeat(
 
     `group` is a new one if the group does not exist yet. Raises CoordinatorError.
     """
+    # Steps 2 and 3. Everything that may refuse the request comes before the first record is built.
     owned = owned_tasks(request)
     admission = admit_member(group, request, owned, max_size=group_context.configuration.max_size)
     group, member = admission.group, admission.member
     updated = update_member(member, request, context)
+    # Steps 4 and 5. `configured` is cached: computing it for every heartbeat of a large group would dominate its cost.
     topology = initialize_topology(group, request)
     configured = configure_topics(group, soft, topology, group_context)
     check_owned_tasks(member, request, owned, configured)
+    # Steps 6 to 8 work on `updated`, the member as this request changes it, while the group is still as it was.
     offsets = reported_offsets(soft.task_offsets_of(member.member_id), request)
     member_changed = needs_new_target(admission, updated, request)
     metadata = bump_group_epoch(group, group_context, configured, member_changed=member_changed)
@@ -118,6 +121,7 @@ def process_heartbeat(
     )
     reconciled = reconcile(group, updated, target=target.tasks, target_epoch=target.epoch, owned=owned)
 
+    # The order of the records is Kafka's: tests compare logs byte by byte.
     written = [] if admission.replacement is None else [*admission.replacement.records]
     if updated.metadata != member.metadata:
         written.append(records.member_record(group.group_id, updated))
@@ -264,8 +268,11 @@ def target_assignment(
     group_context: GroupContext,
     task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> _Target:
-    """Step 7: during the initial delay nobody has a target; then the stored one, a new one, or the stored one while
-    the assignment interval lasts."""
+    """Step 7: return the target of this member.
+
+    No member has a target during the initial delay. Then it is the stored one, a new one, or the stored one again until
+    the assignment interval is over.
+    """
     configuration, now_ms = group_context.configuration, group_context.now_ms
     starts_delay = not group.members and configuration.initial_rebalance_delay_ms > 0
     if group_context.initial_delay_runs or starts_delay:
@@ -318,7 +325,7 @@ def _must_send_tasks(
     before: StreamsGroupMember,
     after: StreamsGroupMember,
 ) -> bool:
-    """A joining member is told its tasks, and one whose tasks changed or that has not heard of them yet."""
+    """Return whether the reply carries the tasks: on a join, after a change, or if the last reply was lost."""
     has_old_epoch = request.member_epoch != before.member_epoch
     owns_others = owned is not None and owned != after.assigned.without_epochs()
     return request.member_epoch == JOIN_EPOCH or has_old_epoch or owns_others or _tasks_changed(before, after)

@@ -104,7 +104,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def owned_tasks(request: m.StreamsGroupHeartbeatRequest) -> TasksTuple | None:
-    """What the member says it has; None when it says nothing (validation: all three lists or none)."""
+    """Return the tasks that the member reports; None if it reports none (validation: all three lists or none)."""
     if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
         return None
     return TasksTuple(

@@ -30,8 +30,11 @@ def statuses(
     required_tags: tuple[str, ...],
     api_version: int,
 ) -> list[TopicStatus]:
-    """In Kafka's order. `configured`: the group's topology, which may be newer than the member's. Missing client tags
-    are told from heartbeat v1 on: clients of v0 do not know that status."""
+    """Return the statuses in Kafka's order.
+
+    `configured` may be of a newer topology than the member's. Missing client tags are reported from heartbeat version 1
+    on: clients of version 0 do not know that status.
+    """
     found = []
     if member.topology_epoch < configured.epoch:
         detail = (
@@ -48,6 +51,7 @@ def statuses(
 
 
 def shutdown_requested(member_id: str) -> TopicStatus:
+    """Return the status that tells every member to shut down."""
     detail = (
         f"Streams group member {member_id} encountered a fatal error and requested a shutdown for the entire "
         "application."
@@ -83,7 +87,7 @@ def heartbeat_reply(
     endpoint_epoch: int,
     endpoints: tuple[m.EndpointToPartitions, ...] | None,
 ) -> m.StreamsGroupHeartbeatResponse:
-    """`tasks` None: unchanged. How often task offsets are wanted, and which lag is none, is told in every answer."""
+    """Return a reply. `tasks` None: unchanged. Every reply carries the task offset interval and the recovery lag."""
     return m.StreamsGroupHeartbeatResponse(
         throttle_time=_NO_TIME,
         error_code=ErrorCode.none,

@@ -1,8 +1,7 @@
-"""A member goes: it leaves (epoch -1), its session ends, or it does not revoke in time. And what others then wait for.
-Or a static member leaves for a while (epoch -2, `static_membership`): it stays a member as long as its session lasts.
+"""Members that leave a streams group (epoch -1, or -2 for a while) or are removed by a timeout.
 
-The records are the same in all cases. Who stays gets a new target by the assignment interval's timer, at once when the
-interval is over; Kafka waits for the next heartbeat of somebody.
+The records of a removed member are the same in all cases. The remaining members get a new target by the timer of the
+assignment interval, at once if the interval is over; Kafka waits for the next heartbeat of a member.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def remove_member(
     event: str,
     reason: str,
 ) -> CoordinatorResult:
-    """The member's tombstones and a new group epoch. The last one to go takes the shutdown request with it."""
+    """Return the member's tombstones and a new group epoch."""
     group_id = group.group_id
     metadata = replace(group.metadata, epoch=group.group_epoch + 1)
     timers: list[SetTimer | CancelTimer] = [

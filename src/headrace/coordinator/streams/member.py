@@ -1,9 +1,9 @@
 """StreamsGroupMember and its states.
 
 STABLE            has what its target says, or does not know of a newer target yet
-UNREVOKED_TASKS   was told to give tasks up and has not confirmed
-UNRELEASED_TASKS  waits for tasks that somebody else has not given up
-UNKNOWN           a newer broker wrote a state that we do not know
+UNREVOKED_TASKS   has been asked to revoke tasks and has not confirmed it
+UNRELEASED_TASKS  waits for tasks that another member has not revoked
+UNKNOWN           a newer broker wrote a state that is not known here
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StreamsGroupMember(ModernGroupMember):
 
     @property
     def is_revoking(self) -> bool:
-        """Whether it was told to revoke something and has not confirmed it."""
+        """Whether it has been asked to revoke something and has not confirmed it."""
         return self.state is MemberState.UNREVOKED_TASKS
 
     def with_assignment(

@@ -38,19 +38,23 @@ __all__ = [
 
 
 def group_metadata_record(group_id: str, value: StreamsGroupMetadataValue) -> CoordinatorRecord:
+    """Return the record of the group epoch and what it was bumped for."""
     return CoordinatorRecord(key=StreamsGroupMetadataKey(group_id=group_id), value=value)
 
 
 def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    """Return the record of a member's metadata."""
     key = StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
     return CoordinatorRecord(key=key, value=member.metadata)
 
 
 def topology_record(group_id: str, value: StreamsGroupTopologyValue) -> CoordinatorRecord:
+    """Return the record of the topology."""
     return CoordinatorRecord(key=StreamsGroupTopologyKey(group_id=group_id), value=value)
 
 
 def target_assignment_record(group_id: str, member_id: str, tasks: TasksTuple) -> CoordinatorRecord:
+    """Return the record of a member's target."""
     value = StreamsGroupTargetAssignmentMemberValue(
         active_tasks=_task_ids(tasks.active),
         standby_tasks=_task_ids(tasks.standby),
@@ -62,11 +66,13 @@ def target_assignment_record(group_id: str, member_id: str, tasks: TasksTuple) -
 
 
 def target_assignment_metadata_record(group_id: str, *, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    """Return the record of the epoch and time (ms) of the target assignment."""
     value = StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
     return CoordinatorRecord(key=StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value=value)
 
 
 def current_assignment_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    """Return the record of a member's epoch, state and current assignment."""
     value = StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_member_epoch,
@@ -83,7 +89,7 @@ def current_assignment_record(group_id: str, member: StreamsGroupMember) -> Coor
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
-    """What takes a member out: current assignment, target, metadata, in this order."""
+    """Return the tombstones of a member: current assignment, target, metadata, in this order."""
     return (
         CoordinatorRecord(
             key=StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value=None
@@ -96,7 +102,7 @@ def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord,
 
 
 def group_tombstones(group_id: str) -> tuple[CoordinatorRecord, ...]:
-    """What takes an empty group out: target metadata, group metadata, topology, in this order."""
+    """Return the tombstones of a group without members: target metadata, group metadata, topology, in this order."""
     return (
         CoordinatorRecord(key=StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value=None),
         CoordinatorRecord(key=StreamsGroupMetadataKey(group_id=group_id), value=None),

@@ -1,14 +1,14 @@
-"""The memo of a steady heartbeat: one that changed nothing, so that the same bytes get the same answer again.
+"""Fast path of heartbeats that change nothing: the same request bytes get the same reply bytes again.
 
 A rule is a function of the request, the caller, the group's hard and soft state, the settings, the image and the time.
-When its result held neither records nor events nor topics to create, and no timer but the member's own session, then
-nothing of that has changed, and the next such heartbeat has the same answer as long as nothing does. What may change is
-told by `StreamsGroupSoftState.version`: the shard raises it with every replayed record of the group (committed offsets
-alone excepted), soft change, new setting, new image, timer of the group that is set, cancelled or fires, and load.
+If its result had no records, events, topics to create or soft changes, and no timer but the member's own session, then
+none of that changed, and the next such heartbeat has the same reply as long as nothing does. Changes are counted by
+`StreamsGroupSoftState.version`: the shard raises it with every replayed record of the group (except committed offsets),
+soft change, setting, image, load, and timer of the group that is set, cancelled or fires.
 
-Time alone changes an answer while an assignment is due: such a heartbeat is not remembered. So whatever is due comes
-first, by way of the rule. What stands in front of the rules (who may call, how often) is not known here: whoever keeps
-answers keeps them by what those checks depend on.
+Time alone changes a reply while an assignment is due, so such a heartbeat is not repeatable. `is_repeatable` is the
+only eligibility predicate. Checks before the rules (authorization, quotas) are not known here: the cache of replies in
+the broker is keyed by what those checks depend on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["RepeatableHeartbeat", "is_repeatable"]
 
 
 class RepeatableHeartbeat:
-    """The right to repeat one answer, and the duty that comes with it: the member's session begins anew each time.
+    """Permission to repeat one reply; each repetition restarts the member's session. Implements `Repeatable`.
 
-    Made by the shard, kept by whoever keeps the answer.
+    The shard creates it, the broker's cache of replies keeps it.
     """
 
     __slots__ = ("_session", "_session_timeout_ms", "_soft", "_version")
@@ -36,7 +36,7 @@ class RepeatableHeartbeat:
         self._session_timeout_ms = session_timeout_ms
 
     def renew(self, now_ms: int) -> bool:
-        """The member was heard once more. False: something changed, the rule has to answer; nothing was done then."""
+        """Restart the member's session. False, without side effects, if the state changed: the rule has to run."""
         if self._soft.version != self._version:
             return False
         self._session.deadline_ms = now_ms + self._session_timeout_ms

@@ -1,7 +1,7 @@
-"""What the assignor wants: the target of every member, when it is computed, and its records.
+"""Target assignment of a streams group: the assignor's result for every member, when it is computed, its records.
 
-The assignor runs at most once per assignment interval. When it may not run yet, or the group is young and waits for
-more members, a named timer does it later: the target exists when the timer fires, not at somebody's next heartbeat.
+The assignor runs at most once per assignment interval. If it may not run yet, or the group waits for more members, a
+named timer runs it later: the target exists when the timer fires, not only at the next heartbeat of a member.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class TargetAssignment:
 
 
 def initial_delay_timer(group_id: str) -> TimerKey:
+    """Return the key of the initial delay's timer."""
     return TimerKey(kind="initial-delay", group_id=group_id)
 
 
 def interval_timer(group_id: str) -> TimerKey:
+    """Return the key of the timer that ends the assignment interval."""
     return TimerKey(kind="assignment-interval", group_id=group_id)
 
 
@@ -62,12 +64,16 @@ def compute_target(
     task_offsets: Mapping[str, MemberTaskOffsets],
     joining: StreamsGroupMember | None = None,
 ) -> TargetAssignment:
-    """The target for `epoch`. A topology that is not ready leaves everybody without tasks, one that is newer than a
-    member's own leaves this member without: it does not know what the tasks are (Kafka 4.3.1 and 4.4 give it some).
+    """Return the target for `epoch`.
 
-    `assignment_configs` as in the metadata record of this epoch. `joining`: the member as its heartbeat makes it, in
-    place of the stored one. One record for each member whose target changed (a new member's always), then the metadata
-    record.
+    No member has tasks if the topology is not ready. A member with an older topology has none either: it does not know
+    what the tasks are (Kafka 4.3.1 and 4.4 assign it some).
+
+    Args:
+        assignment_configs: the settings in this epoch's metadata record.
+        joining: a member as its heartbeat changes it, in place of the stored one.
+
+    The records are one per member whose target changed (always for a new member), then the metadata record.
     """
     members: Mapping[str, StreamsGroupMember] = group.members
     if joining is not None:

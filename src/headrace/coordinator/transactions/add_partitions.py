@@ -34,6 +34,7 @@ def add_partitions(
     client_version: int,
     now_ms: int,
 ) -> Step:
+    """Add partitions to the open transaction, or open one."""
     code = producer_refusal(known, producer)
     if code is not None or known is None:
         return refusal(code or ErrorCode.invalid_producer_id_mapping)

@@ -1,4 +1,4 @@
-"""What the transaction coordinator goes by, frozen."""
+"""TransactionConfiguration: settings of the transaction coordinator, immutable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What becomes of a transaction that is open in a partition's log, as the coordinator sees it after a crash.
+"""Decision about transactions that are open in a partition's log after a crash.
 
-Logs go to the disk each by itself. So a power loss may leave records of a transaction in a log, and take the record by
-which the coordinator knew that the partition is in it, or take a marker and leave what the coordinator wrote when all
-were written. Nobody would ever end such a transaction, and readers of committed records would stand before it for ever.
+Logs are written to disk independently. A power loss may keep records of a transaction and lose the coordinator's record
+that the partition belongs to it, or lose a marker and keep the coordinator's record that all markers were written. No
+one would ever end such a transaction, and readers of committed records would wait for it forever.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _PREPARED = (_S.PREPARE_COMMIT, _S.PREPARE_ABORT)
 def fate_of_open(
     holder: TransactionLogValue | None, producer_id: int, producer_epoch: int, partition: tuple[str, int]
 ) -> Fate:
-    """`holder`: who has the producer id, or had it until its epochs ran out; None for nobody.
+    """Return what to do with a transaction that is open in a partition's log.
 
-    known: the coordinator will end it. adopt: it is the producer's present transaction and the partition has to be
-    added to it. commit, abort: it gets that marker, since the coordinator is done with it or never heard of it.
+    `holder`: the transactional id that has the producer id, or had it until its epochs ran out; None if there is none.
+
+    known: the coordinator will end it. adopt: it is the producer's present transaction, to which the partition has to
+    be added. commit, abort: it gets that marker, because the coordinator has completed it or does not know it.
     """
     if holder is None:
         return "abort"

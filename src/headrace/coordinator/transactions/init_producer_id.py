@@ -1,8 +1,8 @@
-"""InitProducerId for a transactional id: who asks owns it from now on, and whoever had it before is fenced.
+"""InitProducerId for a transactional id: the sender becomes its owner, and the former owner is fenced.
 
-An open transaction of the former owner is aborted first; the answer is CONCURRENT_TRANSACTIONS, and the client asks
-again. A producer that continues after an error passes what it has (KIP-360): it gets the next epoch if nobody else came
-in between, and the same one again if it only missed the answer.
+An open transaction of the former owner is aborted first; the reply is CONCURRENT_TRANSACTIONS, and the client retries.
+A producer that continues after an error sends its identity (KIP-360): it gets the next epoch if no other producer came
+between, and the same one again if it only missed the reply.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def init_producer_id(
 
 
 def _may_continue(value: TransactionLogValue, expected: ProducerIdentity) -> bool:
-    """A new transactional id has nobody to fence; the third case is a retry after the producer id has changed."""
+    """A new transactional id has no owner to fence; the third case is a retry after the producer id changed."""
     return (
         value.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == value.producer_id

@@ -1,4 +1,4 @@
-"""Who writes a transaction, and from when on its end raises the epoch."""
+"""ProducerIdentity: producer id and epoch, and the transaction version from which each end raises the epoch."""
 
 from __future__ import annotations
 
@@ -14,5 +14,7 @@ MAX_EPOCH = 2**15 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
+    """Producer id and epoch of a transactional producer."""
+
     producer_id: int
     producer_epoch: int

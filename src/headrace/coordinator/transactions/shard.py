@@ -5,8 +5,8 @@ A write returns a `CoordinatorResult` with one record at most, whose reply is an
 the open transaction first).
 
 One thing is soft, as in Kafka, because its record has no field for it: the epoch before the present one, by which a
-producer that missed the answer of its own bump is told from one that was fenced. It counts only for the very identity
-it was noted with, so a failed append cannot make it lie; after a restart such a retry is fenced.
+producer that missed the reply to its own bump is distinguished from one that was fenced. It is valid only for the
+identity it was noted with, so a failed append cannot falsify it; after a restart such a retry is fenced.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TransactionCoordinatorShard:
         transaction_version: Callable[[], int],
         new_producer_id: Callable[[], int],
     ) -> None:
-        """`transaction_version`: the finalised feature; `new_producer_id` gives an id that nobody has had."""
+        """`transaction_version`: the finalised feature; `new_producer_id` returns an id that was never used."""
         self._configuration = configuration
         self._transaction_version = transaction_version
         self._new_producer_id = new_producer_id
@@ -168,7 +168,7 @@ class TransactionCoordinatorShard:
                 yield transactional_id, value
 
     def prepared(self) -> tuple[str, ...]:
-        """Whose end is decided and whose markers are under way, oldest first."""
+        """Return the ids whose end is decided and whose markers are being written, oldest first."""
         return tuple(self._prepared)
 
     # --- what happens by itself ---
@@ -262,7 +262,7 @@ class TransactionCoordinatorShard:
         return self._result(transactional_id, step)
 
     def _expire(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Transactional ids that nobody has used for so long get a tombstone."""
+        """Yield tombstones for transactional ids that were idle for `transactional.id.expiration.ms`."""
         latest_ms = now_ms - self._configuration.id_expiration_ms
         yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
         for transactional_id, value in tuple(self._transactions.items()):

@@ -20,12 +20,14 @@ __all__ = ["STATE_NAMES", "VALID_PREVIOUS_STATES", "TransactionState", "state_na
 
 
 class TransactionState(IntEnum):
+    """States of a transactional id, with Kafka's numbers."""
+
     EMPTY = 0
     """An identity without a transaction. The first partition opens one."""
     ONGOING = 1
     """Open. EndTxn, the timeout, or an InitProducerId of a new owner ends it."""
     PREPARE_COMMIT = 2
-    """Decided, and the decision is in the log. Markers are under way: everybody else hears CONCURRENT_TRANSACTIONS."""
+    """The decision is in the log, markers are being written. Other requests get CONCURRENT_TRANSACTIONS."""
     PREPARE_ABORT = 3
     """As PREPARE_COMMIT."""
     COMPLETE_COMMIT = 4
@@ -33,7 +35,7 @@ class TransactionState(IntEnum):
     COMPLETE_ABORT = 5
     """As COMPLETE_COMMIT."""
     DEAD = 6
-    """Expired: a tombstone follows at once, so nobody meets it."""
+    """Expired: a tombstone follows at once, so it is never observed."""
     PREPARE_EPOCH_FENCE = 7
     """Never held here, see the module's text."""
 

@@ -1,9 +1,8 @@
-"""What each step writes: from the state of a transactional id to the next, as the value of a record.
+"""State transitions of a transactional id: each function returns the value of the record after one step.
 
-Epochs only go up. At transaction version 2 (KIP-890) every end of a transaction raises the epoch, so that a record that
-comes late cannot slip into the next transaction; when the int16 runs out, the next producer id takes over at
-Complete, and its epochs begin at 0. `next_producer_id` stands in the Prepare record, so that a restart does not ask for
-another one.
+Epochs only rise. At transaction version 2 (KIP-890) every end of a transaction raises the epoch, so that a late record
+cannot become part of the next transaction. When the int16 is exhausted, the next producer id takes over at Complete,
+and its epochs start at 0. `next_producer_id` is part of the Prepare record, so a restart does not allocate another one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a client is told. The identity is there where the API has one to give, else -1."""
+    """Reply of a rule. The identity is set where the API returns one, else -1."""
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -44,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a rule decided. `value` None: nothing is written. `last_producer_epoch`: see `shard`."""
+    """Decision of a rule. `value` None: nothing is written. `last_producer_epoch`: see `shard`."""
 
     answer: Answer
     value: TransactionLogValue | None = None
@@ -52,10 +51,12 @@ class Step:
 
 
 def refusal(code: ErrorCode) -> Step:
+    """Return a step that only refuses."""
     return Step(answer=Answer(code=code))
 
 
 def state_of(value: TransactionLogValue) -> TransactionState:
+    """Return the state of a recorded value."""
     return TransactionState(value.transaction_status)
 
 

@@ -1,1 +1,1 @@
-"""What a topology needs from the cluster's topics, and what is missing."""
+"""Topics of a topology: required partition counts, internal topics, and what is missing or wrong."""

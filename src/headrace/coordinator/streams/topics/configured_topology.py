@@ -72,7 +72,7 @@ class ConfiguredTopology:
 
     @property
     def validated_epoch(self) -> int:
-        """What the group's metadata record says: the topology's epoch when it can run, else -1."""
+        """Epoch for the group's metadata record: the topology's if it can run, else -1."""
         return self.epoch if self.is_ready else -1
 
 

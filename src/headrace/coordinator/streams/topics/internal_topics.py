@@ -35,6 +35,7 @@ _BROKER_DEFAULT = -1
 
 
 def configured_internal_topic(topic: TopicInfo, partitions: int) -> CreatableTopic:
+    """Return an internal topic as it has to be created."""
     return CreatableTopic(
         name=topic.name,
         partitions=partitions,

@@ -26,7 +26,7 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
 
     The least counts such that each undeclared one is the largest among the inputs of the subtopologies that write the
     topic, whatever the order of subtopologies, also around circles. Raises InvalidTopology when a count cannot be
-    found: nobody writes the topic, or the topics wait for one another.
+    found: no subtopology writes the topic, or the topics depend on one another.
     """
     declared = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
     counts = {topic.name: topic.partitions for topic in declared}

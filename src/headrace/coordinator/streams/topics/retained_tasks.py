@@ -1,16 +1,16 @@
-"""A source topic grew under a running application that has state: the tasks stay as they are, and somebody is told.
+"""Source topics that grew under a running application with state: its tasks stay as they are, and a status reports it.
 
-Kafka 4.3.1 finds the changelog "incorrectly partitioned" then, takes every task from every member, and its clients die.
-Here the topology runs on when everything inside it is as it was:
+Kafka 4.3.1 finds the changelog "incorrectly partitioned" then, takes every task from every member, and its clients
+stop. Here the topology continues if everything inside it is as it was:
 
-- every internal topic is there, a repartition topic with its declared count, or with at most the count that would be
-  derived today (whoever writes it may have more tasks than it has partitions), or with the count of its partners;
+- every internal topic exists; a repartition topic has its declared count, or at most the count that would be derived
+  today (its writers may have more tasks than it has partitions), or the count of its copartition group;
 - a subtopology with changelogs keeps its tasks, as many as these have partitions; only *external* topics may have more,
-  and what is beyond is not read. One without changelogs has a task for each partition, also the new ones;
-- the topics of a copartition group are equally wide, or the repartition topics fit the tasks and the external ones have
-  at least as many partitions.
+  and partitions beyond are not read. One without changelogs has a task for each partition, also the new ones;
+- the topics of a copartition group have equal counts, or the repartition topics fit the tasks and the external ones
+  have at least as many partitions.
 
-No internal topic is ever grown by itself: its keys would move away from the state that belongs to them.
+No internal topic grows by itself: its keys would move away from the state that belongs to them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def retain_tasks(
     image: MetadataImage,
     present_tasks: Mapping[str, int],
 ) -> RetainedTasks | None:
-    """`present_tasks`: how many tasks of a subtopology are assigned; none of those that nobody runs right now.
+    """Return the tasks and partitions with which the topology continues; None if more changed than source topics grew.
 
-    None: more is different than that source topics grew. Raises InvalidTopology.
+    `present_tasks`: assigned tasks by subtopology, without those that no member runs now. Raises InvalidTopology.
     """
     repartitions = _repartition_counts(topology, source_partitions, image)
     if repartitions is None:

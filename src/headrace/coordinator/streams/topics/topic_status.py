@@ -1,4 +1,4 @@
-"""Why a topology cannot run on the topics there are: a status that members are told, or an error in the topology."""
+"""Reasons why a topology cannot run on the present topics: a status for the members, or an error of the topology."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class StatusCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus:
+    """A status of a heartbeat's reply: code and detail."""
+
     code: StatusCode
     detail: str
 
