@@ -6,7 +6,7 @@ from headrace.assignors.experimental import WarmSpares
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.simulator.consumer_world import TOPICS, ConsumerWorld
-from headrace.simulator.simulated_consumer import ConsumerHabits
+from headrace.simulator.simulated_consumer import ConsumerProfile
 
 HEARTBEAT_MS = 200
 EVERY = {(topic, number) for topic, count in TOPICS.items() for number in range(count)}
@@ -20,7 +20,7 @@ class SpareWorld(ConsumerWorld):
         self._watched = False  # its rules say that nothing is held twice, and here it is meant to be
         self.conditions.calm()
         self.reads_alike, self.join_version = True, 9
-        self.habits = ConsumerHabits(polling_ms=(50, 150))
+        self.profile = ConsumerProfile(polling_ms=(50, 150))
         self.assigned: dict[str, WarmSpares] = {}
 
     def _membership(
@@ -33,7 +33,7 @@ class SpareWorld(ConsumerWorld):
             chance=self.random.random,
             session_timeout_ms=6_000,
             heartbeat_interval_ms=HEARTBEAT_MS,
-            rebalance_timeout_ms=self.habits.max_poll_interval_ms,
+            rebalance_timeout_ms=self.profile.max_poll_interval_ms,
         )
 
     def acted_on(self) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from headrace.client.parallel.pipeline_metrics import pipeline_families
 from headrace.client.parallel.work import PipelineStats
 from headrace.metrics.prometheus_text import prometheus_text
 from headrace.simulator.consumer_world import ConsumerWorld
-from headrace.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
+from headrace.simulator.simulated_consumer import ConsumerProfile, SimulatedConsumer
 
 RULES = read_rules(files(headrace.metrics).joinpath("consumer_alerts.yml").read_text())
 SCRAPE_MS = 15_000
@@ -122,7 +122,7 @@ class WatchedWorld(ConsumerWorld):
         self.conditions.calm()
         self.reads_alike, self.join_version = True, 9
         self.strategies = (("cooperative-sticky",),)
-        self.habits = ConsumerHabits(polling_ms=(800, 1_500), max_poll_interval_ms=5_000)
+        self.profile = ConsumerProfile(polling_ms=(800, 1_500), max_poll_interval_ms=5_000)
         self.prometheus = Prometheus(RULES)
         self.metrics: dict[str, ConsumerMetrics] = {}
 

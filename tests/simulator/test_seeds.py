@@ -16,7 +16,7 @@ import pytest
 from tests.longer import LONG
 
 from headrace.simulator.simulation import KINDS, simulate
-from headrace.simulator.story import Outcome
+from headrace.simulator.transcript import Outcome
 
 FEW = 3
 MANY = {"streams": 35, "consumer": 20, "classic": 30, "mixed": 15}
@@ -35,7 +35,7 @@ DEEDS = {
 
 
 def told(outcome: Outcome) -> str:
-    return f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}\n" + "\n".join(outcome.story[-80:])
+    return f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}\n" + "\n".join(outcome.transcript[-80:])
 
 
 def run(groups: str, seeds: range) -> Counter[str]:
@@ -66,7 +66,8 @@ def test_what_was_found_stays_mended(seed: int, groups: str) -> None:
 
 
 def test_one_seed_is_one_story_whatever_the_hash_seed_of_python() -> None:
-    play = "from headrace.simulator.simulation import *\nfor kind in KINDS: print(*simulate(11, kind).story, sep='\\n')"
+    play = "from headrace.simulator.simulation import *\n"
+    play += "for kind in KINDS: print(*simulate(11, kind).transcript, sep='\\n')"
     stories = {
         subprocess.run(
             [sys.executable, "-c", play],

@@ -1,4 +1,4 @@
-"""`python -m headrace.simulator SEED` tells the story of one seed; `--seeds N [--first M]` runs many and sums up."""
+"""`python -m headrace.simulator SEED` prints the transcript of a seed; with `--seeds N --first M` it runs many."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 from headrace.simulator.simulation import KINDS, simulate
-from headrace.simulator.story import Outcome
+from headrace.simulator.transcript import Outcome
 
-PROGRESS = 500  # a long run says how far it is
+PROGRESS = 500  # seeds between two progress lines
 
 
 def main() -> int:
+    """Run the seeds and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace.simulator", description=__doc__)
-    parser.add_argument("seed", type=int, nargs="?", help="one seed, its story on stdout")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their stories")
+    parser.add_argument("seed", type=int, nargs="?", help="one seed, its transcript on stdout")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their transcripts")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument(
         "--groups", choices=(*KINDS, "all"), default="all", help="the kind of group; all: seeds take the kinds in turn"
@@ -24,7 +25,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.seed is not None:
         outcome = simulate(arguments.seed, arguments.groups)
-        print("\n".join(outcome.story))
+        print("\n".join(outcome.transcript))
         print(f"digest {outcome.digest}")
         return _verdict([outcome])
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -43,8 +44,8 @@ def _verdict(outcomes: Iterable[Outcome]) -> int:
             print(f"seed {outcome.seed} ({outcome.groups}): {outcome.broken}", file=sys.stderr, flush=True)
         if seeds % PROGRESS == 0:
             print(f"{seeds} seeds, up to {outcome.seed}: {broken} broken", file=sys.stderr, flush=True)
-    deeds = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
-    print(f"{seeds} seeds, {broken} broken, {checks} checks; {deeds}", file=sys.stderr)
+    actions = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(did.items()))
+    print(f"{seeds} seeds, {broken} broken, {checks} checks; {actions}", file=sys.stderr)
     return 1 if broken else 0
 
 

@@ -1,5 +1,4 @@
-"""What the simulated broker answers: which rule of the shard a request goes to, how its refusal is worded, and the few
-answers that need no rule."""
+"""Responses of the simulated broker: the rule for each request, error responses, and responses without a rule."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class CommitRefused(Exception):
 def follow_rule(
     shard: GroupCoordinatorShard, request: object, context: RequestContext, *, fresh_id: str, now_ms: int
 ) -> CoordinatorResult:
-    """What the shard makes of a write. Raises CoordinatorError."""
+    """Return the result of the coordinator's rule for a request. Raises CoordinatorError."""
     match request:
         case StreamsHeartbeat():
             return shard.streams_group_heartbeat(request, context, now_ms=now_ms)

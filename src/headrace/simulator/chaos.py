@@ -1,5 +1,6 @@
-"""What befalls a simulated world, at random: storms on the network, crashes of the broker, a full disk. What befalls
-its members is in `streams_chaos` and `consumer_chaos`.
+"""Random faults of any simulated world: packet loss, crashes of the broker, a full disk.
+
+Faults of members are in `streams_chaos` and `consumer_chaos`.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_broker import SimulatedBroker
 
-__all__ = ["Chaos", "Deed"]
+__all__ = ["Action", "Chaos"]
 
 MEAN_PAUSE_MS = 450
 
-Deed = tuple[int, Callable[[], bool]]
-"""Its weight among all, and what it does; False: there was nothing to do it to."""
+Action = tuple[int, Callable[[], bool]]
+"""(weight, function). The function returns False if there was nothing to apply it to."""
 
 
 class _Checkers(Protocol):
     offsets: CommittedOffsets
 
 
-class Surroundings(Protocol):
-    """What chaos needs of any world."""
+class SimulatedWorld(Protocol):
+    """The part of a world that chaos needs."""
 
     events: EventQueue
     conditions: NetworkConditions
@@ -41,10 +42,10 @@ class Surroundings(Protocol):
 
 
 class Chaos:
-    """Mutable: what it did so far, for the report."""
+    """Takes random actions at random times until it is stopped. Mutable: `did` counts the actions for the report."""
 
-    def __init__(self, surroundings: Surroundings, random: Random) -> None:
-        self._surroundings = surroundings
+    def __init__(self, world: SimulatedWorld, random: Random) -> None:
+        self._simulated = world
         self._random = random
         self._stopped = False
         self.did: Counter[str] = Counter()
@@ -53,25 +54,26 @@ class Chaos:
     def stop(self) -> None:
         self._stopped = True
 
-    def deeds(self) -> list[Deed]:
-        """What may happen."""
+    def actions(self) -> list[Action]:
+        """Return the possible actions with their weights."""
         raise NotImplementedError
 
     def _plan(self) -> None:
-        self._surroundings.events.after(max(1, round(self._random.expovariate(1 / MEAN_PAUSE_MS))), self._strike)
+        # Exponential pauses: several faults often strike at almost the same time, as in real outages.
+        self._simulated.events.after(max(1, round(self._random.expovariate(1 / MEAN_PAUSE_MS))), self._act)
 
-    def _strike(self) -> None:
+    def _act(self) -> None:
         if self._stopped:
             return
-        deeds = self.deeds()
-        weights = [weight for weight, _ in deeds]
-        deed = self._random.choices([deed for _, deed in deeds], weights)[0]
-        if deed():
-            self.did[deed.__name__] += 1
+        actions = self.actions()
+        weights = [weight for weight, _ in actions]
+        action = self._random.choices([action for _, action in actions], weights)[0]
+        if action():
+            self.did[action.__name__] += 1
         self._plan()
 
     def weather_changes(self) -> bool:
-        weather, chance = self._surroundings.conditions, self._random
+        weather, chance = self._simulated.conditions, self._random
         weather.request_lost = chance.choice([0.0, 0.05, 0.3])
         weather.answer_lost = chance.choice([0.0, 0.05, 0.3])
         weather.twice = chance.choice([0.0, 0.1])
@@ -79,24 +81,24 @@ class Chaos:
         return True
 
     def broker_crashes(self) -> bool:
-        broker = self._surroundings.broker
+        broker = self._simulated.broker
         if not broker.is_up:
             return False
         check_replay(broker)
         if self._random.random() < 0.5:
             broker.log.entries[:] = broker.compacted()
-            self._surroundings.checkers.offsets.log_was_compacted()
+            self._simulated.checkers.offsets.log_was_compacted()
         broker.crash()
-        self._surroundings.events.after(self._random.choice([20, 300, 2_500]), broker.start)
+        self._simulated.events.after(self._random.choice([20, 300, 2_500]), broker.start)
         return True
 
     def disk_refuses(self) -> bool:
-        self._surroundings.broker.log.refusals = self._random.randint(1, 3)
+        self._simulated.broker.log.refusals = self._random.randint(1, 3)
         return True
 
     def group_is_deleted(self) -> bool:
-        """Only of a group without members: the broker refuses the others."""
-        world = self._surroundings
+        """Delete the group if it has no members; the broker refuses to delete any other."""
+        world = self._simulated
         if not world.broker.is_up or world.staying():
             return False
         world.checkers.offsets.start_anew()

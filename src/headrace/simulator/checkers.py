@@ -1,8 +1,8 @@
-"""What must hold in every simulated world, whatever the kind of its group: live = replayed = compacted, and committed
-offsets do not go back; and how many moves a change of members is worth.
+"""Rules for every simulated world, whatever the kind of its group.
 
-A process that lost its share and got the same again is not fenced from itself, so an offset may fall under one and the
-same committer.
+The live state equals the replayed log and the replayed compacted log, committed offsets do not go back, and a change of
+members moves no more partitions or tasks than necessary. An offset may go back under the same committer: a process that
+lost its share and received it again is not fenced from itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Share = TypeVar("Share")
 
 
 class RuleBroken(AssertionError):
-    """A promise was not kept; the text says which and by whom."""
+    """A rule does not hold. The message names the rule and the member."""
 
 
 def check_replay(broker: SimulatedBroker) -> None:
-    """Live = replayed = replayed after compaction."""
+    """Check that the live state equals the replayed log, before and after compaction."""
     live = broker.shard.digest()
     if broker.replayed().digest() != live:
         raise RuleBroken("the live state is not the replayed log")
@@ -34,7 +34,7 @@ def check_replay(broker: SimulatedBroker) -> None:
 
 
 class CommittedOffsets:
-    """Reads the log as it grows. Mutable: what was seen before."""
+    """Reader of the log that follows committed offsets as it grows. Mutable."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -43,21 +43,21 @@ class CommittedOffsets:
         self._log_read = 0
 
     def start_anew(self) -> None:
-        """An operator deleted the group or a topic: its offsets are gone."""
+        """Forget all offsets: an operator deleted the group or a topic."""
         self.check()
         self._offsets.clear()
         self._not_judged = frozenset()
 
     def do_not_judge(self, topic: str) -> None:
-        """Who commits by name cannot tell a topic from the one that had its name before."""
+        """Exclude a topic that was re-created: a commit by name cannot be attributed to one of its incarnations."""
         self._not_judged |= {topic}
 
     def log_was_compacted(self) -> None:
-        """Everything in it was seen before."""
+        """Continue at the end of the log; all of its records were read before it was compacted."""
         self._log_read = len(self._broker.log.entries)
 
     def check(self) -> frozenset[tuple[str, int]]:
-        """What was committed since the last call. Raises RuleBroken when an offset fell."""
+        """Return the partitions committed since the last call. Raises RuleBroken if an offset went back."""
         entries = self._broker.log.entries
         committed: set[tuple[str, int]] = set()
         for key, value in entries[self._log_read :]:
@@ -84,10 +84,10 @@ class CommittedOffsets:
 
 
 def check_moves(before: Mapping[Share, str], after: Mapping[Share, str], members: int, *, cause: str) -> int:
-    """How many tasks or partitions changed hands though their owner stayed; a joiner takes its share, a leaver leaves
-    its own.
+    """Return how many tasks or partitions changed their owner.
 
-    Raises RuleBroken for more than that.
+    Raises:
+        RuleBroken: more moved than a joiner's fair share or a leaver's own.
     """
     staying = set(after.values())
     gone = [share for share, owner in before.items() if owner not in staying]

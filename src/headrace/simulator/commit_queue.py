@@ -38,7 +38,7 @@ class CommitQueue:
         events: EventQueue,
         identity: Callable[[], GroupIdentity],
         when_running: Callable[[Callable[[], None]], None],
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self._connection = connection
         self._group_id = group_id
@@ -47,7 +47,7 @@ class CommitQueue:
         self._events = events
         self._identity = identity
         self._when_running = when_running
-        self._tell = tell
+        self._note = note
         self._waiting: deque[tuple[dict[TopicPartition, int], GroupIdentity | None, Callable[[], None]]] = deque()
         self._is_out = False
 
@@ -97,7 +97,7 @@ class CommitQueue:
             if code is ErrorCode.none:
                 over()
                 return
-            self._tell(f"has a commit refused: {code.name}")
+            self._note(f"has a commit refused: {code.name}")
             if self._events.now_ms >= deadline_ms:
                 over()
             elif is_retriable(code):
@@ -121,7 +121,7 @@ class CommitQueue:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """Do nothing: no caller waits for this commit."""
 
 
 def _refused(response: object) -> ErrorCode:

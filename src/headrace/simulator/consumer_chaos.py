@@ -1,18 +1,15 @@
-"""What befalls a world of a classic or a consumer group, at random: consumers come, go, stand still, get stuck and read
-something else; operators change topics and settings."""
+"""Random actions on a classic or consumer group: consumers join, leave, pause, get stuck or change their subscription;
+operators change topics and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
-from headrace.simulator.chaos import Chaos, Deed
-
-if TYPE_CHECKING:
-    from headrace.simulator.consumer_world import ConsumerWorld
-    from headrace.simulator.simulated_consumer import SimulatedConsumer
+from headrace.simulator.chaos import Action, Chaos
+from headrace.simulator.consumer_world import ConsumerWorld
+from headrace.simulator.simulated_consumer import SimulatedConsumer
 
 __all__ = ["ConsumerChaos"]
 
@@ -26,7 +23,7 @@ class ConsumerChaos(Chaos):
         self._world = world
         super().__init__(world, random)
 
-    def deeds(self) -> list[Deed]:
+    def actions(self) -> list[Action]:
         return [
             (10, self.consumer_starts),
             (4, self.consumer_is_killed),
@@ -66,7 +63,7 @@ class ConsumerChaos(Chaos):
         return self._to_one(lambda consumer: consumer.leave(for_good=for_good), at_least=2)
 
     def double_starts(self) -> bool:
-        """Somebody starts a second process with an instance id that is in use."""
+        """Start a second process with an instance id that is in use."""
         used = [each.membership.identity.instance_id for each in self._world.staying()]
         instances = [each for each in used if each is not None]
         if not instances or len(used) >= MAX_CONSUMERS:
@@ -126,9 +123,9 @@ class ConsumerChaos(Chaos):
         broker.reconfigure(configuration.with_group_settings(self._world.group_id, own))
         return True
 
-    def _to_one(self, deed: Callable[[SimulatedConsumer], None], *, at_least: int = 1) -> bool:
+    def _to_one(self, action: Callable[[SimulatedConsumer], None], *, at_least: int = 1) -> bool:
         living = self._world.staying()
         if len(living) < at_least:
             return False
-        deed(self._random.choice(living))
+        action(self._random.choice(living))
         return True

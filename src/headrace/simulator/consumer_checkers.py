@@ -1,13 +1,12 @@
-"""What must hold in every simulated world of a classic or a consumer group. They know the promises, not the code that
-keeps them.
+"""Rules for simulated worlds of a classic or a consumer group, written from the guarantees and not from the code.
 
 safety     a partition is held by one member at most (assigned or still to be given back; in a classic group: of one
            generation); no two running applications that the group knows work on one partition, and each works only on
            what it was given; epochs and generations never fall, but a generation that was not written may vanish with
            its broker; only who works on a partition commits it while its group knows him; who can fall silent has a
            timer that ends his session; and what `checkers` holds of all worlds
-liveness   in a calm world the group becomes Stable: of exactly the consumers that live, each partition of a topic that
-           somebody reads at exactly one of its readers
+liveness   in a calm world the group becomes Stable: it has exactly the running consumers, and each partition of a
+           subscribed topic is assigned to exactly one of its subscribers
 movement   sticky assignors move no more than they must; a static member that comes back in time moves nothing
 
 A static member of a classic group that did not join the present generation is not asked: the coordinator keeps it in
@@ -72,7 +71,7 @@ class ConsumerCheckers:
         return group.group_epoch if isinstance(group, ConsumerGroup) else group.membership.generation
 
     def assignor(self) -> str:
-        """What the partitions of a settled group are divided with."""
+        """Return the name of the assignor of a settled group."""
         group = self.group()
         if isinstance(group, ClassicGroup):
             return group.membership.protocol or ""
@@ -176,7 +175,7 @@ class ConsumerCheckers:
         )
 
     def _check_consumers(self, group: Group, held: Mapping[str, Held]) -> dict[TopicPartition, str]:
-        """Who works on what, of those whom the group knows."""
+        """Return partition → consumer that works on it, for the members of the group."""
         working: dict[TopicPartition, str] = {}
         for consumer in self._consumers():
             if not consumer.open or not consumer.runs or consumer.has_given_up or not _is_known(consumer, group):
@@ -274,7 +273,7 @@ def _timers_needed(group: Group) -> list[tuple[str, str]]:
 
 
 def _facts(membership: ClassicMembership) -> object:
-    """What a settled classic group is; of the times only the timeouts."""
+    """Return the comparable state of a settled classic group: no timestamps, only timeouts."""
     return (
         membership.state,
         membership.protocol_type,
@@ -362,11 +361,12 @@ def _names(wanted: SubscribedTopics, topics: Mapping[str, TopicImage]) -> set[st
 
 
 def owners(consumers: Iterable[SimulatedConsumer]) -> dict[object, str]:
+    """Return partition → name of the consumer that owns it."""
     return {partition: consumer.name for consumer in consumers for partition in consumer.open}
 
 
 def check_balance(consumers: Sequence[SimulatedConsumer], assignor: str, topics: int) -> None:
-    """Of consumers that read the same. range balances each topic by itself."""
+    """Check that consumers with the same subscription have balanced shares. range balances each topic by itself."""
     loads = sorted(len(each.open) for each in consumers if each.membership.identity.is_member)
     if loads[-1] - loads[0] > (topics if assignor == "range" else 1):
         raise RuleBroken(f"partitions are not balanced by {assignor}: {loads}")

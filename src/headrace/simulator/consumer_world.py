@@ -19,18 +19,16 @@ from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.subscription import SubscribedTopics
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.regular_expressions import LEAST_REFRESH_INTERVAL_MS
-from headrace.simulator.checkers import RuleBroken, check_moves, check_replay
-from headrace.simulator.consumer_chaos import ConsumerChaos
+from headrace.simulator.checkers import RuleBroken, check_moves
 from headrace.simulator.consumer_checkers import ConsumerCheckers, check_balance, owners, unsettled, waits_for_instance
-from headrace.simulator.event_queue import EventQueue, TimeStandsStill
+from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_broker import SimulatedBroker
-from headrace.simulator.simulated_consumer import ConsumerHabits, SimulatedConsumer
-from headrace.simulator.story import Outcome, Story
+from headrace.simulator.simulated_consumer import ConsumerProfile, SimulatedConsumer
+from headrace.simulator.transcript import Transcript
 
-__all__ = ["ConsumerWorld", "simulate_classic", "simulate_consumer", "simulate_mixed"]
+__all__ = ["ConsumerWorld"]
 
-CHAOS_MS = 25_000
 SETTLING_MS = 45_000
 STEP_MS = 100
 TOPICS: Mapping[str, int] = MappingProxyType({"audit": 3, "in": 6, "logs": 2})
@@ -67,10 +65,10 @@ class ConsumerWorld:
         self.group_id = "readers"
         self.events = EventQueue()
         self.conditions = NetworkConditions()
-        self.story = Story(self.events)
-        self.tell = self.story.tell
+        self.transcript = Transcript(self.events)
+        self.note = self.transcript.note
         self.consumers: list[SimulatedConsumer] = []
-        self.habits = ConsumerHabits()
+        self.profile = ConsumerProfile()
         self.reads_alike = self.random.random() < 0.6
         self.strategies = self.random.choice(STRATEGIES)
         self.assignors = self.random.choice(ASSIGNORS)
@@ -79,7 +77,7 @@ class ConsumerWorld:
         self._restarts = 0
         self._numbers = 0
         self.broker = SimulatedBroker(
-            self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
+            self.events, self.random, self._configuration(), note=self.note, watch=self._check
         )
         self.checkers = ConsumerCheckers(self.group_id, self.broker, self.running)
         for name, partitions in TOPICS.items():
@@ -136,7 +134,7 @@ class ConsumerWorld:
 
     def calm_down(self) -> None:
         """The network is clean, the broker up, topics are as they should be, two consumers live at least."""
-        self.tell("the world calms down")
+        self.note("the world calms down")
         self._is_calm = True
         self.conditions.calm()
         self.broker.log.refusals = 0
@@ -165,7 +163,7 @@ class ConsumerWorld:
                 why = unsettled(self.checkers.group(), self.running(), self.broker.topics)
         if self.reads_alike:
             check_balance(self.staying(), self.checkers.assignor(), len(TOPICS))
-        self.tell(f"settled: {cause}")
+        self.note(f"settled: {cause}")
 
     def check_movement(self) -> int:
         """One member more, then one less: each moves only what it must."""
@@ -181,7 +179,7 @@ class ConsumerWorld:
         return moved
 
     def check_static_restart(self) -> None:
-        """A static member that comes back within its session finds what it had, and nobody else hears of it."""
+        """Check that a static member that restarts within its session keeps its share without a rebalance."""
         if self.join_version < 5:
             return
         self._numbers += 1
@@ -205,7 +203,7 @@ class ConsumerWorld:
     # --- parts ---
 
     def _shares(self, but: Collection[str]) -> dict[str, tuple[int, set[TopicPartition]]]:
-        """How often each of the others was told of a rebalance, and what it reads."""
+        """Return (number of rebalances, partitions) of each other consumer."""
         return {each.name: (each.rebalances, set(each.open)) for each in self.staying() if each.name not in but}
 
     def _check_moves(self, before: Mapping[object, str], after: Mapping[object, str], cause: str) -> int:
@@ -239,7 +237,7 @@ class ConsumerWorld:
             like = protocol, self.random.choice(self.strategies if protocol == "classic" else self.assignors)
         protocol, strategy = like
         static = "" if instance_id is None else f" as {instance_id}"
-        self.tell(f"{name} starts{static}, {protocol}, with {', '.join(strategy) or 'any assignor'}")
+        self.note(f"{name} starts{static}, {protocol}, with {', '.join(strategy) or 'any assignor'}")
         consumer = SimulatedConsumer(
             self._membership(name, instance_id, protocol, strategy),
             protocol=protocol,
@@ -248,12 +246,12 @@ class ConsumerWorld:
             group_id=self.group_id,
             wanted=wanted,
             join_version=self.join_version,
-            habits=self.habits,
+            profile=self.profile,
             broker=self.broker,
             events=self.events,
             conditions=self.conditions,
             random=self.random,
-            tell=self.tell,
+            note=self.note,
         )
         self.consumers.append(consumer)
         return consumer
@@ -268,7 +266,7 @@ class ConsumerWorld:
                 chance=self.random.random,
                 session_timeout_ms=6_000,
                 heartbeat_interval_ms=1_000,
-                rebalance_timeout_ms=self.habits.max_poll_interval_ms,
+                rebalance_timeout_ms=self.profile.max_poll_interval_ms,
                 metadata_max_age_ms=2_000,
                 instance_id=instance_id,
             )
@@ -276,7 +274,7 @@ class ConsumerWorld:
             self.group_id,
             f"{name}-id",
             chance=self.random.random,
-            rebalance_timeout_ms=self.habits.max_poll_interval_ms,
+            rebalance_timeout_ms=self.profile.max_poll_interval_ms,
             heartbeat_max_interval_ms=1_000,
             metadata_max_age_ms=2_000,
             instance_id=instance_id,
@@ -296,51 +294,3 @@ class ConsumerWorld:
             min_session_timeout_ms=1_000,
             initial_rebalance_delay_ms=self.random.choice([0, 0, 1_000, 3_000]),
         )
-
-
-def simulate_classic(seed: int) -> Outcome:
-    """Members of the classic protocol. Never raises RuleBroken."""
-    return _simulate(seed, "classic")
-
-
-def simulate_consumer(seed: int) -> Outcome:
-    """Members of the consumer protocol. Never raises RuleBroken."""
-    return _simulate(seed, "consumer")
-
-
-def simulate_mixed(seed: int) -> Outcome:
-    """Members of both protocols in one group. Never raises RuleBroken."""
-    return _simulate(seed, "mixed")
-
-
-def _simulate(seed: int, groups: str) -> Outcome:
-    """Chaos, then calm, then the rules of calm."""
-    world = ConsumerWorld(seed, groups)
-    chaos = ConsumerChaos(world, world.random)
-    broken: str | None = None
-    moved = 0
-    try:
-        for _ in range(world.random.randint(1, 3)):
-            world.start_consumer()
-        world.advance(CHAOS_MS)
-        chaos.stop()
-        world.calm_down()
-        world.settle("after the chaos")
-        world.checkers.offsets.start_anew()
-        moved = world.check_movement()
-        world.check_static_restart()
-        check_replay(world.broker)
-        world.checkers.check_loaded()
-    except (RuleBroken, TimeStandsStill) as rule:
-        broken = str(rule)
-        world.tell(f"BROKEN: {rule}")
-    return Outcome(
-        seed=seed,
-        groups=groups,
-        broken=broken,
-        digest=world.story.digest(),
-        story=world.story.lines(),
-        did=chaos.did,
-        checks=world.checkers.checks,
-        moved=moved,
-    )

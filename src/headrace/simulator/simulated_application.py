@@ -1,7 +1,7 @@
-"""An application: a real `StreamsMembership`, and around it what a Spark driver does with tasks, in a few lines.
+"""A simulated application: a real `StreamsMembership` and a minimal model of what a Spark driver does with tasks.
 
-It opens a task some time after it was told of it (position = committed offset), processes, commits with the epoch that
-it captured when the batch was planned, closes and commits before it gives a task back, and drops all when it is lost.
+It opens a task some time after its assignment (position = committed offset), processes, commits with the epoch captured
+when the batch was planned, commits and closes a task before it gives it back, and drops all tasks when they are lost.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.simulator.network import Connection, NetworkConditions
 from headrace.simulator.simulated_broker import BrokerAway, SimulatedBroker
 from headrace.simulator.topologies import Shape, Task
 
-__all__ = ["Habits", "SimulatedApplication"]
+__all__ = ["SimulatedApplication", "WorkloadProfile"]
 
 RETRY_MS = 100
 COMMIT_API_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class WorkloadProfile:
     """How fast an application is. `closing_ms` beyond the rebalance timeout gets it fenced."""
 
     opening_ms: tuple[int, int] = (1, 200)
@@ -54,31 +54,31 @@ class SimulatedApplication:
         instance_id: str | None,
         group_id: str,
         shape: Shape,
-        habits: Habits,
+        profile: WorkloadProfile,
         broker: SimulatedBroker,
         events: EventQueue,
         conditions: NetworkConditions,
         random: Random,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self.name = name
         self.process_id = process_id
         self.instance_id = instance_id
         self._group_id = group_id
         self._shape = shape
-        self._habits = habits
+        self._profile = profile
         self._broker = broker
         self._events = events
         self._random = random
-        self._tell_world = tell
+        self._tell_world = note
         self.membership = StreamsMembership(
             group_id,
             name,
             process_id,
             shape.topology,
             chance=random.random,
-            rebalance_timeout_ms=habits.rebalance_timeout_ms,
-            session_timeout_ms=habits.session_timeout_ms,
+            rebalance_timeout_ms=profile.rebalance_timeout_ms,
+            session_timeout_ms=profile.session_timeout_ms,
             instance_id=instance_id,
             early_look=random.random() < 0.3,
         )
@@ -106,7 +106,7 @@ class SimulatedApplication:
         self._heartbeats.close()
         self._commits.close()
         self.open.clear()
-        self._tell("is killed")
+        self._note("is killed")
 
     def succeeded(self) -> None:
         """Killed before; now another process has its ids."""
@@ -116,12 +116,12 @@ class SimulatedApplication:
     def pause(self, duration_ms: int) -> None:
         """The whole process stands still; answers wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
-        self._tell(f"stands still for {duration_ms} ms")
+        self._note(f"stands still for {duration_ms} ms")
         self._events.at(self.paused_until_ms, self._look)
 
     def leave(self, *, for_a_while: bool = False) -> None:
         self.leaving = True
-        self._tell("leaves for a while" if for_a_while else "leaves")
+        self._note("leaves for a while" if for_a_while else "leaves")
         self.membership.leave(self._events.now_ms, for_a_while=for_a_while)
         self._look()
 
@@ -190,14 +190,14 @@ class SimulatedApplication:
                 case e.AssignmentChanged(added=added, revoked=revoked):
                     self._take(added, revoked)
                 case e.Lost(reason=reason):
-                    self._tell(f"loses its tasks: {reason}")
+                    self._note(f"loses its tasks: {reason}")
                     self._life += 1
                     self._commit_too_late()
                     self.open.clear()
                     self._opening.clear()
                     self._closing.clear()
                 case e.Fatal(error=error):
-                    self._tell(f"meets a fatal error: {error}")
+                    self._note(f"meets a fatal error: {error}")
                     self.fatal = error
                 case _:
                     pass
@@ -210,9 +210,9 @@ class SimulatedApplication:
         self._opening -= taken
         self._closing |= taken & self.open.keys()
         life = self._life
-        self._after(self._habits.opening_ms, lambda: self._open(life, given))
+        self._after(self._profile.opening_ms, lambda: self._open(life, given))
         if taken:
-            self._after(self._habits.closing_ms, lambda: self._close(life))
+            self._after(self._profile.closing_ms, lambda: self._close(life))
         else:
             self._acknowledge()
 
@@ -244,7 +244,7 @@ class SimulatedApplication:
             self._closing -= closing
             again = frozenset(self._opening & closing)
             if again:
-                self._after(self._habits.opening_ms, lambda: self._open(life, again))
+                self._after(self._profile.opening_ms, lambda: self._open(life, again))
             self._acknowledge(version)
 
         self._commit({task: self.open[task] for task in closing}, let_go)
@@ -259,7 +259,7 @@ class SimulatedApplication:
     # --- micro-batches ---
 
     def _plan_batch(self) -> None:
-        self._after(self._habits.batch_ms, self._run_batch)
+        self._after(self._profile.batch_ms, self._run_batch)
 
     def _run_batch(self) -> None:
         """Every open task goes on by some records and is committed with the epoch of now."""
@@ -281,7 +281,7 @@ class SimulatedApplication:
         """A worker that hears of nothing commits its batch some time after the tasks were lost."""
         offsets, epoch = dict(self.open), self._epoch
         if offsets and self._random.random() < 0.5:
-            self._after(self._habits.late_commit_ms, lambda: self._commit(offsets, lambda _: None, epoch=epoch))
+            self._after(self._profile.late_commit_ms, lambda: self._commit(offsets, lambda _: None, epoch=epoch))
 
     def _commit(self, offsets: dict[Task, int], done: Callable[[object], None], *, epoch: int | None = None) -> None:
         if not offsets:
@@ -301,11 +301,11 @@ class SimulatedApplication:
 
     def _commit_answered(self, answer: object, done: Callable[[object], None]) -> None:
         if isinstance(answer, CommitRefused):
-            self._tell(f"has a commit refused: {answer.code.name}")
+            self._note(f"has a commit refused: {answer.code.name}")
         elif isinstance(answer, m.offset_commit_response.OffsetCommitResponse):
             refused = [p for topic in answer.topics for p in topic.partitions if p.error_code != ErrorCode.none]
             if refused:
-                self._tell(f"has {len(refused)} partitions of a commit refused: {refused[0].error_code.name}")
+                self._note(f"has {len(refused)} partitions of a commit refused: {refused[0].error_code.name}")
         done(answer)
 
     def _committed(self, task: Task) -> int:
@@ -316,7 +316,7 @@ class SimulatedApplication:
     def _after(self, bounds_ms: tuple[int, int], action: Callable[[], None]) -> None:
         self._events.after(self._random.randint(*bounds_ms), lambda: self._when_running(action))
 
-    def _tell(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         self._tell_world(f"{self.name} {text}")
 
 

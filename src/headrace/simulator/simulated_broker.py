@@ -34,7 +34,7 @@ RETRY_MS = 500
 
 
 class BrokerAway(Exception):
-    """Nobody listens there now."""
+    """A connection to this address is refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,13 +75,13 @@ class SimulatedBroker:
         random: Random,
         configuration: GroupCoordinatorConfiguration,
         *,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
         watch: Callable[[], None],
     ) -> None:
         self._events = events
         self._random = random
         self.configuration = configuration
-        self._tell = tell
+        self._note = note
         self._watch = watch
         self.log = _Log(entries=[])
         self.topics: dict[str, TopicImage] = {}
@@ -116,14 +116,14 @@ class SimulatedBroker:
         self.shard = GroupCoordinatorShard(0, self.configuration, self._image)
         runner = ShardRunner(self.shard, self.log)
         self._behind, self._armed_ms = False, None
-        self._tell(f"the broker starts with {len(self.log.entries)} records")
+        self._note(f"the broker starts with {len(self.log.entries)} records")
         outcome = runner.load(now_ms=self._events.now_ms)
         self._runner = runner
         self._took_effect(outcome)
 
     def crash(self) -> None:
         self._runner = None
-        self._tell("the broker crashes")
+        self._note("the broker crashes")
         unanswered, self._unanswered = self._unanswered, {}
         for answer in unanswered.values():
             answer(None)
@@ -194,7 +194,7 @@ class SimulatedBroker:
                 )
                 self._took_effect(outcome)
             except CoordinatorError as error:
-                self._tell(f"the group is not deleted: {error.message}")
+                self._note(f"the group is not deleted: {error.message}")
 
     # --- topics ---
 
@@ -237,7 +237,7 @@ class SimulatedBroker:
 
     def _took_effect(self, outcome: Outcome) -> None:
         for event in outcome.events:
-            self._tell(f"{event.name} {' '.join(f'{name}={value}' for name, value in event.details)}")
+            self._note(f"{event.name} {' '.join(f'{name}={value}' for name, value in event.details)}")
         wanted = tuple(topic for topic in outcome.topics_to_create if topic.name not in self.topics)
         if wanted and not self.creations_fail:
             self._events.after(self._random.randint(1, 80), lambda: self._create(wanted))

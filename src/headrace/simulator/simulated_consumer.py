@@ -33,7 +33,7 @@ from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Connection, NetworkConditions
 from headrace.simulator.simulated_broker import BrokerAway, SimulatedBroker
 
-__all__ = ["ConsumerHabits", "SimulatedConsumer"]
+__all__ = ["ConsumerProfile", "SimulatedConsumer"]
 
 RETRY_MS = 100
 OVERRUN = -1  # the number of an event of the beating thread's own: nothing to acknowledge
@@ -41,7 +41,7 @@ _OUT = frozenset({GroupMemberState.UNSUBSCRIBED, GroupMemberState.FATAL, GroupMe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHabits:
+class ConsumerProfile:
     """How fast an application is. `revoking_ms` beyond the rebalance timeout gets it fenced."""
 
     polling_ms: tuple[int, int] = (80, 500)
@@ -52,9 +52,10 @@ class ConsumerHabits:
 
 
 class SimulatedConsumer:
-    """Mutable: one process. Nothing happens in it while it is paused or after it was killed.
+    """One consumer process. It does nothing while it is paused or after it was killed. Mutable.
 
-    `open`: what its application works on, with the next position. `rebalances`: how many it was told of.
+    `open`: the partitions that its application works on, with the next position of each. `rebalances`: the number of
+    rebalances that its listener was called for.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class SimulatedConsumer:
         protocol: str,
         strategy: tuple[str, ...],
         join_version: int,
-        habits: ConsumerHabits,
+        profile: ConsumerProfile,
         broker: SimulatedBroker,
         events: EventQueue,
         conditions: NetworkConditions,
         random: Random,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self.membership = membership
         self.name = name
@@ -81,11 +82,11 @@ class SimulatedConsumer:
         self.strategy = strategy
         self._group_id = group_id
         self._versions = {"JoinGroupRequest": join_version, "SyncGroupRequest": 5, "LeaveGroupRequest": 5}
-        self._habits = habits
+        self._profile = profile
         self._broker = broker
         self._events = events
         self._random = random
-        self._tell_world = tell
+        self._tell_world = note
         self._connection = Connection(events, conditions, random)
         self._commits = CommitQueue(
             Connection(events, conditions, random),
@@ -95,7 +96,7 @@ class SimulatedConsumer:
             events=events,
             identity=lambda: membership.identity,
             when_running=self.when_running,
-            tell=self._tell,
+            note=self._note,
         )
         self.open: dict[TopicPartition, int] = {}
         self.rebalances = 0
@@ -124,28 +125,28 @@ class SimulatedConsumer:
         self._connection.close()
         self._commits.close()
         self.open.clear()
-        self._tell("is killed")
+        self._note("is killed")
 
     def pause(self, duration_ms: int) -> None:
         """The whole process stands still; answers wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
-        self._tell(f"stands still for {duration_ms} ms")
+        self._note(f"stands still for {duration_ms} ms")
         self._events.at(self.paused_until_ms, self._look)
 
     def get_stuck(self, duration_ms: int) -> None:
         """The application does not poll for so long; heartbeats go on."""
         self._stuck_until_ms = self._events.now_ms + duration_ms
-        self._tell(f"is busy with one record for {duration_ms} ms")
+        self._note(f"is busy with one record for {duration_ms} ms")
 
     def leave(self, *, for_good: bool | None = None) -> None:
         """With the application's next turn. `for_good` None: a static member comes back, a dynamic one does not."""
         self.leaving, self._for_good = True, for_good
-        self._tell("is to be closed")
+        self._note("is to be closed")
 
     def subscribe(self, wanted: SubscribedTopics) -> None:
         """Something else than before, from the application's next turn on."""
         self.wanted, self._subscription_due = wanted, True
-        self._tell(f"reads {told(wanted)} now")
+        self._note(f"reads {describe_subscription(wanted)} now")
 
     @property
     def runs(self) -> bool:
@@ -188,7 +189,7 @@ class SimulatedConsumer:
             self._send(outgoing)
         wake_ms = result.next_poll_ms
         if not (self._overrun or self._is_closing) and self.membership.state not in _OUT:
-            wake_ms = min(wake_ms, self._polled_ms + self._habits.max_poll_interval_ms + 1)
+            wake_ms = min(wake_ms, self._polled_ms + self._profile.max_poll_interval_ms + 1)
         if wake_ms < NEVER_MS:
             self._wake_at(wake_ms)
 
@@ -227,12 +228,12 @@ class SimulatedConsumer:
         if (
             self._overrun
             or self._is_closing
-            or silent_ms <= self._habits.max_poll_interval_ms
+            or silent_ms <= self._profile.max_poll_interval_ms
             or self.membership.state in _OUT
         ):
             return
         self._overrun = True
-        self._tell(f"leaves: no poll for {silent_ms} ms")
+        self._note(f"leaves: no poll for {silent_ms} ms")
         self.membership.leave(now_ms)
         self._told.clear()
         self._told.append(PartitionsLost(number=OVERRUN, reason="max-poll-exceeded", after_ms=silent_ms))
@@ -241,7 +242,7 @@ class SimulatedConsumer:
         for event in self.membership.take_events():
             match event:
                 case Noticed(message=message):
-                    self._tell(f"notices: {message}")
+                    self._note(f"notices: {message}")
                     continue
                 case GroupLeft():
                     if self._rejoins_after_leave:
@@ -251,10 +252,10 @@ class SimulatedConsumer:
                         self._out = True
                     continue
                 case GroupFatal(error=error):
-                    self._tell(f"meets a fatal error: {error}")
+                    self._note(f"meets a fatal error: {error}")
                     self.fatal = error
                 case PartitionsLost(why=why):
-                    self._tell(f"loses its partitions: {why}")
+                    self._note(f"loses its partitions: {why}")
                     self._told = deque(each for each in self._told if not isinstance(each, Rebalance))
                 case _:
                     pass
@@ -285,9 +286,9 @@ class SimulatedConsumer:
             return
         for partition in self.open:
             self.open[partition] += self._random.randint(0, 5)
-        if self.open and self.membership.identity.is_member and self._random.random() < self._habits.commit_share:
+        if self.open and self.membership.identity.is_member and self._random.random() < self._profile.commit_share:
             self._commits.put(dict(self.open))
-        self._after(self._habits.polling_ms, self._poll)
+        self._after(self._profile.polling_ms, self._poll)
 
     def _carry_out(self, event: GroupEvent) -> None:
         match event:
@@ -297,7 +298,7 @@ class SimulatedConsumer:
                 if event.all_revoked:
                     revoked = tuple(self.open)
                 if revoked or event.all_revoked:
-                    self._after(self._habits.revoking_ms, lambda: self._revoke(revoked, event))
+                    self._after(self._profile.revoking_ms, lambda: self._revoke(revoked, event))
                 else:
                     self._begin(event)
             case PartitionsLost(number=number):
@@ -326,7 +327,7 @@ class SimulatedConsumer:
         if event.assigned is None:
             self._acknowledge(event)
         else:
-            self._after(self._habits.opening_ms, lambda: self._open(event))
+            self._after(self._profile.opening_ms, lambda: self._open(event))
 
     def _open(self, event: Rebalance) -> None:
         assigned = event.assigned or ()
@@ -353,7 +354,7 @@ class SimulatedConsumer:
                 self._out = True
             self._look()
 
-        self._after(self._habits.revoking_ms, lambda: self._commits.put(dict(self.open), given_back))
+        self._after(self._profile.revoking_ms, lambda: self._commits.put(dict(self.open), given_back))
 
     # --- parts ---
 
@@ -367,11 +368,12 @@ class SimulatedConsumer:
         else:
             self.when_running(action)
 
-    def _tell(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         self._tell_world(f"{self.name} {text}")
 
 
-def told(wanted: SubscribedTopics) -> str:
+def describe_subscription(wanted: SubscribedTopics) -> str:
+    """Return a subscription as a text for the transcript."""
     if wanted.matching is not None:
         return f"what matches {wanted.matching.pattern}"
     return wanted.broker_regex or ", ".join(wanted.names)

@@ -1,15 +1,12 @@
-"""What befalls a world of a streams group, at random: applications come, go and stand still, operators work."""
+"""Random actions on a streams group: applications join, leave and pause; operators change topics and settings."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
-from headrace.simulator.chaos import Chaos, Deed
-
-if TYPE_CHECKING:
-    from headrace.simulator.streams_world import World
+from headrace.simulator.chaos import Action, Chaos
+from headrace.simulator.streams_world import StreamsWorld
 
 __all__ = ["StreamsChaos"]
 
@@ -19,11 +16,11 @@ MAX_APPLICATIONS = 6
 class StreamsChaos(Chaos):
     """Mutable, as `Chaos`."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: StreamsWorld, random: Random) -> None:
         self._world = world
         super().__init__(world, random)
 
-    def deeds(self) -> list[Deed]:
+    def actions(self) -> list[Action]:
         return [
             (10, self.application_starts),
             (5, self.application_is_killed),
@@ -64,7 +61,7 @@ class StreamsChaos(Chaos):
         return True
 
     def double_starts(self) -> bool:
-        """Somebody starts a second process with an instance id that is in use."""
+        """Start a second process with an instance id that is in use."""
         static = [each for each in self._world.staying() if each.instance_id is not None]
         if not static or len(self._world.staying()) >= MAX_APPLICATIONS:
             return False

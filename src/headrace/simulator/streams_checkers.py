@@ -1,4 +1,4 @@
-"""What must hold in every simulated world of a streams group. They know the promises, not the code that keeps them.
+"""Rules for simulated worlds of a streams group, written from the guarantees and not from the code.
 
 safety     a task is active at one member at most (assigned or still to be given back), and once in a process in any
            role; epochs of members, group and assignment never fall; what a running application works on, the
@@ -110,6 +110,7 @@ def unsettled(
 
 
 def check_balance(group: StreamsGroup, shape: Shape, tasks: Iterable[Task]) -> None:
+    """Check that active tasks are balanced and that each stateful task has its standbys. Raises RuleBroken."""
     loads = sorted(len(member.assigned.active) for member in group.members.values())
     if loads[-1] - loads[0] > 1:
         raise RuleBroken(f"active tasks are not balanced: {loads}")
@@ -123,4 +124,5 @@ def check_balance(group: StreamsGroup, shape: Shape, tasks: Iterable[Task]) -> N
 
 
 def owners(group: StreamsGroup) -> dict[Task, str]:
+    """Return task → id of the member that owns it as an active task."""
     return {task: member.member_id for member in group.members.values() for task in member.assigned.active}

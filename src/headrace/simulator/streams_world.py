@@ -6,24 +6,22 @@ from random import Random
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.simulator.checkers import RuleBroken, check_moves, check_replay
-from headrace.simulator.event_queue import EventQueue, TimeStandsStill
+from headrace.simulator.checkers import RuleBroken, check_moves
+from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import NetworkConditions
-from headrace.simulator.simulated_application import Habits, SimulatedApplication
+from headrace.simulator.simulated_application import SimulatedApplication, WorkloadProfile
 from headrace.simulator.simulated_broker import SimulatedBroker
-from headrace.simulator.story import Outcome, Story
-from headrace.simulator.streams_chaos import StreamsChaos
 from headrace.simulator.streams_checkers import StreamsCheckers, check_balance, owners, unsettled
 from headrace.simulator.topologies import SHAPES, Task
+from headrace.simulator.transcript import Transcript
 
-__all__ = ["World", "simulate_streams"]
+__all__ = ["StreamsWorld"]
 
-CHAOS_MS = 25_000
 SETTLING_MS = 40_000
 STEP_MS = 100
 
 
-class World:
+class StreamsWorld:
     """Everything of one simulation. Mutable."""
 
     def __init__(self, seed: int) -> None:
@@ -33,15 +31,15 @@ class World:
         self.events = EventQueue()
         self.conditions = NetworkConditions()
         self.shape = self.random.choice(SHAPES)
-        self.story = Story(self.events)
-        self.tell = self.story.tell
+        self.transcript = Transcript(self.events)
+        self.note = self.transcript.note
         self.applications: list[SimulatedApplication] = []
         self._watched = False
         self._restarts = 0
         self._numbers = 0
-        self.habits = Habits()
+        self.profile = WorkloadProfile()
         self.broker = SimulatedBroker(
-            self.events, self.random, self._configuration(), tell=self.tell, watch=self._check
+            self.events, self.random, self._configuration(), note=self.note, watch=self._check
         )
         self.checkers = StreamsCheckers(self.group_id, self.broker, self.living)
         for name, partitions in self.shape.sources.items():
@@ -88,19 +86,19 @@ class World:
 
     def _start(self, name: str, process_id: str, instance_id: str | None) -> SimulatedApplication:
         static = "" if instance_id is None else f" as {instance_id}"
-        self.tell(f"{name} starts in process {process_id}{static}")
+        self.note(f"{name} starts in process {process_id}{static}")
         application = SimulatedApplication(
             name=name,
             process_id=process_id,
             instance_id=instance_id,
             group_id=self.group_id,
             shape=self.shape,
-            habits=self.habits,
+            profile=self.profile,
             broker=self.broker,
             events=self.events,
             conditions=self.conditions,
             random=self.random,
-            tell=self.tell,
+            note=self.note,
         )
         self.applications.append(application)
         return application
@@ -112,7 +110,7 @@ class World:
 
     def calm_down(self) -> None:
         """The network is clean, the broker up, topics are as they should be, two applications live at least."""
-        self.tell("the world calms down")
+        self.note("the world calms down")
         self.conditions.calm()
         self.broker.log.refusals = 0
         self.broker.creations_fail = False
@@ -143,7 +141,7 @@ class World:
             else:
                 why = unsettled(self.checkers.group(), self.staying(), self.tasks())
         check_balance(self._group(), self.shape, self.tasks())
-        self.tell(f"settled: {cause}")
+        self.note(f"settled: {cause}")
 
     def tasks(self) -> tuple[Task, ...]:
         partitions = {name: topic.partitions for name, topic in self.broker.topics.items()}
@@ -176,38 +174,8 @@ class World:
 
     def _configuration(self) -> GroupCoordinatorConfiguration:
         return GroupCoordinatorConfiguration(
-            streams_session_timeout_ms=self.habits.session_timeout_ms,
+            streams_session_timeout_ms=self.profile.session_timeout_ms,
             streams_num_standby_replicas=self.random.choice([0, 0, 1, 2]),
             streams_initial_rebalance_delay_ms=self.random.choice([0, 0, 3_000]),
             streams_assignment_interval_ms=self.random.choice([0, 1_000, 1_000]),
         )
-
-
-def simulate_streams(seed: int, *, chaos_ms: int = CHAOS_MS) -> Outcome:
-    """Chaos for `chaos_ms` of virtual time, then calm, then the rules of movement. Never raises RuleBroken."""
-    world = World(seed)
-    chaos = StreamsChaos(world, world.random)
-    broken: str | None = None
-    moved = 0
-    try:
-        for _ in range(world.random.randint(1, 3)):
-            world.start_application()
-        world.advance(chaos_ms)
-        chaos.stop()
-        world.calm_down()
-        world.settle("after the chaos")
-        moved = world.check_movement()
-        check_replay(world.broker)
-    except (RuleBroken, TimeStandsStill) as rule:
-        broken = str(rule)
-        world.tell(f"BROKEN: {rule}")
-    return Outcome(
-        seed=seed,
-        groups="streams",
-        broken=broken,
-        digest=world.story.digest(),
-        story=world.story.lines(),
-        did=chaos.did,
-        checks=world.checkers.checks,
-        moved=moved,
-    )

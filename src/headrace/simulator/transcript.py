@@ -1,4 +1,4 @@
-"""What happened in a simulated world, line by line, and what came of it."""
+"""Transcript and outcome of a simulated world."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from dataclasses import dataclass
 
 from headrace.simulator.event_queue import EventQueue
 
-__all__ = ["Outcome", "Story"]
+__all__ = ["Outcome", "Transcript"]
 
 LINES = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`broken`: the rule that did not hold, None when all held. `digest` hashes the story: one seed, one digest.
+    """Result of one run.
 
-    `groups`: the kind of world, as `--groups` names it.
+    `broken`: the rule that did not hold; None if all held. `digest`: hash of the whole transcript, the same for every
+    run of a seed. `groups`: the kind of group, as `--groups` names it. `did`: how often chaos took each action.
+    `moved`: tasks or partitions that changed their owner when one member joined and one left in calm.
     """
 
     seed: int
     groups: str
     broken: str | None
     digest: str
-    story: tuple[str, ...]
+    transcript: tuple[str, ...]
     did: Counter[str]
     checks: int
     moved: int
 
 
-class Story:
-    """Mutable: the last lines, and a hash of all."""
+class Transcript:
+    """The last lines of what happened, and a hash of all lines. Mutable."""
 
     def __init__(self, events: EventQueue) -> None:
         self._events = events
@@ -39,7 +41,8 @@ class Story:
         self._lines: list[str] = []
         self._hash = hashlib.sha256()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Append a line with the virtual time."""
         line = f"{self._events.now_ms - self._began_ms:>8} ms  {text}"
         self._hash.update(line.encode())
         self._lines.append(line)
