@@ -21,7 +21,7 @@ from headrace.broker.monitoring.request_metrics import PERCENTILES, times_of
 from headrace.metrics.prometheus_text import Family, counter, gauge, unlabeled
 from headrace.metrics.sensors import Distribution, Meter
 
-__all__ = ["LogSize", "Login", "ServerMetrics", "ServerSizes"]
+__all__ = ["CloseReason", "LogSize", "Login", "ServerMetrics", "ServerSizes"]
 
 MOST_PARTITIONS = 1000
 LOGS = "kafka.log:type=Log"
@@ -33,6 +33,10 @@ SERVER = "kafka.server:type=KafkaServer"
 LOOP = "headrace:type=event-loop"
 CLOSED = "headrace:type=connections"
 DISK = "headrace:type=disk"
+CloseReason = Literal[
+    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
+    "not-authenticated", "not-read",
+]  # fmt: skip
 Login = Literal[
     "successful-authentication", "failed-authentication", "successful-reauthentication", "failed-reauthentication"
 ]

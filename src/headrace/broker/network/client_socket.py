@@ -11,13 +11,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from headrace.broker.network.chunked_writer import ChunkedWriter
 from headrace.broker.network.sendfile_writer import SendfileWriter
 from headrace.protocol.framing import FrameBuffer
 
 if TYPE_CHECKING:
+    from headrace.broker.monitoring.server_metrics import CloseReason
     from headrace.broker.network.listener import Listener
     from headrace.broker.server import Server
     from headrace.storage.file_system import FileSpan
@@ -28,11 +29,6 @@ logger = logging.getLogger("headrace.broker")
 
 # An answer waits for at most so many others, and for the work on at most so many bytes of requests.
 _MOST_GATHERED, _MOST_BYTES_GATHERED = 8, 64 << 10
-
-CloseReason = Literal[
-    "client", "idle", "malformed-request", "request-failed", "broker-stopping", "fault-injected",
-    "not-authenticated", "not-read",
-]  # fmt: skip
 
 
 class ClientSocket(asyncio.Protocol):

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.requests.request_context import RequestContext
@@ -17,8 +17,7 @@ from headrace.broker.security.listener_security import ListenerSecurity, listene
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.broker.network.connection import ClientConnection
-    from headrace.broker.security.tls_acceptor import TlsAcceptor
+    from headrace.broker.security.tls_acceptor import AcceptedConnection, TlsAcceptor
 
 __all__ = ["Listener", "Listeners", "bind", "is_loopback"]
 
@@ -63,13 +62,13 @@ class Listeners:
             raise
         return next(iter(self.listeners.values())).port
 
-    async def open(self, newcomer: Callable[[Listener], ClientConnection], *, timeout_ms: int) -> None:
+    async def open(self, newcomer: Callable[[Listener], AcceptedConnection], *, timeout_ms: int) -> None:
         """From now on clients are taken in; a TLS handshake may take `timeout_ms`."""
         loop = asyncio.get_running_loop()
         for listener, bound in zip(self.listeners.values(), tuple(self._sockets), strict=True):
             new, context = partial(newcomer, listener), listener.security.tls
             if context is None:
-                self._open.append(await loop.create_server(new, sock=bound))
+                self._open.append(await loop.create_server(cast("Callable[[], asyncio.BaseProtocol]", new), sock=bound))
             else:
                 from headrace.broker.security.tls_acceptor import TlsAcceptor
 

@@ -9,34 +9,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from headrace.broker.security.certificate_name import MappingRule
-    from headrace.protocol.sasl.scram_credential import ScramCredential
+    from headrace.broker.security.login import Credentials, Login
 
-__all__ = ["Credentials", "ListenerSecurity", "Login", "listener_security", "principal_of"]
-
-
-class Credentials(Protocol):
-    """The SCRAM credentials of the broker (`scram_credentials`)."""
-
-    def credential(self, username: str, mechanism: str) -> ScramCredential | None: ...
-    @property
-    def secret(self) -> bytes: ...
-
-
-class Login(Protocol):
-    """One SASL exchange; `username` counts once it is complete."""
-
-    username: str
-    complete: bool
-
-    def evaluate(self, message: bytes) -> bytes:
-        """The answer. Raises SaslError."""
+__all__ = ["ListenerSecurity", "listener_security", "principal_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headrace.broker.requests.error_responses import error_answer
-from headrace.broker.security.listener_security import Credentials, ListenerSecurity, Login
+from headrace.broker.security.listener_security import ListenerSecurity
+from headrace.broker.security.login import Credentials, Login
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.jaas import jaas_options, read_users, users_of
-from headrace.broker.security.listener_security import Credentials, Login
+from headrace.broker.security.login import Credentials, Login
 from headrace.broker.security.settings import listener_prefix
 from headrace.client.tls_files import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError

@@ -11,17 +11,37 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 if TYPE_CHECKING:
-    from headrace.broker.network.connection import ClientConnection
+    from headrace.broker.monitoring.server_metrics import CloseReason, Login
 
-__all__ = ["TlsAcceptor"]
+__all__ = ["AcceptedConnection", "TlsAcceptor"]
 
 logger = logging.getLogger("headrace.broker")
 
 _PAUSE_S: Final = 0.1  # when the process has no file left for another socket
 _NOT_TLS: Final = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+
+
+class AcceptedConnection(Protocol):
+    """The part of a `ClientConnection` that listeners use; it is an asyncio protocol as well.
+
+    Declared here rather than imported, so that listeners, and the services that know them, do not depend on
+    connections.
+    """
+
+    peer: tuple[str, int]
+    close_reason: CloseReason
+
+    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+        """Count the connection; False if a limit refuses it."""
+
+    def count_login(self, login: Login) -> None:
+        """Count the outcome of a login or a handshake."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's callback: the connection is closed."""
 
 
 class TlsAcceptor:
@@ -33,7 +53,7 @@ class TlsAcceptor:
         context: ssl.SSLContext,
         *,
         timeout_ms: int,
-        newcomer: Callable[[], ClientConnection],
+        newcomer: Callable[[], AcceptedConnection],
     ) -> None:
         self._listening = listening
         self._context = context
@@ -77,7 +97,10 @@ class TlsAcceptor:
         done = False
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=self._timeout_s
+                lambda: cast("asyncio.BaseProtocol", connection),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=self._timeout_s,
             )
             done = True
         except (OSError, ssl.SSLError) as error:  # TimeoutError and ConnectionError among them
