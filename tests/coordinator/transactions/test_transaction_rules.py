@@ -14,9 +14,13 @@ from headrace.coordinator.records.transaction_log import (
     encode_key,
     encode_value,
 )
-from headrace.coordinator.transactions.configuration import TransactionConfiguration
-from headrace.coordinator.transactions.producer_identity import MAX_EPOCH, ProducerIdentity
-from headrace.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
+from headrace.coordinator.transactions.shard import TransactionConfiguration
+from headrace.coordinator.transactions.transaction_state import (
+    MAX_EPOCH,
+    VALID_PREVIOUS_STATES,
+    ProducerIdentity,
+    TransactionState,
+)
 from headrace.coordinator.transactions.transitions import completed, created, state_of
 from headrace.protocol.error_codes import ErrorCode
 

@@ -16,7 +16,7 @@ from headrace.broker.coordinators.transaction_markers import TransactionMarker
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.partition_log import PartitionLog
 

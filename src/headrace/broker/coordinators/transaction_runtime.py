@@ -20,8 +20,8 @@ from headrace.broker.coordinators.transaction_state_topic import TransactionStat
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
 from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.transactions.configuration import TransactionConfiguration
-from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
+from headrace.coordinator.transactions.shard import TransactionConfiguration
+from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.errors import StorageError
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_completion import MarkerWriter, TransactionCompletion
     from headrace.coordinator.records.transaction_log import TransactionLogValue
     from headrace.coordinator.result import CoordinatorResult
-    from headrace.coordinator.transactions.listing import TransactionFilter
-    from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
+    from headrace.coordinator.transactions.shard import TransactionCoordinatorShard, TransactionFilter
     from headrace.coordinator.transactions.transitions import Answer
 
 __all__ = ["TransactionRuntime"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.logs.partition_logs import AppendRefused
 from headrace.broker.metadata.cluster_metadata import TopicDescription
-from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION
+from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import CorruptBatch, iter_batch_headers
 

@@ -12,7 +12,7 @@ from headrace.broker.coordinators.transaction_requests import answered, for_clie
 from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.transactions.producer_identity import ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode

@@ -14,7 +14,7 @@ from kio.static.primitive import i16
 from headrace.broker.coordinators.transaction_requests import answered, for_client
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, ProducerIdentity
+from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode

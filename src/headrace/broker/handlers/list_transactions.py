@@ -12,7 +12,7 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
-from headrace.coordinator.transactions.listing import TransactionFilter, unknown_states
+from headrace.coordinator.transactions.shard import TransactionFilter, unknown_states
 from headrace.coordinator.transactions.transaction_state import state_name
 from headrace.coordinator.transactions.transitions import state_of
 from headrace.protocol import messages as m

@@ -11,8 +11,8 @@ identity it was noted with, so a failed append cannot falsify it; after a restar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.transaction_log import (
@@ -22,22 +22,16 @@ from headrace.coordinator.records.transaction_log import (
     TransactionLogValue,
     value_version,
 )
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    SetTimer,
-    TimerKey,
-)
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
 from headrace.coordinator.timers import TimerQueue
-from headrace.coordinator.transactions.add_partitions import add_partitions, missing_partitions, producer_refusal
-from headrace.coordinator.transactions.configuration import TransactionConfiguration
-from headrace.coordinator.transactions.end_transaction import end_transaction
-from headrace.coordinator.transactions.init_producer_id import init_producer_id
-from headrace.coordinator.transactions.listing import TransactionFilter
-from headrace.coordinator.transactions.producer_identity import ProducerIdentity
-from headrace.coordinator.transactions.transaction_state import TransactionState
+from headrace.coordinator.transactions.producer_requests import (
+    add_partitions,
+    end_transaction,
+    init_producer_id,
+    missing_partitions,
+    producer_refusal,
+)
+from headrace.coordinator.transactions.transaction_state import STATE_NAMES, ProducerIdentity, TransactionState
 from headrace.coordinator.transactions.transitions import (
     Answer,
     Step,
@@ -48,7 +42,48 @@ from headrace.coordinator.transactions.transitions import (
 )
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["TransactionCoordinatorShard"]
+__all__ = ["TransactionConfiguration", "TransactionCoordinatorShard", "TransactionFilter", "unknown_states"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfiguration:
+    """Kafka's `transaction.max.timeout.ms`, `transactional.id.expiration.ms`,
+    `transaction.remove.expired.transaction.cleanup.interval.ms`; `headrace.max.transactional.ids`."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    expiry_interval_ms: int = 3_600_000
+    most_ids: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFilter:
+    """Empty collections filter nothing, nor does a negative `longer_than_ms`. Names of states are Kafka's."""
+
+    states: Collection[str] = ()
+    producer_ids: Collection[int] = ()
+    longer_than_ms: int = -1
+    matches: Callable[[str], bool] | None = None
+
+    def takes(self, transactional_id: str, value: TransactionLogValue, *, now_ms: int) -> bool:
+        """A transactional id without a transaction began at -1, which is long ago, as in Kafka."""
+        if self.producer_ids and value.producer_id not in self.producer_ids:
+            return False
+        if self.states and not self._takes_state(state_of(value)):
+            return False
+        age_ms = now_ms - value.transaction_start_timestamp_ms
+        if self.longer_than_ms >= 0 and age_ms <= self.longer_than_ms:
+            return False
+        return self.matches is None or self.matches(transactional_id)
+
+    def _takes_state(self, state: TransactionState) -> bool:
+        return any(STATE_NAMES.get(name) is state for name in self.states)
+
+
+def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of filters that mean nothing, in their order."""
+    return tuple(name for name in names if name not in STATE_NAMES)
+
 
 _EXPIRY = TimerKey(kind="transactional-id-expiry", group_id="")
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)

@@ -13,10 +13,32 @@ record, so that no state is ever left half way, but the name is known to filters
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-__all__ = ["STATE_NAMES", "VALID_PREVIOUS_STATES", "TransactionState", "state_name"]
+__all__ = [
+    "EPOCH_BUMP_VERSION",
+    "MAX_EPOCH",
+    "STATE_NAMES",
+    "VALID_PREVIOUS_STATES",
+    "ProducerIdentity",
+    "TransactionState",
+    "state_name",
+]
+
+EPOCH_BUMP_VERSION = 2
+"""From this transaction version on every end of a transaction raises the epoch."""
+
+MAX_EPOCH = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """Producer id and epoch of a transactional producer."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class TransactionState(IntEnum):

@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
-from headrace.coordinator.transactions.producer_identity import EPOCH_BUMP_VERSION, MAX_EPOCH
-from headrace.coordinator.transactions.transaction_state import VALID_PREVIOUS_STATES, TransactionState
+from headrace.coordinator.transactions.transaction_state import (
+    EPOCH_BUMP_VERSION,
+    MAX_EPOCH,
+    VALID_PREVIOUS_STATES,
+    TransactionState,
+)
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
