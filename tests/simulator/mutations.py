@@ -26,7 +26,7 @@ from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.consumer import group as consumer_group
 from headrace.coordinator.consumer import group as partition_holders
 from headrace.coordinator.consumer import heartbeat_step as consumer_step
-from headrace.coordinator.consumer import leave_and_fence as membership_end
+from headrace.coordinator.consumer import leave_and_fence
 from headrace.coordinator.consumer import timers as member_timers
 from headrace.coordinator.offsets import offset_commit
 from headrace.coordinator.streams import group as streams_group
@@ -226,7 +226,7 @@ MUTATIONS = (
     Mutation(
         text="an epoch that begins anew when a member goes",
         groups="consumer",
-        owner=membership_end,
+        owner=leave_and_fence,
         name="remove_members",
         broken=_late_epoch,
         told=("the epoch of group fell",),

@@ -1,6 +1,6 @@
 """ClassicGroups: the classic groups of one shard and the way from a request to its rule.
 
-The rules are in the modules beside this one, one per API. See `group_kind` for what the shard asks.
+The rules are in `classic`. See `group_type` for the interface to the shard.
 """
 
 from __future__ import annotations

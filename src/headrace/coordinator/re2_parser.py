@@ -1,4 +1,4 @@
-"""RE2's syntax of regular expressions, read into a nondeterministic automaton. See `linear_pattern`.
+"""RE2's syntax of regular expressions, read into a nondeterministic automaton. See `re2_matcher`.
 
 Known: literals, `.`, classes with ranges, Perl, POSIX and Unicode categories (`\\d`, `[[:alpha:]]`, `\\p{Lu}`), groups
 (plain, `?:`, named), the flags i, m, s and U, `|`, `* + ? {n,m}` (greedy or not makes no difference where the whole

@@ -1,6 +1,6 @@
 """StreamsGroups: the streams groups of one shard, their soft state and the way from a request to its rule.
 
-The rules themselves are in the modules beside this one. See `group_kind` for what the shard asks.
+The rules are in the package of the same name. See `group_type` for the interface to the shard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetCommit (API 8): v9 brought member epochs, v10 topic ids (KIP-848, KIP-516).
 
-Who may commit: a member of a streams group with its epoch (`member_ownership`), one of a classic group with its
-generation (`classic/commits`); anybody with epoch -1 when the group has no members. A group that does not exist comes
+Who may commit: a member of a streams group with its epoch (`member_validation`), one of a classic group with its
+generation (`member_validation`); anybody with epoch -1 when the group has no members. A group that does not exist comes
 into being by a commit with epoch -1, as a simple classic group.
 """
 

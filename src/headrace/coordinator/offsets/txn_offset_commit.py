@@ -3,7 +3,7 @@
 Who may commit: a member with its epoch or generation; anybody who names none of member, instance and generation, also
 while the group has members (so did all producers before KIP-447). All or nothing: a partition that the member may not
 commit refuses the whole request, since half of a transaction's offsets is a trap; only metadata that is too large is
-refused by partition. Ownership is looked at for the member's current epoch as well, see `member_ownership`.
+refused by partition. Ownership is looked at for the member's current epoch as well, see `member_validation`.
 """
 
 from __future__ import annotations
