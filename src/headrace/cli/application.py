@@ -65,7 +65,7 @@ def load_application(application: str) -> StreamsApp:
 
 
 def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[str, str]) -> None:
-    """What the command line says wins over what the application's file says."""
+    """Apply the options of the command line, which override those of the application's file."""
     if bootstrap_servers is not None:
         app.bootstrap_servers = bootstrap_servers
     given = dict(settings)

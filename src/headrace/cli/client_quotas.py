@@ -65,6 +65,7 @@ def quota_parts(given: Mapping[str, Any], name_order: Sequence[str]) -> tuple[Pa
 
 
 def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str | None]) -> None:
+    """Set or remove quotas of one entity. Raises click.UsageError for an unknown quota."""
     from headrace.client.quota_admin import alter_client_quotas, describe_client_quotas
 
     entity = _entity(parts)
@@ -89,7 +90,7 @@ def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str 
 
 
 def describe_quotas(admin: Admin, parts: Sequence[Part]) -> list[tuple[QuotaEntity, dict[str, float]]]:
-    """What is set, in order."""
+    """Return the quotas that are set, in order."""
     from headrace.client.quota_admin import describe_client_quotas
 
     described = describe_client_quotas(admin.client, _entity(parts))
@@ -97,6 +98,7 @@ def describe_quotas(admin: Admin, parts: Sequence[Part]) -> list[tuple[QuotaEnti
 
 
 def print_quotas(described: Sequence[tuple[QuotaEntity, dict[str, float]]]) -> None:
+    """Print the quotas of each entity as kafka-configs does."""
     for entity, values in described:
         parts = sorted(entity, key=lambda part: list(_WORDS).index(part[0]))
         whose = ", ".join(f"{_WORDS[kind]} '{name}'" if name else f"the default {_WORDS[kind]}" for kind, name in parts)

@@ -67,7 +67,7 @@ COMMANDS: dict[str, CommandEntry] = {
 
 
 class ReaderGone(Exception):
-    """Whoever read our stdout (head, grep -q) has seen enough."""
+    """The reader of stdout (head, grep -q) closed the pipe."""
 
 
 class CommandTable(click.Group):

@@ -29,7 +29,7 @@ _STOP_SECONDS = 10.0
 
 
 class DevBroker:
-    """A broker at `bootstrap_servers`: started here, taken over from a run that failed, or somebody else's."""
+    """A broker at `bootstrap_servers`: started here, taken over after a failed run, or another program's."""
 
     def __init__(self, address: str, pid: int | None, lock: int, *, started: bool) -> None:
         self.address = address
@@ -126,7 +126,7 @@ def _running_broker() -> tuple[int, str] | None:
         return pid, address
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None  # nobody held it
+    return None  # the lock was free
 
 
 def _await_end(pid: int) -> None:

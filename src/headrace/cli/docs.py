@@ -58,7 +58,7 @@ This page is written by `python -m headrace.cli.docs --write`.
 `headrace advise FILE` reads the configuration of a consumer or of Kafka Streams (properties or JSON, names of Java's
 client or of librdkafka), asks for the kind of group if the file does not say it, takes what you tell of your situation
 (`--worst-batch`, `--longest-pause`, `--restart`, `--deploy`, `--hands-over`, `--state-size`, `--client-version`), and
-prints findings, each with its reason, and a corrected file beside yours. Nobody is connected to. `--check` writes
+prints findings, each with its reason, and a corrected file beside yours. It connects to no broker. `--check` writes
 nothing and ends with exit code 4 when there are errors or risks, for a build that holds its services to it.
 
 An *error* is refused, or breaks the group; a *risk* works until a bad day; a *hint* could be calmer.
@@ -68,9 +68,9 @@ An *error* is refused, or breaks the group; a *risk* works until a bad day; a *h
 | stage | what is there | what the next one buys |
 |---|---|---|
 | 1 | defaults, and times raised after each incident | a change stops only what moves, and a pause is no death |
-| 2 | times that fit, cooperative moves, rebalances watched | a slow handler rebalances nobody |
-| 3 | work apart from polls (`ParallelConsumer`), commits of what is finished | a restart rebalances nobody |
-| 4 | instances keep their names; a platform hands the configuration out | nobody thinks of it any more |
+| 2 | times that fit, cooperative moves, rebalances watched | a slow handler causes no rebalance |
+| 3 | work apart from polls (`ParallelConsumer`), commits of what is finished | a restart causes no rebalance |
+| 4 | instances keep their names; a platform hands the configuration out | no manual work is left |
 
 | template | stage | what it is |
 |---|---|---|

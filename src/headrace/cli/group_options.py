@@ -1,4 +1,4 @@
-"""What Kafka's group tools have in common: their options, as click takes them and as one value, and which of them go
+"""Common options of Kafka's group tools, for click and as one value, and which of them go
 together (StreamsGroupCommand and ConsumerGroupCommand 4.3.1).
 """
 
@@ -50,8 +50,9 @@ def _taken(function: Function, options: tuple[Callable[[Function], Function], ..
 
 
 def action_options(kinds: str, *, members: str, verbose: str, topic: str) -> Callable[[Function], Function]:
-    """What to do, and to which groups. `kinds`, and what else differs: what is shown of members and with `--verbose`,
-    and the tool's own option for topics.
+    """Add the options that select the action and the groups.
+
+    `kinds`, `members`, `verbose` and `topic` are the parts of their help texts that differ between the tools.
     """
     listed = "With --list: the state of each group, or only groups in these states. "
     options: tuple[Callable[[Function], Function], ...] = (
@@ -88,7 +89,7 @@ def action_options(kinds: str, *, members: str, verbose: str, topic: str) -> Cal
 
 
 def reset_options(function: Function) -> Function:
-    """Where positions go, and whether they do."""
+    """Add the options of a reset."""
     return _taken(function, _RESET)
 
 
@@ -129,7 +130,7 @@ class GroupOptions:
     as_json: bool
 
     def actions(self) -> dict[str, bool]:
-        """Of which exactly one is given."""
+        """Return the actions that were given; exactly one is allowed."""
         return {
             "--list": self.list_,
             "--describe": self.describe,
@@ -144,7 +145,7 @@ class GroupOptions:
         return exactly_one(self.actions())
 
     def scenarios(self) -> dict[str, bool]:
-        """Where a reset may take positions, and which of it was given."""
+        """Return each scenario of a reset, and whether it was given."""
         return {
             "--to-offset": self.to_offset is not None,
             "--to-earliest": self.to_earliest,
@@ -158,12 +159,12 @@ class GroupOptions:
 
     @property
     def scenario(self) -> str:
-        """The one that was given. Raises click.UsageError."""
+        """Return the scenario that was given. Raises click.UsageError."""
         return exactly_one(self.scenarios())
 
     @property
     def view(self) -> str:
-        """What `--describe` shows."""
+        """Return the view that `--describe` shows."""
         return "members" if self.members else "state" if self.state is not None else "offsets"
 
     def check_action(self, own: Mapping[str, tuple[bool, tuple[str, ...]]]) -> None:

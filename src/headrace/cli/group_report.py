@@ -1,4 +1,4 @@
-"""What kafka-streams-groups prints about one group (Apache Kafka 4.3.1): its columns and their widths."""
+"""Output of kafka-streams-groups for one group (Apache Kafka 4.3.1): its columns and their widths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSIC_TOPOLOGY_EPOCH = -1
 
 
 def offset_lines(admin: Admin, group: StreamsGroupDescription, verbose: bool) -> list[str]:
-    """GROUP TOPIC PARTITION OFFSET-LAG, of the partitions that belong to tasks somebody owns."""
+    """GROUP TOPIC PARTITION OFFSET-LAG of the partitions of assigned tasks."""
     lags = lag_by_partition(admin, group, isolation_level="read_uncommitted")  # what Kafka's tool asks for
     owned = {key for member in group.members for key in task_partitions(group.topology, member.assignment.active)}
     rows = [(group.group_id, *key, *_positions(lags[key], verbose)) for key in sorted(owned) if key in lags]

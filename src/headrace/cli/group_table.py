@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One instance of the table; numbers that nobody knows are None. `note` stands in for tasks (starting, killed)."""
+    """One instance of the table; unknown numbers are None. `note` stands in for tasks (starting, killed)."""
 
     name: str
     pid: int | None = None

@@ -39,7 +39,7 @@ class PartitionLag:
 
     @property
     def records(self) -> int:
-        """What is not yet done: from the committed position, else from the log's start, to the end."""
+        """Return the records between the committed position (without one: the log's start) and the end."""
         return max(0, self.end - (self.start if self.committed is None else max(self.committed, self.start)))
 
 
@@ -87,7 +87,7 @@ class GroupView:
 
     @property
     def assigned(self) -> int:
-        """How many tasks somebody owns."""
+        """Return the number of assigned tasks."""
         return sum(member.tasks for member in self.members)
 
     @property

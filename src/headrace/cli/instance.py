@@ -119,7 +119,7 @@ def _tell(report: Path, document: dict[str, object]) -> None:
 
 def _tell_access(settings: Mapping[str, str]) -> None:
     """How brokers are reached, to the parent alone, which watches the group: no file and no log has it."""
-    with contextlib.suppress(OSError):  # no socket: somebody started us by hand
+    with contextlib.suppress(OSError):  # no socket: started by hand
         socket.socket(fileno=os.dup(0)).sendall(json.dumps(settings).encode() + b"\n")
 
 

@@ -28,7 +28,7 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
-    """What an instance wrote of itself last (`status.json`); empty values before the first time."""
+    """The last `status.json` of an instance; empty values before the first one."""
 
     state: str = "starting"
     member_id: str | None = None
@@ -123,7 +123,7 @@ class Instance:
         return True
 
     def report(self) -> dict[str, Any]:
-        """What it reported: `group`, `state_dir`, `bootstrap_servers`; `error` and `code` when it failed."""
+        """Return the instance's report: `group`, `state_dir`, `bootstrap_servers`; `error` and `code` if it failed."""
         return _read_json(self._report)
 
     def access(self) -> dict[str, str] | None:
@@ -155,7 +155,7 @@ class Instance:
         )
 
     def waiting(self) -> list[str]:
-        """What it waits for before it starts: source topics that do not exist, each with its fix."""
+        """Return what the instance waits for before it starts: missing source topics, each with its fix."""
         return [str(text) for text in self.report().get("waiting", ())] if self.alive else []
 
     def failure(self) -> HeadraceError | None:
@@ -256,7 +256,7 @@ def free_port(host: str) -> int:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

@@ -41,7 +41,7 @@ def headrace(context: click.Context, debug: bool) -> None:
 
 
 def main() -> None:
-    """What the installed `headrace` calls."""
+    """Run the installed `headrace` command."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # `headrace broker` sets up its own log
     end_with(run(sys.argv[1:]))
 

@@ -33,7 +33,7 @@ def remove_members(admin: Admin, group_id: str, names: Sequence[str], *, bootstr
 
     Raises:
         BrokerError: `group-missing`.
-        ConfigError: `bad-value` for a name that no member has; nobody is removed then.
+        ConfigError: `bad-value` for a name that no member has; then no member is removed.
     """
     try:
         members = admin.removable_members(group_id)

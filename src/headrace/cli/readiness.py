@@ -66,7 +66,7 @@ def obstacles(
 
 
 def unread_partitions(topology: Topology, topics: Mapping[str, TopicMetadata]) -> tuple[Obstacle, ...]:
-    """Of a group that is ready: sources that have grown beyond the state behind them. Kafka would be NotReady then."""
+    """Return the sources of a ready group that have more partitions than its state. Kafka would be NotReady then."""
     found = []
     for subtopology in topology.subtopologies:
         kept = [topic.name for topic in subtopology.state_changelog_topics if topic.name in topics]
@@ -140,7 +140,7 @@ def _wrong_internal_topics(
 def _remedy(name: str, kind: str, present: int, count: int) -> str:
     if present < count:
         return f"headrace topics --alter --topic {name} --partitions {count}   (keys then move to other partitions)"
-    lost = "the state in it is lost" if kind == "changelog" else "records in it that nobody has read yet are lost"
+    lost = "the state in it is lost" if kind == "changelog" else "unread records in it are lost"
     return f"stop the members, then  headrace topics --delete --topic {name}   ({lost}; the broker creates it anew)"
 
 

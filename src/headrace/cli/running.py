@@ -198,7 +198,7 @@ class _Session:
             self._wait_for_an_end(LOOK_SECONDS)
 
     def _waits(self) -> list[str]:
-        """What instances wait for, each once."""
+        """Return what the instances wait for, without duplicates."""
         return list(dict.fromkeys(text for instance in self._instances for text in instance.waiting()))
 
     def _wait_for_an_end(self, seconds: float) -> None:

@@ -36,7 +36,7 @@ class SampleFeed:
         self._held = 0
         self._stopping = threading.Event()
         self._play: Play | None = None
-        # A daemon that nobody waits for: reading the year imports Arrow, which a Ctrl-C must not wait for.
+        # A daemon thread: reading the year imports Arrow, and a Ctrl-C must not wait for that.
         self._thread = threading.Thread(target=self._run, name="headrace-sample", daemon=True)
 
     def create_topic(self) -> None:

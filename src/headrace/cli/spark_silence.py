@@ -1,7 +1,7 @@
-"""Spark greets at start-up on stderr, past every log level; the command line keeps its own output readable.
+"""Redirection of the start-up messages that Spark writes to stderr at every log level.
 
-What Spark's JVM writes goes to a file while the block runs. After an error of ours nobody needs it; after an error
-that is not ours the file is named.
+The output of Spark's JVM goes to a file while the block runs. The file is deleted after an error of this package; after
+any other error the message names it.
 """
 
 from __future__ import annotations

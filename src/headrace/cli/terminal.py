@@ -1,4 +1,4 @@
-"""What goes where: data to stdout, talk to stderr, errors in our one form; colour only on a terminal.
+"""Output streams: data to stdout, messages to stderr, errors in one form; colour only on a terminal.
 
 rich is imported only where something is drawn, so that a listing starts fast.
 """
@@ -52,7 +52,7 @@ def width() -> int:
 
 
 def console() -> Console:
-    """Where tables and screens are drawn: stdout, without colour when it is not a terminal (or NO_COLOR is set)."""
+    """Return the console for tables and screens: stdout, coloured only on a terminal without NO_COLOR."""
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if is_terminal() else 120, highlight=False, soft_wrap=not is_terminal())

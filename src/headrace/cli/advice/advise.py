@@ -45,6 +45,7 @@ class Advice:
 
 
 def advise(given: GivenConfiguration, situation: Situation) -> Advice:
+    """Apply all rules in order. Each one sees the configuration as corrected by those before it."""
     corrected = given
     findings: list[Finding] = []
     for rule in RULES:
@@ -57,7 +58,7 @@ def advise(given: GivenConfiguration, situation: Situation) -> Advice:
 def _stage(given: GivenConfiguration, situation: Situation, findings: list[Finding]) -> int:
     """Return how far the configuration is on the way from defaults to a platform, by what it shows.
 
-    1: something is at risk, a change stops everybody, or times are the client's defaults. 2: times were chosen, and a
+    1: something is at risk, a change stops all members, or times are the client's defaults. 2: times were chosen, and a
     change stops only what moves. 3: commits are the program's own, so that work may be apart from polls. 4: members
     keep their names, so that a restart moves nothing.
     """

@@ -1,4 +1,4 @@
-"""What a rule has to say about one setting, and what the rule is called (`headrace explain RULE` prints its page)."""
+"""A finding of a rule about one setting, and the name of the rule (`headrace explain RULE` prints its page)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A client's configuration as somebody wrote it: properties or JSON, with the names of Java or of librdkafka.
+"""A client's configuration as it was written: properties or JSON, with the names of Java or of librdkafka.
 
 Values stay the texts they were; what is not given has the default of that client (Kafka 4.3, librdkafka 2.x). Nothing
-here judges: a value that is no number is told by a rule, with its setting.
+here judges: a value that is not a number is reported by a rule, with its setting.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class GivenConfiguration:
         return before if is_older else DEFAULTS[self.client].get(setting, "")
 
     def integer(self, setting: str) -> int | None:
-        """None when what is given is no number."""
+        """Return None if the value is not a number."""
         try:
             return int(self.text(setting))
         except ValueError:

@@ -18,13 +18,14 @@ __all__ = ["heartbeat_interval", "max_poll_interval", "session_timeout", "static
 
 CALM_SESSION_MS = 45_000
 PAUSING_SESSION_MS = 60_000
-LEAST_SESSION_MS, MOST_SESSION_MS = 6_000, 1_800_000  # what brokers take unless they are told otherwise
+LEAST_SESSION_MS, MOST_SESSION_MS = 6_000, 1_800_000  # what brokers accept by default
 SHORT_SESSION_MS = 15_000
 MINUTE_MS = 60_000
 _PLACEHOLDERS = ("$", "%", "{", "<", "@")
 
 
 def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """Check the session timeout against broker limits, heartbeats, restarts and batches."""
     session = given.integer("session.timeout.ms")
     if situation.kind != "classic" or session is None:
         return
@@ -61,7 +62,7 @@ def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator
 
 
 def _needed_session_ms(given: GivenConfiguration, situation: Situation) -> int:
-    """What the rules ask for at least; the value they propose."""
+    """Return the smallest session timeout that satisfies the rules, which is also the value they propose."""
     needed = SHORT_SESSION_MS
     session = given.integer("session.timeout.ms")
     if session is not None and not SHORT_SESSION_MS <= session <= MOST_SESSION_MS:
@@ -92,6 +93,7 @@ def _why_short(given: GivenConfiguration, session: int, situation: Situation) ->
 
 
 def heartbeat_interval(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """Check that at least three heartbeats fit into a session."""
     heartbeat, session = given.integer("heartbeat.interval.ms"), given.integer("session.timeout.ms")
     if situation.kind != "classic" or heartbeat is None or session is None:
         return
@@ -116,6 +118,7 @@ def heartbeat_interval(given: GivenConfiguration, situation: Situation) -> Itera
 
 
 def max_poll_interval(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
+    """Check that the interval allows for twice the worst batch."""
     interval, worst = given.integer("max.poll.interval.ms"), situation.worst_batch_ms
     session = given.integer("session.timeout.ms")
     if interval is None or situation.kind == "streams":
@@ -132,7 +135,7 @@ def max_poll_interval(given: GivenConfiguration, situation: Situation) -> Iterat
         word = "too short"
         reason = (
             f"The worst batch takes {in_words(worst)}: the member leaves in the middle of it, its work is done twice, "
-            "and everybody rebalances."
+            "and all members rebalance."
         )
     else:
         level, word = "risk", "tight"

@@ -12,7 +12,7 @@ __all__ = ["auto_commit", "first_position"]
 
 
 def auto_commit(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
-    """What is committed by itself is what was handed out, which need not be what is finished."""
+    """Auto-commit commits what was returned by poll, which may not be processed yet."""
     if situation.kind == "streams" or not given.flag("enable.auto.commit"):
         return
     text = given.given("enable.auto.commit")

@@ -72,6 +72,7 @@ _STATE_WORTH_A_STANDBY = 1_000_000_000
 
 
 def no_number(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    """Report values that must be numbers and are not."""
     for setting in _NUMBERS:
         text = given.given(setting)
         if text is not None and given.integer(setting) is None:
@@ -88,6 +89,7 @@ def no_number(given: GivenConfiguration, _situation: Situation) -> Iterator[Find
 
 
 def written_twice(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
+    """Report settings that occur twice in the file."""
     for setting in given.twice:
         yield Finding(
             rule="written-twice",
@@ -189,7 +191,7 @@ def set_on_the_broker(given: GivenConfiguration, situation: Situation) -> Iterat
 
 
 def eager_assignor(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
-    """Eager assignors make everybody give everything back at each change (KIP-429)."""
+    """With eager assignors all members revoke all partitions at each change (KIP-429)."""
     if situation.kind != "classic":
         return
     strategies = given.strategies()

@@ -1,4 +1,4 @@
-"""What `headrace advise` prints: a row for each finding, told in a line; the same as a document."""
+"""Output of `headrace advise`: a row for each finding, or the same as a JSON document."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def situation_words(situation: Situation) -> str:
 
 
 def advice_lines(advice: Advice) -> list[str]:
+    """Return the findings as aligned lines, each with its reason below it."""
     rows = [(_what(finding), finding.word, finding.rule, _change(finding)) for finding in advice.findings]
     lines = []
     for head, finding in zip(align(rows, indent="  "), advice.findings, strict=True):
@@ -51,6 +52,7 @@ def _change(finding: Finding) -> str:
 
 
 def advice_document(advice: Advice, situation: Situation, file: str, written: str | None) -> dict[str, object]:
+    """Return the findings as the document that `--json` prints."""
     return {
         "file": file,
         "client": advice.corrected.client,

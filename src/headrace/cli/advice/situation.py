@@ -1,4 +1,4 @@
-"""What a configuration file does not say: what kind of group it is for, how long a batch takes, how one deploys."""
+"""The situation that a configuration file does not describe: kind of group, duration of a batch, way of deploying."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ TEMPLATES: dict[str, Template] = {
         ),
         settings=(
             ("group.instance.id", "${HOSTNAME}", "The pod's name in a StatefulSet; one for each instance."),
-            ("session.timeout.ms", "120000", "Longer than a restart takes, so that nobody notices it."),
+            ("session.timeout.ms", "120000", "Longer than a restart takes, so that it causes no rebalance."),
             ("heartbeat.interval.ms", "30000", "A quarter of the session: three may be lost."),
             *_TUNED[2:],
             ("enable.auto.commit", "false", "A record counts when it is done, not when it is polled."),
@@ -112,5 +112,5 @@ def _value(setting: str, value: str, client: Client) -> str:
 
 
 def _for(client: Client) -> dict[str, str]:
-    """librdkafka stores what it hands out unless it is told not to."""
+    """librdkafka stores the offsets of all records it returns, unless configured otherwise."""
     return {"enable.auto.offset.store": "false"} if client == "librdkafka" else {}

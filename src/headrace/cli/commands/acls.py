@@ -97,7 +97,7 @@ def _resources(given: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _operations(kind: str, given: Mapping[str, Any]) -> list[str]:
-    """What the flags ask for on a resource of this kind."""
+    """Return the operations that the flags name, for a resource of this kind."""
     from headrace.client.admin_acls import OPERATIONS
 
     if not (given["producer"] or given["consumer"]):

@@ -270,7 +270,7 @@ def _describe(admin: Admin, entity: _Entity, *, all_: bool, as_json: bool) -> No
 
 
 def _names(admin: Admin, entity: _Entity) -> list[str]:
-    """What there is of that kind, in order; brokers end with their defaults."""
+    """Return the names of the existing resources of a kind, in order; brokers end with their defaults."""
     if entity.entity_type == "topics":
         return sorted(admin.list_topics(include_internal=True))
     if entity.entity_type == "brokers":
@@ -281,7 +281,7 @@ def _names(admin: Admin, entity: _Entity) -> list[str]:
 
 
 def _own_source(kind: str, name: str) -> int:
-    """What counts as set for the resource itself."""
+    """Return the configuration source that means "set on the resource itself"."""
     return {"topic": 1, "group": 8}.get(kind, 3 if name == _ALL_BROKERS else 2)
 
 

@@ -93,10 +93,10 @@ def command(
 
 
 def _reach(bootstrap_servers: str, config_file: Path | None) -> None:
-    """A wrong address is told before Spark is started for nothing. Raises CannotConnect.
+    """Check the address before Spark is started. Raises CannotConnect.
 
-    What the application itself says of how brokers are reached is not known yet, so somebody who merely listens will
-    do when nothing else says it.
+    The application may set its own security options, which are not known yet. So without a configuration file it is
+    enough that a process listens at the address.
     """
     from headrace.cli.instances import answers
     from headrace.client.bootstrap import parse_bootstrap_servers

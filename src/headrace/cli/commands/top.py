@@ -46,7 +46,7 @@ def command(
     command_config: Path | None,
     as_json: bool,
 ) -> None:
-    """Who owns which tasks of a streams group, how fast they go and how far they are behind.
+    """Show the members of a streams group with their tasks, rates and lags.
 
     Without GROUP: the only streams group there is. A group that is NotReady is explained: why, and what to do.
     Ctrl-C ends it. With --json each look is one document (with --once a single one).

@@ -1,1 +1,1 @@
-"""What `headrace consumer-groups` does, a module per action; wording and columns are kafka-consumer-groups' (4.3.1)."""
+"""Actions of `headrace consumer-groups`, one module each, texts and columns as in kafka-consumer-groups (4.3.1)."""

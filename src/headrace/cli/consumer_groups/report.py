@@ -1,4 +1,4 @@
-"""What kafka-consumer-groups prints about one group (Apache Kafka 4.3.1): its columns, their widths and order."""
+"""Output of kafka-consumer-groups for one group (Apache Kafka 4.3.1): its columns, their widths and order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PartitionRow:
 
 
 def partition_rows(admin: Admin, group: ConsumerGroupDescription) -> list[PartitionRow]:
-    """Members with the most partitions first, what nobody has last."""
+    """Members with the most partitions first, unassigned partitions last."""
     committed = admin.list_group_offsets(group.group_id)
     held = [(m, key) for m in sorted(group.members, key=_most_first) for key in sorted(m.assignment)]
     owned = {key for _, key in held}
@@ -78,7 +78,7 @@ def _most_first(member: ConsumerMemberDescription) -> tuple[int, str]:
 
 
 def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Of partitions that are there and have a leader."""
+    """Return the end offsets of the partitions that exist and have a leader."""
     wanted = list(partitions)
     topics = admin.describe_topics({topic for topic, _ in wanted}) if wanted else {}
     led = [key for key in wanted if key[0] in topics and topics[key[0]].partitions.get(key[1], -1) >= 0]
@@ -135,7 +135,7 @@ def member_lines(group: ConsumerGroupDescription, verbose: bool) -> list[str]:
 
 
 def user_data_lines(group: ConsumerGroupDescription) -> list[str]:
-    """GROUP CONSUMER-ID ROLE USER-DATA, two rows for each member: what it told the leader, and what it was told."""
+    """GROUP CONSUMER-ID ROLE USER-DATA, two rows for each member: its subscription and its assignment."""
     rows = [
         (group.group_id, member.member_id, report.role, report.text())
         for member in group.members

@@ -59,7 +59,7 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _read_aside() -> Future[FlightYear]:
-    """The year, read in a thread that nobody waits for at the end.
+    """Return the year's flights, read in a thread that the end of the program does not wait for.
 
     It imports pandas, by way of Arrow. A Ctrl-C that meets an import of the main thread can leave CPython's import
     lock behind, and a thread that imports then stands still for ever.
@@ -164,7 +164,7 @@ class _Demo:
             play.stop()
         self.screen.event(f"caught up: all {FLIGHTS:,} flights are processed, nothing waits")
         stop_all(list(self.stage.instances.values()))
-        observer.look()  # the last results, now that nobody writes any more
+        observer.look()  # the last results; no instance writes any more
         return observer.sight
 
     def _kill(self, observer: Observer) -> None:
@@ -174,7 +174,7 @@ class _Demo:
         screen.next = "A takes over"
         killed_at = time.monotonic()
         victim.kill()
-        screen.event("B is killed (SIGKILL). Nobody told the broker, whose patience is 45 s.", style="red")
+        screen.event("B is killed (SIGKILL). The broker is not notified; its session timeout is 45 s.", style="red")
         took = watch_takeover(
             self.stage, dead_member=dead_member, survivor=self.stage.instances["A"], tasks=tasks, killed_at=killed_at
         )
@@ -204,7 +204,7 @@ class _Demo:
         )
 
     def _all_at_work(self, seen: Sight, instances: int) -> bool:
-        """Everybody owns its share of the tasks, and really runs it."""
+        """Every instance owns its share of the tasks, and runs it."""
         if seen.view is None or not seen.view.settled:
             return False
         counts = [status.task_count for i in self.stage.instances.values() if (status := i.status()).state == "running"]

@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What was seen at one moment; replaced as a whole."""
+    """A snapshot of the demo's observations. Replaced as a whole."""
 
     view: GroupView | None = None
     rows: Sequence[Row] = ()

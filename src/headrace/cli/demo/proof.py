@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 300
 
 
 def recompute(stage: Stage) -> dict[str, Any]:
-    """What `headrace verify --json` says. Raises HeadraceError when it says nothing."""
+    """Run `headrace verify --json` and return its document. Raises HeadraceError if it printed none."""
     command = python_module("headrace.cli.main", "verify", str(example_path()), "--json")
     command += ["--bootstrap-server", stage.bootstrap_servers]
     with stage.log.open("ab") as log:
@@ -60,7 +60,7 @@ def _beside(known: Departures, row: Mapping[str, Any] | None) -> str:
 
 
 def shortfalls(document: Mapping[str, Any], year: FlightYear, airports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What must not be, counted without Spark: records lost on the way in, departures missing or wrong in the results.
+    """Return the deviations, counted without Spark: records lost on input, departures missing or wrong in the results.
 
     More departures than there were are repeats; they have to be confessed by the verdict.
     """
@@ -80,7 +80,7 @@ def shortfalls(document: Mapping[str, Any], year: FlightYear, airports: Mapping[
 
 
 def kept_guarantee(document: Mapping[str, Any], *, passed: bool) -> str:
-    """What was asked for, and what the verifier found of it: nothing is claimed that was not seen."""
+    """Return the guarantee that was configured and the verifier's result. Only what was measured is reported."""
     guarantee, again = document["guarantee"], repeats(document)
     if guarantee == "at_least_once":
         return f"{guarantee}: {f'{again:,} repeated, allowed after a kill' if again else 'nothing repeated this time'}"

@@ -1,4 +1,4 @@
-"""What the demo shows: steps with the time they took, and the live part; plain lines where there is no terminal."""
+"""Screen of the demo: steps with their duration, and a live part; plain lines without a terminal."""
 
 from __future__ import annotations
 

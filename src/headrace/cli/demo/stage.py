@@ -1,4 +1,4 @@
-"""What the demo puts up and takes down: a directory, a log, a broker, two application instances.
+"""Environment of the demo: a directory, a log, a broker and two application instances.
 
 Everything lies in one temporary directory; whatever way the demo ends, its processes are ended and the directory is
 removed (`--keep` leaves it). The log survives a failure, so that there is something to look at.

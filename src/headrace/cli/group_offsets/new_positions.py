@@ -1,4 +1,4 @@
-"""Where a reset takes positions: the scenarios of Kafka's group tools, planned over the partitions' logs.
+"""New positions of a reset: the scenarios of Kafka's group tools, planned over the partitions' logs.
 
 A position outside its log is moved to the log's end or start, a moment without records falls back to the latest.
 """

@@ -1,4 +1,4 @@
-"""What became of a reset, group by group, and how it is told: Kafka's lines on stdout, ours on stderr, or JSON."""
+"""Results of a reset by group, and their output: Kafka's lines on stdout, ours on stderr, or JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GroupReset", "no_plan", "not_empty", "tell"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReset:
-    """What was planned, and with `--execute` done, for one group; nothing when it was refused.
+    """The planned (with `--execute`: committed) positions of one group; empty if the reset was refused.
 
     `sentences` are Kafka's tools' own, `warnings` and `error` are ours.
     """

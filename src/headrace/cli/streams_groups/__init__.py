@@ -1,1 +1,1 @@
-"""What `headrace streams-groups` does, one module per action; wording and columns are kafka-streams-groups' (4.3.1)."""
+"""Actions of `headrace streams-groups`, one module each, with the texts and columns of kafka-streams-groups (4.3.1)."""

@@ -55,7 +55,7 @@ def delete_groups(
 
 
 def delete_internal_topics(admin: Admin, topics: Iterable[str]) -> BrokerError | None:
-    """What kept a topic from being deleted; one that is gone already does not."""
+    """Delete the topics and return the errors. A topic that does not exist any more is not an error."""
     names = list(topics)
     if not names:
         return None

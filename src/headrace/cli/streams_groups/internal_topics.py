@@ -1,7 +1,8 @@
-"""Which topics are a streams group's own: repartition and changelog topics that carry its name.
+"""Internal topics of a streams group: repartition and changelog topics that carry its name.
 
 Kafka's rule (4.3.1): named in the topology, no source topic, `GROUP-…-repartition`, `GROUP-…-changelog` or one of the
-topics of a foreign-key join. What is named otherwise might be somebody else's, and is never deleted with a group.
+topics of a foreign-key join. A topic with another name may belong to another application and is never
+deleted with a group.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def inferred_internal_topics(group: StreamsGroupDescription) -> tuple[list[str],
 
 
 def kept_sentence(topic: str, group_id: str) -> str:
-    """What Kafka's tool says about a topic that stays."""
+    """Return the text of Kafka's tool about a topic that is kept."""
     return (
         f"The internal topic '{topic}' is not inferred as internal "
         f"and thus will not be deleted with the group '{group_id}'."
@@ -46,6 +47,7 @@ def kept_sentence(topic: str, group_id: str) -> str:
 
 
 def is_inferred(topic: str, group_id: str) -> bool:
+    """Whether a topic is internal to the group, judged by its name alone."""
     return topic.startswith(f"{group_id}-") and (
         topic.endswith(_SUFFIXES) or _FOREIGN_KEY_JOIN.fullmatch(topic) is not None
     )

@@ -73,7 +73,7 @@ class GroupState:
         )
 
     def saved(self, *, at: str) -> SaveFile:
-        """What the file shall hold."""
+        """Return the content of the save file."""
         group = self.described
         return SaveFile(
             group=self.group_id,

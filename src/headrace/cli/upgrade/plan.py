@@ -1,4 +1,4 @@
-"""What is to be done with a group as it stands, and with the file as it stands: pure decisions, no request.
+"""Plan of an upgrade, from the state of the group and of the save file. Pure functions; no requests.
 
 Every step may be repeated: what a crash in the middle leaves behind is recognised by looking at the group and the file,
 and the same command goes on from there.
@@ -165,7 +165,7 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
         topic, partition = min(changed)
         raise HeadraceError(
             "positions-changed",
-            f"{state.group_id} has other positions than {path}, for {topic}-{partition} at least: somebody worked",
+            f"{state.group_id} has other positions than {path}, for {topic}-{partition} at least: a client worked",
             f"to begin anew move the file away; to go back to its positions:  headrace upgrade --rollback {path}",
             path=str(path),
         )
@@ -223,7 +223,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _notes_of_group(state: GroupState) -> tuple[str, ...]:
-    """What an operator must know before the topology changes."""
+    """Return the notes that an operator needs before the topology changes."""
     notes = []
     waiting = {
         topic: sum(lag.records for key, lag in state.lags.items() if key[0] == topic)

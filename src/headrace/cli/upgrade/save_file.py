@@ -55,7 +55,7 @@ class SavedSubtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveFile:
-    """What the file holds. `finished_at` is None until the positions are back in the group."""
+    """The content of a save file. `finished_at` is None until the positions are back in the group."""
 
     group: str
     cluster_id: str | None

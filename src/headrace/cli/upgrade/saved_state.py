@@ -1,4 +1,4 @@
-"""What an upgrade does with stored state, and what it saved of it: the `state` of a save file.
+"""The `state` of a save file: the choice for the stored state, and the saved part of it.
 
 Two choices. `recompute`: every changelog is emptied and the sources are read again from their beginning. `keep`:
 the stored values of the aggregates that both versions keep are taken over, and new aggregates begin now.

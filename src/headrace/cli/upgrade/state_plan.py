@@ -42,7 +42,7 @@ def plan_state(
     directory: str,
     first: Mapping[tuple[str, int], int],
 ) -> SavedState | None:
-    """What is done with the state; None when the new version goes on with it as it is.
+    """Return the plan for the stored state; None if the new version continues with it as it is.
 
     Args:
         state: the group, empty.
@@ -132,7 +132,7 @@ def _check_kept(state: GroupState, changelog: InternalTopic) -> None:
 
 
 def describe_choice(saved: SavedState, first: Mapping[tuple[str, int], int]) -> list[str]:
-    """What the values mean afterwards, line by line."""
+    """Return the meaning of the values after the upgrade, as lines."""
     from headrace.spark.runtime.row_schema import StoredSchema
 
     if saved.choice == "recompute":

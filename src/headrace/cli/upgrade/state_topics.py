@@ -65,7 +65,7 @@ def _stored(name: str, first: tuple[bytes | None, bytes | None] | None) -> Store
     if key is None or value is None or not key.startswith(SCHEMA_KEY):
         raise HeadraceError(
             "state-schema-changed",
-            f"{name} begins with a row and not with the schema of its rows: nobody can tell what they hold",
+            f"{name} begins with a row and not with the schema of its rows: their content cannot be read",
             "Start the version that wrote it, or delete the topic and reset the group's offsets.",
         )
     return StoredSchema.from_value(value)

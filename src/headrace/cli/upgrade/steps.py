@@ -91,7 +91,7 @@ def _delete(admin: Admin, plan: Plan) -> None:
 
 
 def _restore(admin: Admin, plan: Plan) -> None:
-    """Commits for a group without members; one that joined in between is told."""
+    """Commit positions for a group without members; a member that joined meanwhile is an error."""
     try:
         if plan.restore:
             admin.alter_offsets(plan.group_id, plan.restore)
@@ -113,6 +113,6 @@ def _restore(admin: Admin, plan: Plan) -> None:
         raise HeadraceError(
             "positions-changed",
             f"the position of {topic}-{partition} in {plan.group_id} is not the saved one after it was restored",
-            f"somebody commits to the group; stop it, then:  headrace upgrade --rollback {plan.path}",
+            f"another client commits to the group; stop it, then:  headrace upgrade --rollback {plan.path}",
             group_id=plan.group_id,
         )
