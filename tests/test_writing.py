@@ -19,7 +19,7 @@ from tests.structure import (
     wording_of,
 )
 
-CLEAN_PACKAGES = ("assignors", "coordinator", "metrics", "protocol", "simulator", "storage", "testing")
+CLEAN_PACKAGES = ("assignors", "cli", "coordinator", "metrics", "protocol", "simulator", "storage", "testing")
 CLEAN_PAGES: tuple[str, ...] = ()
 """Directories and files, relative to the repository."""
 
