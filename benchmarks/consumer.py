@@ -75,12 +75,12 @@ def fill(servers: str, topic: str, arguments: argparse.Namespace) -> None:
 
     from headrace.client.admin import Admin
     from headrace.client.network_client import NetworkClient
-    from headrace.client.produce_queue import ProduceQueue
+    from headrace.client.sender import Sender
     from headrace.protocol.arrow_batches import encode_from_arrow
 
     with NetworkClient(servers) as client:
         Admin(client).create_topics({topic: PARTITIONS})
-        queue = ProduceQueue(client)
+        queue = Sender(client)
         each, at = 100_000, 0
         while at < arguments.records:
             count = min(each, arguments.records - at)

@@ -43,7 +43,7 @@ from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
 from headrace.client.plain_records import PlainRecord
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.errors import HeadraceError
 from headrace.protocol.record_batches import encode_batch
 
@@ -91,7 +91,7 @@ def feed(bootstrap: str, topic: str) -> None:
     import select
 
     with NetworkClient(bootstrap, client_id="feed") as client:
-        queue = ProduceQueue(client, enable_idempotence=False)
+        queue = Sender(client, enable_idempotence=False)
         due = time.monotonic()
         while True:
             due += FEED_EVERY_S

@@ -19,7 +19,7 @@ from tests.broker.certificates import Certificates
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms
@@ -58,7 +58,7 @@ def broker(certificates: Certificates) -> Iterator[tuple[int, dict[str, int]]]:
     try:
         plain, tls = (int(each) for each in process.stdout.readline().split())
         with NetworkClient(f"127.0.0.1:{plain}", bootstrap_timeout_ms=30_000) as client:
-            queue = ProduceQueue(client)
+            queue = Sender(client)
             batch = encode_batch([PlainRecord(key=None, value=os.urandom(500_000), headers=(), timestamp_ms=1)])
             for _ in range(120):
                 queue.add("t", 0, batch)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.errors import HeadraceError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
@@ -26,7 +26,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         with NetworkClient(self._servers, api_timeout_ms=1_000, bootstrap_timeout_ms=30_000) as client:
-            queue = ProduceQueue(client)
+            queue = Sender(client)
             while True:
                 value = str(self.acknowledged).encode()
                 record = PlainRecord(key=None, value=value, headers=(), timestamp_ms=1)

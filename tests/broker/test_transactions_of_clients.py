@@ -9,7 +9,7 @@ import pytest
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.fetch_requests import fetch_request
 from headrace.client.network_client import NetworkClient
-from headrace.client.waiting import is_readable
+from headrace.client.selector import is_readable
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402

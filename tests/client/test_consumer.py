@@ -237,7 +237,7 @@ def test_two_threads_are_told() -> None:
 
 def test_records_need_no_arrow() -> None:
     code = (
-        "import sys, headrace; from headrace import Consumer; import headrace.client.consumer.record_face;"
+        "import sys, headrace; from headrace import Consumer; import headrace.client.consumer.record_collector;"
         "Consumer(bootstrap_servers='127.0.0.1:1').close();"
         "print([n for n in ('pyarrow', 'numpy', 'numba') if n in sys.modules])"
     )

@@ -18,9 +18,9 @@ from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.network_client import NetworkClient
 from headrace.client.plain_records import PlainRecord, consume, produce
-from headrace.client.produce_partitions import PartitionBatches
-from headrace.client.produce_queue import ProduceQueue
 from headrace.client.producer import Producer
+from headrace.client.record_accumulator import PartitionBatches
+from headrace.client.sender import Sender
 from headrace.errors import BrokerError, ConfigError
 from headrace.protocol.partitioner import partition_for_key
 from headrace.protocol.record_batches import encode_batch
@@ -171,7 +171,7 @@ def test_a_broker_that_dies_between_loses_and_reorders_nothing(
     broker: EmbeddedBroker, client: NetworkClient, idempotent: bool
 ) -> None:
     """What was on the way when it died is sent again; with an identity nothing is written twice either."""
-    queue = ProduceQueue(client, enable_idempotence=idempotent)
+    queue = Sender(client, enable_idempotence=idempotent)
     numbers = iter(range(60))
 
     def some(count: int) -> None:

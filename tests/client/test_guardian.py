@@ -21,7 +21,7 @@ from headrace.client.guardian_messages import _EVENTS, read_event, write_event
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
-from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.process_tree import process_table
 from headrace.errors import CannotConnect, MaxPollExceeded

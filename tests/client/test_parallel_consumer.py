@@ -17,7 +17,7 @@ from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Ret
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_types import ConsumerRecord
 from headrace.client.network_client import NetworkClient
-from headrace.client.parallel.finished_offsets import decode_finished
+from headrace.client.parallel.offset_map_codec import decode_finished
 from headrace.client.plain_records import PlainRecord, produce
 from headrace.errors import BrokerError, ConfigError, UserCodeError
 

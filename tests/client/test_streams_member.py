@@ -21,7 +21,7 @@ from headrace.client.membership.events import (
     ShutdownRequested,
     TargetSeen,
 )
-from headrace.client.membership.target_watch import describe_request
+from headrace.client.membership.target_assignment_poller import describe_request
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.client.network_client import NetworkClient
 from headrace.client.streams_member import StreamsMember

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.client import transaction_settling
+from headrace.client import transaction_resolution
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
+from headrace.client.sender import Sender, TransactionalIdentity
+from headrace.client.transaction_resolution import note_decisions, resolve_transactions
 from headrace.client.transaction_rules import Round, first_refusal, ruling
-from headrace.client.transaction_settling import note_decisions, settle
 from headrace.client.transactions import Transactions, transaction_version
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
@@ -53,7 +53,7 @@ def write(client, transactions, identity, rows, **queue):
     register = None
     if not transactions.renews_identities:
         register = lambda partitions: transactions.add_partitions(identity, partitions)  # noqa: E731
-    produced = ProduceQueue(client, identity=identity, register=register, **queue)
+    produced = Sender(client, identity=identity, register=register, **queue)
     for where, values in rows.items():
         produced.add(*where, encode_batch([PlainRecord(value=value.encode()) for value in values]))
     produced.flush()
@@ -229,7 +229,9 @@ def test_a_commit_that_comes_behind_the_look_at_an_ongoing_transaction_counts(cl
     write(client, transactions, identity, {("a", 0): ["kept"]})
     after_the_first_look(monkeypatch, lambda: transactions.end([identity], commit=True))
     known = {}
-    told = settle(client, ["x"], group_id="readers", topics=["a"], committed=known, transaction_timeout_ms=10_000)
+    told = resolve_transactions(
+        client, ["x"], group_id="readers", topics=["a"], committed=known, transaction_timeout_ms=10_000
+    )
     assert (told, known) == ({"x": None}, {"x": True})
     assert read(client, ("a", 0)) == {("a", 0): ["kept"]}
 
@@ -253,7 +255,7 @@ def test_an_id_whose_state_is_not_known_is_not_initialised(client, transactions,
     away = CannotConnect("broker-unreachable", "no answer")
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "describe", lambda _self, tids, **_given: dict.fromkeys(tids, away))
-        told = settle(client, ["x"], group_id="readers", topics=["a"], transaction_timeout_ms=10_000)
+        told = resolve_transactions(client, ["x"], group_id="readers", topics=["a"], transaction_timeout_ms=10_000)
     assert told == {"x": away}
     assert transactions.describe(["x"])["x"].state == "CompleteCommit"
 
@@ -275,13 +277,13 @@ def test_a_reader_that_waits_for_a_transaction_is_told_which_one(client, transac
 
 def views_in_turn(monkeypatch, *changed):
     """The next looks at leaders see each of these changes to the real view; later ones the real view."""
-    real, left = transaction_settling.read_leader_views, list(changed)
+    real, left = transaction_resolution.read_leader_views, list(changed)
 
     def read(*args, **given):
         change = left.pop(0) if left else {}
         return {node: replace(view, **change) for node, view in real(*args, **given).items()}
 
-    monkeypatch.setattr(transaction_settling, "read_leader_views", read)
+    monkeypatch.setattr(transaction_resolution, "read_leader_views", read)
     return left
 
 
@@ -296,13 +298,13 @@ def test_nothing_is_resolved_while_a_written_partition_has_no_leader(client, tra
     given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
     views_in_turn(monkeypatch, LEADERLESS)
     with pytest.raises(BrokerError, match="a-0") as caught:
-        settle(client, ["x"], leader_wait_ms=0, **given)
+        resolve_transactions(client, ["x"], leader_wait_ms=0, **given)
     assert caught.value.retriable
     assert transactions.describe(["x"])["x"].state == "CompleteCommit"
     caplog.clear()
     left = views_in_turn(monkeypatch, LEADERLESS, LEADERLESS)
     with caplog.at_level(logging.WARNING, "headrace.client"):
-        assert settle(client, ["x"], **given) == {"x": None}
+        assert resolve_transactions(client, ["x"], **given) == {"x": None}
     assert left == []
     assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["waiting for a leader of a-0"]
     assert read(client, ("a", 0)) == {("a", 0): ["kept"]}
@@ -312,8 +314,8 @@ def test_resolving_is_repeated_when_a_leader_changed_meanwhile(client, transacti
     transactions.initialise(["x"])
     given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
     left = views_in_turn(monkeypatch, {}, LEADERLESS, {}, {})
-    assert settle(client, ["x"], **given) == {"x": None}
+    assert resolve_transactions(client, ["x"], **given) == {"x": None}
     assert left == [], "two rounds of two looks"
-    views_in_turn(monkeypatch, *({}, {"hosts": frozenset()}) * transaction_settling.ROUNDS)
-    told = settle(client, ["x"], **given)["x"]
+    views_in_turn(monkeypatch, *({}, {"hosts": frozenset()}) * transaction_resolution.ROUNDS)
+    told = resolve_transactions(client, ["x"], **given)["x"]
     assert isinstance(told, CannotConnect), "leaders that change for ever are a reason to try again later"

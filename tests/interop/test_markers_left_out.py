@@ -17,7 +17,7 @@ from tests.interop.kafka_cluster import KafkaCluster
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -55,7 +55,7 @@ class Driver:
 
     def write(self, slot: SlotPlan, values: dict[int, str]) -> None:
         with NetworkClient(self.client.bootstrap_servers) as worker:
-            queue = ProduceQueue(worker, identity=_identity(slot))
+            queue = Sender(worker, identity=_identity(slot))
             for partition, value in values.items():
                 queue.add("out", partition, encode_batch([PlainRecord(value=value.encode())]))
             queue.flush()

@@ -20,8 +20,8 @@ from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue, TransactionalIdentity
-from headrace.client.transaction_settling import note_decisions, settle
+from headrace.client.sender import Sender, TransactionalIdentity
+from headrace.client.transaction_resolution import note_decisions, resolve_transactions
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -57,7 +57,7 @@ def write(
     """A value into each partition; of them only `added` becomes part of the transaction."""
     ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS, version=1)
     ends.add_partitions(identity, [(topic, added)])
-    queue = ProduceQueue(client, identity=identity, register=lambda _partitions: None)
+    queue = Sender(client, identity=identity, register=lambda _partitions: None)
     for partition, value in values.items():
         queue.add(topic, partition, encode_batch([PlainRecord(value=value.encode())]))
     queue.flush()
@@ -89,7 +89,7 @@ def read(client: NetworkClient, topic: str) -> list[list[str]]:
 
 
 def settled(client: NetworkClient, tid: str, topic: str) -> None:
-    told = settle(client, [tid], group_id="readers", topics=[topic], transaction_timeout_ms=TIMEOUT_MS)
+    told = resolve_transactions(client, [tid], group_id="readers", topics=[topic], transaction_timeout_ms=TIMEOUT_MS)
     assert told == {tid: None}
 
 
@@ -139,7 +139,7 @@ def test_a_commit_behind_the_abort_of_an_ongoing_transaction_is_refused(client: 
     ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS)
     identity = ends.initialise([tid])[tid]
     assert isinstance(identity, TransactionalIdentity)
-    queue = ProduceQueue(client, identity=identity)  # transaction.version 2
+    queue = Sender(client, identity=identity)  # transaction.version 2
     queue.add(topic, 0, encode_batch([PlainRecord(value=b"not to be")]))
     queue.flush()
     known: dict[str, bool] = {}
@@ -167,7 +167,7 @@ def test_what_is_known_of_a_commit_outlives_an_identity(client: NetworkClient, t
     end(client, identity, commit=True)
     begin(client, f"{topic}-x")
     known = {f"{topic}-x": True}
-    settle(
+    resolve_transactions(
         client,
         known,
         group_id="readers",

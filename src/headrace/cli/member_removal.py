@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.terminal import data, print_json
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError, ConfigError
 from headrace.near_names import nearest
 
@@ -40,7 +40,7 @@ def remove_members(admin: Admin, group_id: str, names: Sequence[str], *, bootstr
     except BrokerError as error:
         if error.code != "group-missing":
             raise
-        raise group_missing(group_id, admin.list_groups(), bootstrap_servers) from error
+        raise unknown_group_error(group_id, admin.list_groups(), bootstrap_servers) from error
     chosen = _chosen(group_id, members, names)
     outcomes = admin.try_remove_members(group_id, chosen)
     if as_json:

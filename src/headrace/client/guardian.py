@@ -30,7 +30,7 @@ from headrace.client.membership.events import Fatal, MemberEvent
 from headrace.client.network_client import NetworkClient
 from headrace.client.partition_leaders import read_leader_views
 from headrace.client.process_tree import ProcessTree
-from headrace.client.transaction_settling import note_decisions, settle
+from headrace.client.transaction_resolution import note_decisions, resolve_transactions
 from headrace.client.transactions import Transactions
 from headrace.errors import HeadraceError, MaxPollExceeded
 
@@ -209,7 +209,7 @@ class Guardian:
         if self._closing or not self._transactional_ids:
             return
         with suppress(HeadraceError), self._client_for_endings() as client:
-            settle(
+            resolve_transactions(
                 client,
                 self._transactional_ids,
                 group_id=self._settings.group_id,

@@ -17,7 +17,7 @@ from headrace import errors
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
-from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
 

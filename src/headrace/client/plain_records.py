@@ -9,7 +9,7 @@ from dataclasses import replace
 from headrace.client.admin import Admin
 from headrace.client.fetch_loop import FetchLoop, IsolationLevel
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.protocol.partitioner import partition_for_key
 from headrace.protocol.record_batches import NO_TIMESTAMP, PlainRecord, decode_records, encode_batch
 
@@ -34,7 +34,7 @@ def produce(
     A record without a timestamp gets the present time. Raises BrokerError, CannotConnect.
     """
     count = len(client.known_topics([topic]).topics[topic].partitions)
-    queue = ProduceQueue(client, enable_idempotence=enable_idempotence)
+    queue = Sender(client, enable_idempotence=enable_idempotence)
     open_batches: dict[int, list[PlainRecord]] = {}
     sizes: dict[int, int] = {}
     next_unkeyed = 0

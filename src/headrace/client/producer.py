@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue, ProducerIdentity
+from headrace.client.sender import ProducerIdentity, Sender
 from headrace.protocol.arrow_batches import encode_from_arrow, murmur2_partitions
 
 __all__ = ["Producer", "ProducerIdentity"]
@@ -35,11 +35,11 @@ class Producer:
         max_batch_bytes: int = 1_000_000,
         **queue: Any,
     ) -> None:
-        """`queue`: further arguments of `ProduceQueue`."""
+        """`queue`: further arguments of `Sender`."""
         self._client = client
         self._compression = compression
         self._max_batch_bytes = max_batch_bytes
-        self._queue = ProduceQueue(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
+        self._queue = Sender(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
         self._spread = 0
 
     def __enter__(self) -> Self:

@@ -24,7 +24,7 @@ from headrace.client.broker_errors import refusal
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_rules import Round, first_refusal
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from headrace.client.admin import Admin
 from headrace.client.cluster_metadata import TopicMetadata
-from headrace.client.near_names import topic_missing
 from headrace.client.network_client import NetworkClient
+from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.findings import Finding
@@ -124,7 +124,7 @@ def _source_topics(
         if topic in known:
             yield Finding(level="ok", code="topic", message=f"{topic}: {len(known[topic].partitions)} partitions")
             continue
-        missing = topic_missing(topic, known, bootstrap_servers)
+        missing = unknown_topic_error(topic, known, bootstrap_servers)
         yield Finding(
             level="problem",
             code=missing.code,

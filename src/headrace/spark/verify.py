@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.admin import Admin
-from headrace.client.near_names import topic_missing
+from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import ConfigError
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
@@ -197,7 +197,7 @@ def _extent(app: StreamsApp, admin: Admin, sources: Sequence[TopicSource], inter
     known = admin.list_topics()
     for topic in topics:
         if topic not in known:
-            raise topic_missing(topic, known, app.bootstrap_servers)
+            raise unknown_topic_error(topic, known, app.bootstrap_servers)
     where = [(topic, partition) for topic in topics for partition in known[topic].partitions]
     first, last = (
         admin.list_offsets(dict.fromkeys(where, "earliest")),

@@ -12,8 +12,8 @@ import pytest
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
+from headrace.client.selector import wait_for
 from headrace.client.transactions import Transactions
-from headrace.client.waiting import wait_for
 from headrace.spark.runtime import input_watch
 from headrace.spark.runtime.input_watch import InputWatch
 

@@ -9,7 +9,7 @@ from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -115,7 +115,7 @@ def test_a_restore_behind_an_open_transaction_is_repeated_until_it_is_over(topic
     with NetworkClient(topics.bootstrap_servers) as client:
         transactions = Transactions(client)
         identity = transactions.initialise(["counts-a-0"])["counts-a-0"]
-        queue_ = ProduceQueue(client, identity=identity)
+        queue_ = Sender(client, identity=identity)
         queue_.add(INTERNAL, 0, encode_batch([PlainRecord(value=b"open")]))
         queue_.flush()
         borne, read = [], []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.sender import TransactionalIdentity
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.spark.runtime import slot_transactions
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.runtime.test_moves import Instance, at_least_counted, is_read, until
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.client.membership.target_watch import describe_request
+from headrace.client.membership.target_assignment_poller import describe_request
 from headrace.client.network_client import NetworkClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

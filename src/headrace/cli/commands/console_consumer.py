@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
 from headrace.cli.terminal import talk
-from headrace.client.near_names import topic_missing
+from headrace.client.suggestions import unknown_topic_error
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _start(
 ) -> dict[tuple[str, int], int]:
     known = admin.list_topics(include_internal=True)
     if topic not in known:
-        raise topic_missing(topic, known, bootstrap_servers)
+        raise unknown_topic_error(topic, known, bootstrap_servers)
     partitions = sorted(known[topic].partitions)
     if partition is not None:
         if partition not in partitions:

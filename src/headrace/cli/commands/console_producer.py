@@ -14,13 +14,13 @@ import click
 
 from headrace.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
 from headrace.cli.terminal import talk
-from headrace.client.near_names import topic_missing
+from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
     from headrace.cli.line_reader import LineReader
     from headrace.client.network_client import NetworkClient
-    from headrace.client.produce_queue import ProduceQueue
+    from headrace.client.sender import Sender
     from headrace.protocol.record_batches import PlainRecord
 
 __all__ = ["command"]
@@ -63,12 +63,12 @@ def command(
     """
     from headrace.cli.line_reader import LineReader
     from headrace.client.network_client import NetworkClient
-    from headrace.client.produce_queue import ProduceQueue
+    from headrace.client.sender import Sender
 
     reader = LineReader.from_properties(key_value_pairs(properties, "--reader-property"))
     settings = client_settings("console-producer", command_config=command_config)
     with NetworkClient(bootstrap_servers, **settings) as client:
-        writer = _Writer(ProduceQueue(client), topic, _partition_count(client, topic), codec)
+        writer = _Writer(Sender(client), topic, _partition_count(client, topic), codec)
         number = 0
         for lines in _chunks():
             writer.write([_record(reader, line, number + index) for index, line in enumerate(lines, 1)])
@@ -82,7 +82,7 @@ def _partition_count(client: NetworkClient, topic: str) -> int:
     except BrokerError as error:
         if error.code != "topic-missing":
             raise
-        raise topic_missing(topic, client.metadata(refresh=True).topics, client.bootstrap_servers) from None
+        raise unknown_topic_error(topic, client.metadata(refresh=True).topics, client.bootstrap_servers) from None
 
 
 def _record(reader: LineReader, line: bytes, number: int) -> PlainRecord:
@@ -92,7 +92,7 @@ def _record(reader: LineReader, line: bytes, number: int) -> PlainRecord:
 class _Writer:
     """Mutable: whose turn it is among the partitions for records without a key."""
 
-    def __init__(self, queue: ProduceQueue, topic: str, partitions: int, codec: str) -> None:
+    def __init__(self, queue: Sender, topic: str, partitions: int, codec: str) -> None:
         self._queue, self._topic, self._partitions, self._codec = queue, topic, partitions, codec
         self._turn = 0
 

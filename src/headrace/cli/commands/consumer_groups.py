@@ -20,7 +20,7 @@ from headrace.cli.options import open_admin
 from headrace.cli.terminal import data, print_json, talk
 from headrace.cli.text_table import Column, kafka_table
 from headrace.client.group_admin import plain_name
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -157,7 +157,7 @@ def _described(admin: Admin, options: ConsumerGroupOptions) -> Mapping[str, Cons
     described = admin.try_describe_consumer_groups(_chosen(admin, options))
     for group_id, error in described.errors.items():
         if error.code == "group-missing":
-            raise group_missing(group_id, admin.list_groups(), options.bootstrap_servers, kinds=TYPES)
+            raise unknown_group_error(group_id, admin.list_groups(), options.bootstrap_servers, kinds=TYPES)
         raise error
     return described.done
 

@@ -18,7 +18,7 @@ from headrace.cli.streams_groups.options import STATES, StreamsGroupOptions
 from headrace.cli.terminal import data, print_json, talk
 from headrace.cli.text_table import kafka_table
 from headrace.client.group_admin import plain_name
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -119,7 +119,7 @@ def _describe_groups(admin: Admin, options: StreamsGroupOptions) -> int:
     described = admin.try_describe_streams_groups(_chosen(admin, options))
     for group_id, error in described.errors.items():
         if error.code == "group-missing":
-            raise group_missing(group_id, admin.list_groups(), options.bootstrap_servers)
+            raise unknown_group_error(group_id, admin.list_groups(), options.bootstrap_servers)
         raise error
     if options.as_json:
         print_json([_document(admin, group) for group in described.done.values()])

@@ -13,7 +13,7 @@ from headrace.cli.group_table import group_line, member_rows, plain_rows, table
 from headrace.cli.group_view import GroupView, GroupWatch
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from headrace.cli.terminal import console, data, is_terminal, print_json
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
     listed = [one.group_id for one in found if one.group_type.lower() == "streams"]
     if group is not None:
         if group not in listed:
-            raise group_missing(group, found, bootstrap_servers)
+            raise unknown_group_error(group, found, bootstrap_servers)
         return group
     if len(listed) == 1:
         return listed[0]

@@ -18,7 +18,7 @@ from headrace.cli.options import (
     open_admin,
 )
 from headrace.cli.terminal import data, print_json, talk
-from headrace.client.near_names import topic_missing
+from headrace.client.suggestions import unknown_topic_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -153,7 +153,7 @@ def _chosen(
         return known
     missing = [topic for topic in topics if topic not in known]
     if missing and not if_exists:
-        raise topic_missing(missing[0], known, bootstrap_servers)
+        raise unknown_topic_error(missing[0], known, bootstrap_servers)
     return {topic: known[topic] for topic in topics if topic in known}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.terminal import data, print_json
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def delete_groups(
     for group_id, error in outcomes.errors.items():
         missing = error.code == "group-missing"
         listed = admin.list_groups() if missing else ()
-        told = group_missing(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
+        told = unknown_group_error(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
         report_error(told, as_json=as_json)
     return 1 if outcomes.errors else 0
 

@@ -9,7 +9,7 @@ from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets.partitions import TopicPartition, named_partitions
 from headrace.cli.terminal import data, print_json
 from headrace.cli.text_table import kafka_table
-from headrace.client.near_names import topic_missing
+from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def delete_offsets(
     """
     named, absent = named_partitions(admin, arguments, option=option)
     known = admin.list_topics() if absent else {}
-    errors = {(topic, ALL_OF_TOPIC): topic_missing(topic, known, bootstrap_servers) for topic in absent}
+    errors = {(topic, ALL_OF_TOPIC): unknown_topic_error(topic, known, bootstrap_servers) for topic in absent}
     partitions = [*named, *partitions]
     outcomes = admin.delete_offsets(group_id, partitions)
     refused = {**errors, **outcomes.errors}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.error_fixes import report_error
 from headrace.cli.streams_groups.internal_topics import inferred_internal_topics, kept_sentence
 from headrace.cli.terminal import data, print_json
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _refused_beforehand(
         if group_id not in streams:
             refused[group_id] = Refusal(
                 sentence=f"Group '{group_id}' does not exist or is not a streams group.",
-                error=group_missing(group_id, listed.values(), bootstrap_servers),
+                error=unknown_group_error(group_id, listed.values(), bootstrap_servers),
             )
         elif listed[group_id].state != "Empty":
             error = BrokerError(

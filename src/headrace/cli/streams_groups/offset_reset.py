@@ -20,7 +20,7 @@ from headrace.cli.streams_groups.internal_topics import (
     kept_sentence,
     topology_internal_topics,
 )
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _check_absent(admin: Admin, group_id: str, options: StreamsGroupOptions) -> 
     listed = {group.group_id: group for group in admin.list_groups()}
     other = listed.get(group_id)
     if options.from_file is None or (other is not None and other.state != "Empty"):
-        raise group_missing(group_id, listed.values(), options.bootstrap_servers)
+        raise unknown_group_error(group_id, listed.values(), options.bootstrap_servers)
 
 
 def _executed(

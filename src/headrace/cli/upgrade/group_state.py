@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import AWAY_EPOCH, PartitionLag, lag_by_partition
 from headrace.cli.upgrade.save_file import SavedPosition, SavedSubtopology, SaveFile
-from headrace.client.near_names import group_missing
+from headrace.client.suggestions import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -151,4 +151,4 @@ def _stable_positions(
 
 def no_such_group(admin: Admin, group_id: str) -> BrokerError:
     """group-missing with a near name, or group-kind."""
-    return group_missing(group_id, admin.list_groups(), admin.client.bootstrap_servers)
+    return unknown_group_error(group_id, admin.list_groups(), admin.client.bootstrap_servers)

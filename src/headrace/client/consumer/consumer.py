@@ -19,7 +19,7 @@ from headrace.client.consumer.commits import CommitCallback, Offsets
 from headrace.client.consumer.consumer_core import ConsumerCore, DrivenConsumer, Topics
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
 from headrace.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
-from headrace.client.consumer.record_face import take_records
+from headrace.client.consumer.record_collector import take_records
 from headrace.client.security import TokenProvider
 from headrace.errors import ConfigError
 from headrace.metrics.prometheus_text import Family, prometheus_text
@@ -117,7 +117,7 @@ class Consumer:
         Columns: key, value, headers, topic, partition, offset, timestamp, timestamp_type. Raises what a rebalance
         listener raised, MaxPollExceeded, BrokerError, CannotConnect.
         """
-        from headrace.client.consumer.arrow_face import take_batch
+        from headrace.client.consumer.arrow_collector import take_batch
 
         batch = self._core.poll(
             timeout, lambda most: take_batch(self._core.positions, most), lambda rows: rows.num_rows == 0

@@ -26,9 +26,9 @@ from headrace.client.consumer.consumer_settings import ConsumerConfiguration
 from headrace.client.consumer.consumer_types import OffsetReset, RebalanceListener, TopicPartition
 from headrace.client.consumer.fetch_stream import FetchStream
 from headrace.client.consumer.group_runner import GroupRunner
-from headrace.client.consumer.positions import Positions
 from headrace.client.consumer.rebalances import Rebalances
 from headrace.client.consumer.start_positions import StartPositions
+from headrace.client.consumer.subscription_state import SubscriptionState
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_events import GroupIdentity
@@ -36,7 +36,7 @@ from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.membership.subscription import SubscribedTopics, SubscriptionPattern
 from headrace.client.network_client import NetworkClient
 from headrace.client.security import ClientSecurity
-from headrace.client.waiting import Wake
+from headrace.client.selector import WakeupSignal
 from headrace.errors import BrokerError, ConfigError, Fenced, HeadraceError
 from headrace.protocol.api_keys import ApiKey
 
@@ -80,8 +80,8 @@ class ConsumerCore:
         self._reset = OffsetReset.parsed(configuration["auto.offset.reset"])
         self.group_id: str = configuration["group.id"]
         self._auto_commit = configuration["enable.auto.commit"] and bool(self.group_id)
-        self.positions = Positions()
-        self._wake = Wake()
+        self.positions = SubscriptionState()
+        self._wake = WakeupSignal()
         self._woken = False
         self._in_use = threading.RLock()
         self._closed = False

@@ -17,11 +17,11 @@ from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
 from headrace.client.consumer.consumer_types import TopicPartition
-from headrace.client.consumer.positions import PartitionState, Positions
+from headrace.client.consumer.subscription_state import PartitionState, SubscriptionState
 from headrace.client.fetch_loop import FetchedBytes
 from headrace.client.fetch_requests import fetch_request
 from headrace.client.network_client import NetworkClient
-from headrace.client.waiting import Wake, wait_for
+from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import CannotConnect
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.record_batches import iter_batch_headers
@@ -49,7 +49,11 @@ class FetchStream:
     `recreated` those whose topic was deleted and created again."""
 
     def __init__(
-        self, client: NetworkClient, control: NetworkClient, positions: Positions, configuration: ConsumerConfiguration
+        self,
+        client: NetworkClient,
+        control: NetworkClient,
+        positions: SubscriptionState,
+        configuration: ConsumerConfiguration,
     ) -> None:
         self._client = client
         self._control = control
@@ -97,7 +101,7 @@ class FetchStream:
         for node, part in by_node.items():
             self._send_to(node, part, cluster)
 
-    def wait(self, timeout_s: float, wake: Wake) -> None:
+    def wait(self, timeout_s: float, wake: WakeupSignal) -> None:
         """Until an answer begins to arrive, `wake` is set, or the time is up; takes what arrived."""
         pause_s = self._not_before - time.monotonic()
         if 0 < pause_s < timeout_s:

@@ -32,7 +32,7 @@ from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
 from headrace.client.membership.subscription import SubscribedTopics
 from headrace.client.network_client import NetworkClient
-from headrace.client.waiting import Wake, wait_for
+from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.wire_errors import MalformedResponse
@@ -59,7 +59,7 @@ class GroupRunner:
         *,
         group_id: str,
         max_poll_interval_ms: int,
-        wake: Wake,
+        wake: WakeupSignal,
         metrics: ConsumerMetrics | None = None,
     ) -> None:
         self._metrics = metrics or ConsumerMetrics()
@@ -69,7 +69,7 @@ class GroupRunner:
         self._group_id = group_id
         self._max_poll_interval_ms = max_poll_interval_ms
         self._app_wake = wake
-        self._own_wake = Wake()
+        self._own_wake = WakeupSignal()
         self._lock = threading.Lock()
         self._commands: deque[Callable[[int], None]] = deque()
         self._events: deque[GroupEvent] = deque()

@@ -10,7 +10,7 @@ from headrace.client.consumer.commits import OffsetCommits
 from headrace.client.consumer.consumer_metrics import ConsumerMetrics
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
 from headrace.client.consumer.group_runner import GroupRunner
-from headrace.client.consumer.positions import Positions
+from headrace.client.consumer.subscription_state import SubscriptionState
 from headrace.client.membership.group_events import GroupFatal, PartitionsLost, Rebalance
 from headrace.errors import HeadraceError, MaxPollExceeded, UserCodeError
 
@@ -27,7 +27,7 @@ class Rebalances:
 
     def __init__(
         self,
-        positions: Positions,
+        positions: SubscriptionState,
         commits: OffsetCommits,
         *,
         group_id: str,

@@ -10,7 +10,7 @@ from headrace.client.admin import Admin
 from headrace.client.broker_errors import STALE_METADATA, missing_topic, recreated_topic
 from headrace.client.consumer.commits import OffsetCommits
 from headrace.client.consumer.consumer_types import OffsetReset, TopicPartition
-from headrace.client.consumer.positions import Positions, Start
+from headrace.client.consumer.subscription_state import Start, SubscriptionState
 from headrace.client.fetch_loop import IsolationLevel
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
@@ -31,7 +31,7 @@ class StartPositions:
     def __init__(
         self,
         control: NetworkClient,
-        positions: Positions,
+        positions: SubscriptionState,
         commits: OffsetCommits | None,
         *,
         reset: OffsetReset,

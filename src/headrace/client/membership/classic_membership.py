@@ -21,7 +21,7 @@ from headrace.client.membership.group_errors import COORDINATOR_GONE
 from headrace.client.membership.group_member import RESTING, GroupMember, GroupMemberState
 from headrace.client.membership.request_manager import NEVER_MS, PollResult
 from headrace.client.membership.subscription import SubscribedTopics
-from headrace.client.membership.topic_look import TopicLook, existing_topics, partition_counts, topics_request
+from headrace.client.membership.topic_lookup import TopicLookup, existing_topics, partition_counts, topics_request
 from headrace.errors import UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
@@ -66,7 +66,7 @@ class ClassicMembership(GroupMember):
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
-        self._look = TopicLook(metadata_max_age_ms)
+        self._look = TopicLookup(metadata_max_age_ms)
         self._heartbeat_ms = 0
         self._protocol_name = ""
         self._reason = ""

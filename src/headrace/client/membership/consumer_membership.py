@@ -32,7 +32,7 @@ from headrace.client.membership.group_member import RESTING, GroupMember, GroupM
 from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
 from headrace.client.membership.request_manager import NEVER_MS, PollResult
 from headrace.client.membership.subscription import SubscribedTopics
-from headrace.client.membership.topic_look import TopicLook, existing_topics, topics_request
+from headrace.client.membership.topic_lookup import TopicLookup, existing_topics, topics_request
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from headrace.protocol.kio_units import to_ms
@@ -76,7 +76,7 @@ class ConsumerMembership(GroupMember):
             server_assignor=server_assignor,
         )
         self._schedule = HeartbeatSchedule(max_interval_ms=heartbeat_max_interval_ms, chance=chance)
-        self._look = TopicLook(metadata_max_age_ms)
+        self._look = TopicLookup(metadata_max_age_ms)
         self._resolved = SubscribedTopics()
         self._target: frozenset[TopicIdPartition] = frozenset()
         self._has: frozenset[TopicIdPartition] = frozenset()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.client.membership.assignment import AssignmentSnapshot, Tasks
 from headrace.client.membership.endpoints import EndpointMap
-from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.errors import HeadraceError
 
 __all__ = [

@@ -21,8 +21,8 @@ from headrace.client.membership.member_state import VALID_PREVIOUS, MemberState
 from headrace.client.membership.owned_tasks import OwnedReport
 from headrace.client.membership.request_manager import NEVER_MS
 from headrace.client.membership.static_member import StaticMember
-from headrace.client.membership.status_watch import StatusWatch
-from headrace.client.membership.target_watch import TargetAssignment, TargetWatch
+from headrace.client.membership.status_tracker import StatusTracker
+from headrace.client.membership.target_assignment_poller import TargetAssignment, TargetAssignmentPoller
 from headrace.client.membership.task_offsets import TaskOffsetReport
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
@@ -73,8 +73,8 @@ class MemberCore:
         self._static = StaticMember(
             instance_id, group_id=group_id, member_id=member_id, session_timeout_ms=session_timeout_ms
         )
-        self._watch = TargetWatch(enabled=early_look)
-        self._statuses = StatusWatch()
+        self._watch = TargetAssignmentPoller(enabled=early_look)
+        self._statuses = StatusTracker()
         self._owned = OwnedReport()
         self._offsets = TaskOffsetReport()
         self._events: list[e.MemberEvent] = []

@@ -23,8 +23,8 @@ from headrace.client.membership.heartbeat_messages import Extras, join_request, 
 from headrace.client.membership.member_core import RESTING, InFlight, MemberCore
 from headrace.client.membership.member_state import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
-from headrace.client.membership.status_watch import Status, is_ready
-from headrace.client.membership.target_watch import describe_request, described_group
+from headrace.client.membership.status_tracker import Status, is_ready
+from headrace.client.membership.target_assignment_poller import describe_request, described_group
 from headrace.client.membership.task_offsets import TaskId
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
-from headrace.client.parallel.desk import Desk
-from headrace.client.parallel.finished_offsets import decode_finished
+from headrace.client.parallel.offset_map_codec import decode_finished
+from headrace.client.parallel.work_queue import WorkQueue
 from headrace.errors import HeadraceError
 
 __all__ = ["AssignmentListener", "Commits"]
@@ -34,14 +34,14 @@ class AssignmentListener(RebalanceListener):
     def __init__(
         self,
         own: RebalanceListener,
-        desk: Desk,
+        work_queue: WorkQueue,
         commits: Commits,
         topic_ids: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, UUID | None]],
     ) -> None:
         """`topic_ids`: the topics that the positions of these partitions belong to. May raise HeadraceError."""
         self._topic_ids = topic_ids
         self._own = own
-        self._desk = desk
+        self._work_queue = work_queue
         self._commits = commits
         self.drain_timeout = 0.0
         self.has_had_partitions = False
@@ -65,17 +65,17 @@ class AssignmentListener(RebalanceListener):
             begins = None if found is None else (found.offset, found.metadata)
             if begins is not None and decode_finished(*begins, topic_ids.get(partition)) is None:
                 log.info("the metadata committed for %s-%d is not ours and counts as none", *partition)
-            with self._desk.lock:
-                self._desk.plan.assigned(partition, begins, topic_ids.get(partition))
+            with self._work_queue.lock:
+                self._work_queue.plan.assigned(partition, begins, topic_ids.get(partition))
         self.has_had_partitions |= bool(partitions)
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        with self._desk.lock:
-            self._desk.plan.leaving(partitions)
+        with self._work_queue.lock:
+            self._work_queue.plan.leaving(partitions)
         try:
-            if not self._desk.wait_drained(partitions, self.drain_timeout):
-                with self._desk.lock:
-                    left = [work.name for work in self._desk.plan.in_flight(partitions)]
+            if not self._work_queue.wait_drained(partitions, self.drain_timeout):
+                with self._work_queue.lock:
+                    left = [work.name for work in self._work_queue.plan.in_flight(partitions)]
                 log.warning(
                     "handlers of %d records did not end within %g s; their next owner processes them again: %s",
                     len(left),
@@ -85,15 +85,15 @@ class AssignmentListener(RebalanceListener):
             self._commits.commit_now(partitions)
             self._own.on_revoked(partitions)
         finally:
-            with self._desk.lock:
-                self._desk.plan.released(partitions)
+            with self._work_queue.lock:
+                self._work_queue.plan.released(partitions)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Also told when a topic was deleted and created again: what handlers finish of the old one counts for
         nothing in the new one."""
-        with self._desk.lock:
-            left = len(self._desk.plan.in_flight(partitions))
-            self._desk.plan.released(partitions)
+        with self._work_queue.lock:
+            left = len(self._work_queue.plan.in_flight(partitions))
+            self._work_queue.plan.released(partitions)
         if left:
             log.warning(
                 "%d handlers are running on partitions that were lost; unless their topic is gone, other members "

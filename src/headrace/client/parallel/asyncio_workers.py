@@ -11,9 +11,9 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from headrace.client.consumer.consumer_types import ConsumerRecord
-from headrace.client.parallel.desk import Desk, failure_of
 from headrace.client.parallel.retry import Retry
 from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.work_queue import WorkQueue, failure_of
 
 __all__ = ["AsyncioWorkers"]
 
@@ -26,8 +26,10 @@ LAST_GRACE_S = 5.0
 class AsyncioWorkers:
     """Mutable: the loop's thread and the tasks on it."""
 
-    def __init__(self, desk: Desk, call: Call, *, workers: int, retry: Retry, handler_timeout: float | None) -> None:
-        self._desk = desk
+    def __init__(
+        self, work_queue: WorkQueue, call: Call, *, workers: int, retry: Retry, handler_timeout: float | None
+    ) -> None:
+        self._work_queue = work_queue
         self._call = call
         self._workers = workers
         self._retry = retry
@@ -43,11 +45,11 @@ class AsyncioWorkers:
         """The loop watches the time of its tasks."""
 
     def stop(self, timeout_s: float) -> None:
-        """The desk is closed: tasks that are still there when the time is up are cancelled."""
+        """The work_queue is closed: tasks that are still there when the time is up are cancelled."""
         self._thread.join(timeout_s)
         self._limit.set()
-        with self._desk.lock:
-            self._desk.notify()
+        with self._work_queue.lock:
+            self._work_queue.notify()
         self._thread.join(2 * LAST_GRACE_S)
         if self._thread.is_alive():
             log.warning("handlers do not end though they were cancelled; what they do is not committed")
@@ -58,8 +60,8 @@ class AsyncioWorkers:
     async def _serve(self) -> None:
         free = asyncio.Semaphore(self._workers)
         changed = asyncio.Event()
-        self._desk.tell(asyncio.get_running_loop(), changed.set)
-        while not self._desk.closed:
+        self._work_queue.tell(asyncio.get_running_loop(), changed.set)
+        while not self._work_queue.closed:
             await free.acquire()
             work = await self._next(changed)
             if work is None:
@@ -76,13 +78,13 @@ class AsyncioWorkers:
             await asyncio.wait(left, timeout=LAST_GRACE_S)
 
     async def _next(self, changed: asyncio.Event) -> Work | None:
-        while not self._desk.closed:
+        while not self._work_queue.closed:
             changed.clear()
-            work = self._desk.try_take()
+            work = self._work_queue.try_take()
             if work is not None:
                 return work
             try:
-                await asyncio.wait_for(changed.wait(), self._desk.wait_s())
+                await asyncio.wait_for(changed.wait(), self._work_queue.wait_s())
             except TimeoutError:
                 continue
         return None
@@ -102,6 +104,6 @@ class AsyncioWorkers:
         finally:
             free.release()
         if failure is None:
-            self._desk.ended(work, None)
-        elif self._desk.attempt_failed(work, failure):
-            await asyncio.to_thread(self._desk.give_up, work, failure)  # a dead letter may take its time
+            self._work_queue.ended(work, None)
+        elif self._work_queue.attempt_failed(work, failure):
+            await asyncio.to_thread(self._work_queue.give_up, work, failure)  # a dead letter may take its time

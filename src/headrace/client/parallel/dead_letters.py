@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headrace.client.network_client import NetworkClient
 from headrace.client.parallel.work import Failure, Work
-from headrace.client.produce_queue import ProduceQueue
+from headrace.client.sender import Sender
 from headrace.protocol.partitioner import partition_for_key
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
@@ -24,7 +24,7 @@ class DeadLetters:
         self.topic = topic
         self._new_client = new_client
         self._client: NetworkClient | None = None
-        self._queue: ProduceQueue | None = None
+        self._queue: Sender | None = None
         self._lock = threading.Lock()
         self._unkeyed = 0
 
@@ -38,7 +38,7 @@ class DeadLetters:
         with self._lock:
             client = self._connected()
             if self._queue is None:
-                self._queue = ProduceQueue(client)
+                self._queue = Sender(client)
             count = len(client.known_topics([self.topic]).topics[self.topic].partitions)
             try:
                 for record in work.records:

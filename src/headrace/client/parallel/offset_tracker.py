@@ -2,7 +2,7 @@
 
 Rules it obeys:
 - The committed offset is that of the first unfinished record; with none, the position behind everything polled.
-- What is finished beyond it goes into the commit's metadata (`finished_offsets`), and always fits: a record may be
+- What is finished beyond it goes into the commit's metadata (`offset_map_codec`), and always fits: a record may be
   begun only within the window (`may_begin`), which is as wide as the metadata can tell.
 - Offset and metadata of a commit are one snapshot.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from headrace.client.parallel.finished_offsets import (
+from headrace.client.parallel.offset_map_codec import (
     MOST_OFFSETS,
     MOST_SPARSE_RECORDS,
     Run,

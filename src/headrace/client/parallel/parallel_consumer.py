@@ -18,13 +18,13 @@ from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import RebalanceListener
 from headrace.client.parallel.assignment_listener import AssignmentListener
 from headrace.client.parallel.dead_letters import DeadLetters
-from headrace.client.parallel.desk import Desk, now_ms
 from headrace.client.parallel.pipeline_commits import PipelineCommits
 from headrace.client.parallel.pipeline_metrics import pipeline_families
 from headrace.client.parallel.pipeline_settings import Executor, PipelineSettings
 from headrace.client.parallel.retry import FailurePolicy, Retry
 from headrace.client.parallel.work import Order, PipelineStats
 from headrace.client.parallel.work_plan import WorkPlan
+from headrace.client.parallel.work_queue import WorkQueue, now_ms
 from headrace.errors import ConfigError, MaxPollExceeded
 from headrace.metrics.prometheus_text import Family, prometheus_text
 
@@ -95,9 +95,9 @@ class ParallelConsumer:
             retry=settings.retry,
             repeat_limit=repeat_limit,
         )
-        self._desk = Desk(plan, on_failure=policy, wake_poller=consumer.wakeup)
-        self._workers = settings.workers_for(self._desk, handler)
-        self._commits = PipelineCommits(consumer, self._desk, interval_s=commit_interval)
+        self._work_queue = WorkQueue(plan, on_failure=policy, wake_poller=consumer.wakeup)
+        self._workers = settings.workers_for(self._work_queue, handler)
+        self._commits = PipelineCommits(consumer, self._work_queue, interval_s=commit_interval)
         self._driven = consumer.drive(self._listen)
         # Revocations happen within a poll: one that took as long as max.poll.interval.ms would lose the partitions.
         poll_interval_s = self._driven.configuration["max.poll.interval.ms"] / 1000
@@ -135,7 +135,7 @@ class ParallelConsumer:
             raise ConfigError("wrong-usage", "a ParallelConsumer runs once", "make a new one, with a new consumer")
         self._ran = True
         drained = False
-        self._desk.wakes_when_idle = until == "caught-up"
+        self._work_queue.wakes_when_idle = until == "caught-up"
         try:
             if self._letters is not None:
                 self._letters.check()
@@ -148,14 +148,14 @@ class ParallelConsumer:
             drained = True
         finally:
             self._end(drained=drained)
-        if self._desk.error is not None:
-            raise self._desk.error
+        if self._work_queue.error is not None:
+            raise self._work_queue.error
 
     # The thread that polls.
 
     def _listen(self, own: RebalanceListener) -> RebalanceListener:
         self._listener = AssignmentListener(
-            own, self._desk, self._commits, lambda partitions: self._driven.topic_ids(partitions)
+            own, self._work_queue, self._commits, lambda partitions: self._driven.topic_ids(partitions)
         )
         return self._listener
 
@@ -170,13 +170,13 @@ class ParallelConsumer:
         self._poll(self._commits.poll_timeout_s(self._poll_s))
         self._workers.check()
         self._commits.commit_if_due()
-        if self._stopping.is_set() or self._desk.error is not None:
+        if self._stopping.is_set() or self._work_queue.error is not None:
             return True
         return until == "caught-up" and self._is_caught_up()
 
     def _poll(self, timeout_s: float) -> None:
-        plan = self._desk.plan
-        with self._desk.lock:
+        plan = self._work_queue.plan
+        with self._work_queue.lock:
             pause, resume = plan.flow()
             room = plan.room()
         self._consumer.pause(pause)
@@ -186,35 +186,35 @@ class ParallelConsumer:
         except MaxPollExceeded as error:
             log.warning("%s: the process stood still", error)
             return
-        with self._desk.lock:
+        with self._work_queue.lock:
             plan.polled(records, self._consumer.positions())
             if records:
-                self._desk.notify()
+                self._work_queue.notify()
 
     def _is_caught_up(self) -> bool:
-        with self._desk.lock:
-            if self._desk.plan.held or not self._listener.has_had_partitions:
+        with self._work_queue.lock:
+            if self._work_queue.plan.held or not self._listener.has_had_partitions:
                 return False
         return not any(self._consumer.lag().values())
 
     def _drain(self) -> None:
         """Polls go on, for rebalances are answered there; nothing new begins."""
-        with self._desk.lock:
-            self._desk.plan.halt()
+        with self._work_queue.lock:
+            self._work_queue.plan.halt()
         deadline_ms = now_ms() + round(self._drain_timeout * 1000)
-        while not self._desk.wait_drained(None, 0.1) and now_ms() < deadline_ms:
+        while not self._work_queue.wait_drained(None, 0.1) and now_ms() < deadline_ms:
             self._poll(0.0)
             self._workers.check()
             self._commits.commit_if_due()
 
     def _end(self, *, drained: bool) -> None:
         if not drained:  # what went wrong, went wrong while it polled
-            with self._desk.lock:
-                self._desk.plan.halt()
-            self._desk.wait_drained(None, self._drain_timeout)
-        self._desk.close()
-        with self._desk.lock:
-            hanging = bool(self._desk.plan.in_flight())
+            with self._work_queue.lock:
+                self._work_queue.plan.halt()
+            self._work_queue.wait_drained(None, self._drain_timeout)
+        self._work_queue.close()
+        with self._work_queue.lock:
+            hanging = bool(self._work_queue.plan.in_flight())
         self._workers.stop(0.0 if hanging else LAST_WORDS_S)
         self._commits.commit_now(self._consumer.assignment())
         self._listener.drain_timeout = 0.0

@@ -10,9 +10,9 @@ from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.commits import Offsets
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import TopicPartition
-from headrace.client.parallel.desk import Desk, now_ms
 from headrace.client.parallel.work import PipelineStats
 from headrace.client.parallel.work_plan import Snapshots
+from headrace.client.parallel.work_queue import WorkQueue, now_ms
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
@@ -26,9 +26,9 @@ COMMIT_ANSWER_S = 0.02
 class PipelineCommits:
     """Mutable. Called from the thread that polls; answers of commits come on another."""
 
-    def __init__(self, consumer: Consumer, desk: Desk, *, interval_s: float) -> None:
+    def __init__(self, consumer: Consumer, work_queue: WorkQueue, *, interval_s: float) -> None:
         self._consumer = consumer
-        self._desk = desk
+        self._work_queue = work_queue
         self._interval_s = interval_s
         self._due = 0.0
         self._under_way = False
@@ -38,11 +38,11 @@ class PipelineCommits:
 
     def commit_if_due(self) -> None:
         """Begins a commit when it is time, or when work waits for one, and none is under way."""
-        with self._desk.lock:
-            pressing = self._desk.plan.wants_commit()
+        with self._work_queue.lock:
+            pressing = self._work_queue.plan.wants_commit()
             if self._under_way or (time.monotonic() < self._due and not pressing):
                 return
-            snapshots = self._desk.plan.snapshots()
+            snapshots = self._work_queue.plan.snapshots()
             self._under_way = bool(snapshots)
         self._due = time.monotonic() + self._interval_s
         if snapshots:
@@ -62,8 +62,8 @@ class PipelineCommits:
 
     def commit_now(self, partitions: Sequence[TopicPartition]) -> None:
         """Everything that ended on these, behind what is under way; failures are told in the log."""
-        with self._desk.lock:
-            snapshots = self._desk.plan.snapshots(partitions)
+        with self._work_queue.lock:
+            snapshots = self._work_queue.plan.snapshots(partitions)
         if not snapshots:
             return
         failure: HeadraceError | None = None
@@ -79,9 +79,9 @@ class PipelineCommits:
 
     def stats(self) -> PipelineStats:
         """As it is now."""
-        desk = self._desk
-        with desk.lock:
-            plan, counts = desk.plan, desk.plan.counts
+        work_queue = self._work_queue
+        with work_queue.lock:
+            plan, counts = work_queue.plan, work_queue.plan.counts
             works = plan.in_flight()
             in_flight = sum(len(work.records) for work in works)
             return PipelineStats(
@@ -97,8 +97,8 @@ class PipelineCommits:
                 done=counts.done,
                 retried=counts.retried,
                 failed=counts.failed,
-                skipped=desk.skipped,
-                dead_letters=desk.dead_letters,
+                skipped=work_queue.skipped,
+                dead_letters=work_queue.dead_letters,
                 dropped=counts.dropped,
                 known_finished=counts.known_finished,
                 commits=self._stored,
@@ -115,13 +115,13 @@ class PipelineCommits:
 
     def _answered(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
         self._settle(snapshots, error)
-        with self._desk.lock:
+        with self._work_queue.lock:
             self._under_way = False
 
     def _settle(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
-        with self._desk.lock:
-            self._desk.plan.committed(snapshots, durable=error is None)
-            self._desk.notify()
+        with self._work_queue.lock:
+            self._work_queue.plan.committed(snapshots, durable=error is None)
+            self._work_queue.notify()
             if error is None:
                 self._stored += 1
                 return

@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol, get_args
 
 from headrace.client.consumer.consumer_types import ConsumerRecord
 from headrace.client.parallel.asyncio_workers import AsyncioWorkers
-from headrace.client.parallel.desk import Desk
 from headrace.client.parallel.process_workers import ProcessWorkers
 from headrace.client.parallel.retry import DeadLetterTopic, FailurePolicy, Retry
 from headrace.client.parallel.thread_workers import ThreadWorkers
 from headrace.client.parallel.work import Order
+from headrace.client.parallel.work_queue import WorkQueue
 from headrace.errors import ConfigError
 
 __all__ = ["Executor", "PipelineSettings", "Workers"]
@@ -65,7 +65,7 @@ class PipelineSettings:
         if self.on_failure not in ("stop", "skip") and not isinstance(self.on_failure, DeadLetterTopic):
             raise _wrong("on_failure", self.on_failure, 'give "stop", "skip" or DeadLetter("topic")')
 
-    def workers_for(self, desk: Desk, handler: Handler) -> Workers:
+    def workers_for(self, work_queue: WorkQueue, handler: Handler) -> Workers:
         """Raises ConfigError for a handler that does not go with the executor."""
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
@@ -77,12 +77,16 @@ class PipelineSettings:
         batches = self.batch_size > 1
         limits: Any = {"workers": self.workers, "retry": self.retry, "handler_timeout": self.handler_timeout}
         if chosen == "processes":
-            return ProcessWorkers(desk, handler, batches=batches, **limits)
+            return ProcessWorkers(work_queue, handler, batches=batches, **limits)
 
         def call(records: tuple[ConsumerRecord, ...]) -> Any:
             return handler(list(records) if batches else records[0])
 
-        return AsyncioWorkers(desk, call, **limits) if chosen == "asyncio" else ThreadWorkers(desk, call, **limits)
+        return (
+            AsyncioWorkers(work_queue, call, **limits)
+            if chosen == "asyncio"
+            else ThreadWorkers(work_queue, call, **limits)
+        )
 
 
 def _wrong(name: str, value: object, fix: str) -> ConfigError:

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from headrace.client.parallel.desk import Desk, now_ms
 from headrace.client.parallel.retry import Retry
 from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.work_queue import WorkQueue, now_ms
 from headrace.client.parallel.worker_process import serve
 from headrace.errors import ConfigError, UserCodeError
 
@@ -34,7 +34,7 @@ class ProcessWorkers:
 
     def __init__(
         self,
-        desk: Desk,
+        work_queue: WorkQueue,
         handler: Callable[[Any], object],
         *,
         batches: bool,
@@ -51,7 +51,7 @@ class ProcessWorkers:
                 f"the handler cannot be sent to another process: {error}",
                 'make it a function of a module (no lambda, no inner function), or take executor="threads"',
             ) from error
-        self._desk = desk
+        self._work_queue = work_queue
         self._arguments = (handler, batches, retry.on)
         self._handler_timeout = handler_timeout
         self._spawning = multiprocessing.get_context("spawn")
@@ -68,7 +68,7 @@ class ProcessWorkers:
         """Each thread watches its own process."""
 
     def stop(self, timeout_s: float) -> None:
-        """The desk is closed: whoever is still at work is killed when the time is up."""
+        """The work_queue is closed: whoever is still at work is killed when the time is up."""
         deadline_ms = now_ms() + round(timeout_s * 1000)
         for thread in self._threads:
             thread.join(max(0.0, (deadline_ms - now_ms()) / 1000))
@@ -79,14 +79,14 @@ class ProcessWorkers:
     def _run(self) -> None:
         worker: _Worker | None = None
         try:
-            while (work := self._desk.take()) is not None:
+            while (work := self._work_queue.take()) is not None:
                 if worker is None or not worker.process.is_alive():
                     if worker is not None:
                         worker.end()
                     worker = self._spawn()
                     if not self._is_ready(worker):
                         return
-                self._desk.ended(work, self._exchange(worker, work))
+                self._work_queue.ended(work, self._exchange(worker, work))
         finally:
             if worker is not None:
                 worker.end()
@@ -107,7 +107,7 @@ class ProcessWorkers:
                     return False
             worker.pipe.recv()
         except (EOFError, OSError):
-            self._desk.stop(
+            self._work_queue.stop(
                 UserCodeError(
                     "user-code",
                     f"a worker process did not start: {worker.obituary()}",

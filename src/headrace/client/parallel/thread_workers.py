@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 
 from headrace.client.consumer.consumer_types import ConsumerRecord
-from headrace.client.parallel.desk import Desk, failure_of, now_ms
 from headrace.client.parallel.retry import Retry
 from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.work_queue import WorkQueue, failure_of, now_ms
 from headrace.errors import UserCodeError
 
 __all__ = ["Call", "ThreadWorkers"]
@@ -27,8 +27,10 @@ Call = Callable[[tuple[ConsumerRecord, ...]], object]
 class ThreadWorkers:
     """Mutable: the threads, and which of them were given up."""
 
-    def __init__(self, desk: Desk, call: Call, *, workers: int, retry: Retry, handler_timeout: float | None) -> None:
-        self._desk = desk
+    def __init__(
+        self, work_queue: WorkQueue, call: Call, *, workers: int, retry: Retry, handler_timeout: float | None
+    ) -> None:
+        self._work_queue = work_queue
         self._call = call
         self._workers = workers
         self._retry = retry
@@ -44,8 +46,8 @@ class ThreadWorkers:
         """From the thread that polls, now and then: gives up on handlers that took too long."""
         if self._handler_timeout is None:
             return
-        with self._desk.lock:
-            overdue = self._desk.plan.overdue(now_ms() - round(self._handler_timeout * 1000))
+        with self._work_queue.lock:
+            overdue = self._work_queue.plan.overdue(now_ms() - round(self._handler_timeout * 1000))
             fresh = [work for work in overdue if work.number not in self._given_up]
             self._given_up |= {work.number: work for work in fresh}
             too_many = len(self._given_up) > self._workers
@@ -58,7 +60,7 @@ class ThreadWorkers:
             log.warning("%s: %s; its thread is given up", work.name, failure.why)
             self._begin((work, failure))
         if too_many:
-            self._desk.stop(
+            self._work_queue.stop(
                 UserCodeError(
                     "user-code",
                     f"{len(self._given_up)} handlers did not return within {self._handler_timeout:g} s and still run",
@@ -67,7 +69,7 @@ class ThreadWorkers:
             )
 
     def stop(self, timeout_s: float) -> None:
-        """The desk is closed: waits for threads that come home, and leaves the others behind."""
+        """The work_queue is closed: waits for threads that come home, and leaves the others behind."""
         deadline_ms = now_ms() + round(timeout_s * 1000)
         for thread in self._threads:
             thread.join(max(0.0, (deadline_ms - now_ms()) / 1000))
@@ -83,16 +85,16 @@ class ThreadWorkers:
 
     def _run(self, first: tuple[Work, Failure] | None) -> None:
         if first is not None:
-            self._desk.ended(*first)  # a dead letter may take its time
-        while (work := self._desk.take()) is not None:
+            self._work_queue.ended(*first)  # a dead letter may take its time
+        while (work := self._work_queue.take()) is not None:
             failure: Failure | None = None
             try:
                 self._call(work.records)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
                 failure = failure_of(error, self._retry)
-            with self._desk.lock:
+            with self._work_queue.lock:
                 was_given_up = self._given_up.pop(work.number, None) is not None
             if was_given_up:
                 log.info("the handler of %s returned after all", work.name)
                 return
-            self._desk.ended(work, failure)
+            self._work_queue.ended(work, failure)

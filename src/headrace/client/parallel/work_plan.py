@@ -22,7 +22,7 @@ from typing import Literal
 from uuid import UUID
 
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
-from headrace.client.parallel.lanes import Lane, LaneKey, lane_key
+from headrace.client.parallel.key_queues import KeyQueue, QueueKey, queue_key
 from headrace.client.parallel.offset_tracker import OffsetTracker, Snapshot
 from headrace.client.parallel.retry import Retry
 from headrace.client.parallel.work import Counts, Failure, Order, Work, size_of
@@ -44,7 +44,7 @@ class _Assigned:
     held_bytes: int = 0
     paused: bool = False
     leaving: bool = False
-    behind: list[tuple[int, int, Lane]] = field(default_factory=list)  # by offset: lanes that wait for the window
+    behind: list[tuple[int, int, KeyQueue]] = field(default_factory=list)  # by offset: lanes that wait for the window
 
 
 class WorkPlan:
@@ -70,11 +70,11 @@ class WorkPlan:
         self._retry = retry or Retry()
         self._repeat_limit = repeat_limit
         self._partitions: dict[TopicPartition, _Assigned] = {}
-        self._lanes: dict[LaneKey, Lane] = {}
-        self._ready: deque[Lane] = deque()
-        self._urgent: deque[Lane] = deque()
-        self._retries: list[tuple[int, int, Lane, Work | None]] = []
-        self._in_flight: dict[int, tuple[Work, Lane]] = {}
+        self._lanes: dict[QueueKey, KeyQueue] = {}
+        self._ready: deque[KeyQueue] = deque()
+        self._urgent: deque[KeyQueue] = deque()
+        self._retries: list[tuple[int, int, KeyQueue, Work | None]] = []
+        self._in_flight: dict[int, tuple[Work, KeyQueue]] = {}
         self._number = 0
         self._halted = False
         self._handed_out = 0  # with handlers or between two attempts, of assignments that hold
@@ -155,10 +155,10 @@ class WorkPlan:
             assigned.held_bytes += size
             self.held += 1
             self.held_bytes += size
-            key = lane_key(self._order, partition, record)
+            key = queue_key(self._order, partition, record)
             lane = self._lanes.get(key)
             if lane is None:
-                lane = self._lanes[key] = Lane(key)
+                lane = self._lanes[key] = KeyQueue(key)
             lane.waiting.append((record, ordinal))
             self._queue(lane)
         for partition, position in positions.items():
@@ -344,21 +344,21 @@ class WorkPlan:
         assigned = self._partitions.get(work.partition)
         return assigned if assigned is not None and assigned.epoch == work.epoch else None
 
-    def _queue_single(self, lane: Lane) -> None:
+    def _queue_single(self, lane: KeyQueue) -> None:
         if lane.singles and not lane.urgent:
             lane.urgent = True
             self._urgent.append(lane)
 
-    def _queue(self, lane: Lane) -> None:
+    def _queue(self, lane: KeyQueue) -> None:
         if lane.may_begin and not lane.queued:
             lane.queued = True
             self._ready.append(lane)
 
-    def _forget_if_idle(self, lane: Lane) -> None:
+    def _forget_if_idle(self, lane: KeyQueue) -> None:
         if lane.in_order and not (lane.busy or lane.queued or lane.urgent or lane.waiting or lane.singles):
             self._lanes.pop(lane.key, None)
 
-    def _next_of(self, lane: Lane) -> tuple[ConsumerRecord, ...]:
+    def _next_of(self, lane: KeyQueue) -> tuple[ConsumerRecord, ...]:
         """Nothing when what comes next lies behind the window: then the lane waits there."""
         assigned = self._partitions[lane.partition]
         most = self._batch_size
@@ -378,7 +378,7 @@ class WorkPlan:
         self._handed_out += len(taken)
         return tuple(taken)
 
-    def _begin(self, lane: Lane, records: tuple[ConsumerRecord, ...], attempt: int, now_ms: int) -> Work:
+    def _begin(self, lane: KeyQueue, records: tuple[ConsumerRecord, ...], attempt: int, now_ms: int) -> Work:
         self._number += 1
         epoch = self._partitions[lane.partition].epoch
         work = Work(

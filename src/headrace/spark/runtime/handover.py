@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.client.membership.target_watch import DescribedGroup, describe_request, described_group
+from headrace.client.membership.target_assignment_poller import DescribedGroup, describe_request, described_group
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey

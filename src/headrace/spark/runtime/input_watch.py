@@ -15,7 +15,7 @@ from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.fetch_requests import fetch_request
 from headrace.client.network_client import NetworkClient
-from headrace.client.waiting import Wake, is_readable, wait_for
+from headrace.client.selector import WakeupSignal, is_readable, wait_for
 from headrace.errors import BrokerError, CannotConnect
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.wire_errors import MalformedResponse
@@ -42,7 +42,7 @@ class InputWatch:
 
     def __init__(self, client: NetworkClient) -> None:
         self._client = client
-        self._wake = Wake()
+        self._wake = WakeupSignal()
         self._standing: dict[int, _Standing] = {}
         self._stale = False
         self.losses = 0  # how often a broker was found away

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client.guardian_link import GuardianLink
 from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, union
-from headrace.client.membership.target_watch import TargetAssignment
+from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
 from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.produce_queue import TransactionalIdentity
 from headrace.client.producer import Producer
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.spark.runtime.worker_process import client_for
 

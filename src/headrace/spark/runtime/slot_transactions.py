@@ -7,7 +7,7 @@ transaction; whatever is not a plain success takes it away, and the slot gets an
 outcome is its own: "committed", or an error, behind which the offsets of the group tell what is true.
 
 A slot has two ids and takes them in turn. A broker that went away may have left a committed transaction open in some of
-its partitions (`transaction_settling`), and the next one of the same id, if it is aborted, would take it along; that of
+its partitions (`transaction_resolution`), and the next one of the same id, if it is aborted, would take it along; that of
 the other id does not touch it. After any doubt all ids are settled, and the slots get new ones. Before an id is used
 again `MarkerCheck` compares the leaders of the written partitions with those before its transaction ended: a changed
 one is doubt as well, since the broker may be one to which nothing here is connected.
@@ -26,8 +26,8 @@ from dataclasses import replace
 
 from headrace.client.marker_check import MarkerCheck
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_queue import TransactionalIdentity
-from headrace.client.transaction_settling import settle
+from headrace.client.sender import TransactionalIdentity
+from headrace.client.transaction_resolution import resolve_transactions
 from headrace.client.transactions import Transactions, transaction_version
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
@@ -202,7 +202,7 @@ class SlotTransactions:
         ids = [tid for mine in self._ids.values() for tid in mine]
         self._identities.clear()
         if ids:
-            outcomes = settle(
+            outcomes = resolve_transactions(
                 self._client,
                 ids,
                 group_id=self._group_id,

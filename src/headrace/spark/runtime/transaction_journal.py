@@ -2,7 +2,7 @@
 
 The guardian ends what a driver that died had open. If both die (the container, `kill -9` of the whole tree), nobody
 does: readers of committed records, and whoever takes the tasks over, would wait for the transactions' timeout. So the
-next process in the same directory does it first thing: it settles them (`transaction_settling`), which shuts out
+next process in the same directory does it first thing: it settles them (`transaction_resolution`), which shuts out
 whatever still writes for the dead one besides.
 
 Rules. A process writes with ids of its own only (they hold its incarnation), so no two that live ever share one. It
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.client.network_client import NetworkClient
-from headrace.client.transaction_settling import settle
+from headrace.client.transaction_resolution import resolve_transactions
 from headrace.errors import StateError
 
 __all__ = ["TransactionJournal"]
@@ -93,7 +93,7 @@ class TransactionJournal:
         """
         ids = self.left_behind()
         if ids:
-            ended = settle(
+            ended = resolve_transactions(
                 client,
                 ids,
                 group_id=self._group_id,

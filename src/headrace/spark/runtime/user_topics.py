@@ -10,8 +10,8 @@ from __future__ import annotations
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import missing_topic
 from headrace.client.cluster_metadata import ClusterMetadata
-from headrace.client.near_names import topic_missing
 from headrace.client.network_client import NetworkClient
+from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.chains import source_topics
@@ -76,7 +76,7 @@ def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> Bro
     if code != ErrorCode.unknown_topic_or_partition:
         return missing_topic(code, topic)
     servers = client.bootstrap_servers
-    error = topic_missing(topic, client.metadata(refresh=True).topics, servers)
+    error = unknown_topic_error(topic, client.metadata(refresh=True).topics, servers)
     # A program may name its cluster itself; the command would run against the default one.
     error.fix = error.fix.replace("headrace topics --create", f"headrace topics --bootstrap-server {servers} --create")
     return error

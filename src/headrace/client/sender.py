@@ -1,6 +1,6 @@
 """Sends encoded record batches: per leader several requests on the way, one batch per partition in each.
 
-In which order a partition's batches go and what is believed of their answers: `produce_partitions`. Batches that were
+In which order a partition's batches go and what is believed of their answers: `record_accumulator`. Batches that were
 stored but whose answer was lost are recognised by the broker with an identity (it answers as the first time, or
 DUPLICATE_SEQUENCE_NUMBER), and written twice without.
 """
@@ -21,7 +21,7 @@ from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
-from headrace.client.produce_partitions import Batch, PartitionBatches
+from headrace.client.record_accumulator import Batch, PartitionBatches
 from headrace.errors import BrokerError, CannotConnect, ConfigError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -29,7 +29,7 @@ from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import assign_producer, iter_batch_headers
 
-__all__ = ["ProduceQueue", "ProducerIdentity", "TransactionalIdentity"]
+__all__ = ["ProducerIdentity", "Sender", "TransactionalIdentity"]
 
 TopicPartition = tuple[str, int]
 
@@ -65,7 +65,7 @@ class _Exchange:
     cluster: ClusterMetadata
 
 
-class ProduceQueue:
+class Sender:
     """Mutable: what is to be sent, what is on the way. Uses the client alone between `add` and `flush`."""
 
     def __init__(

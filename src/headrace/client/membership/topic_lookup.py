@@ -14,7 +14,7 @@ from headrace.client.membership.request_manager import NEVER_MS
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["TopicLook", "topics_request"]
+__all__ = ["TopicLookup", "topics_request"]
 
 MISSING_RETRY_MS = 2_000
 FAILED_RETRY_MS = 500
@@ -22,7 +22,7 @@ FAILED_RETRY_MS = 500
 Metadata = m.metadata_response.MetadataResponse
 
 
-class TopicLook:
+class TopicLookup:
     """Mutable: what was seen last, and when to look again."""
 
     def __init__(self, max_age_ms: int) -> None:

@@ -11,10 +11,10 @@ from headrace.near_names import nearest
 if TYPE_CHECKING:
     from headrace.client.admin_results import GroupListing
 
-__all__ = ["group_missing", "topic_missing"]
+__all__ = ["unknown_group_error", "unknown_topic_error"]
 
 
-def topic_missing(topic: str, known: Iterable[str], bootstrap_servers: str) -> BrokerError:
+def unknown_topic_error(topic: str, known: Iterable[str], bootstrap_servers: str) -> BrokerError:
     """topic-missing, with the near name first and the command that creates the topic behind it."""
     near = nearest(topic, known)
     create = f"headrace topics --create --topic {topic} --partitions 8"
@@ -24,7 +24,7 @@ def topic_missing(topic: str, known: Iterable[str], bootstrap_servers: str) -> B
     )
 
 
-def group_missing(
+def unknown_group_error(
     group_id: str, listed: Iterable[GroupListing], bootstrap_servers: str, *, kinds: tuple[str, ...] = ("streams",)
 ) -> BrokerError:
     """group-missing: no group of these kinds has that name; group-kind when there is one of another type."""

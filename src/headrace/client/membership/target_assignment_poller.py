@@ -18,7 +18,7 @@ from headrace.client.membership.request_manager import NEVER_MS
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 
-__all__ = ["LOOKS", "TargetAssignment", "TargetWatch", "describe_request", "described_group"]
+__all__ = ["LOOKS", "TargetAssignment", "TargetAssignmentPoller", "describe_request", "described_group"]
 
 LOOKS = 10
 FIRST_LOOK_MS = 10
@@ -53,7 +53,7 @@ class TargetAssignment:
         return self.assignment_epoch >= self.group_epoch
 
 
-class TargetWatch:
+class TargetAssignmentPoller:
     """Mutable: when to look next. Off until `begin`, off for good when it is not permitted."""
 
     def __init__(self, *, enabled: bool) -> None:

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from headrace.client.connection import PendingReply
 
-__all__ = ["Wake", "is_readable", "wait_for"]
+__all__ = ["WakeupSignal", "is_readable", "wait_for"]
 
 
-class Wake:
+class WakeupSignal:
     """A word from one thread to another that waits in `wait_for`."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Wake:
         self._writer.close()
 
 
-def wait_for(replies: Iterable[PendingReply], wake: Wake, timeout_s: float) -> list[PendingReply]:
+def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: float) -> list[PendingReply]:
     """Those whose connection has something to read, or has ended; none when `wake` was set or the time is up."""
     listed = list(replies)
     ready = [reply for reply in listed if _is_here(reply)]

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.client.consumer.consumer_types import TopicPartition
-from headrace.client.consumer.positions import PartitionState, Piece, Positions
-from headrace.client.consumer.record_face import corrupt_batch
+from headrace.client.consumer.record_collector import corrupt_batch
+from headrace.client.consumer.subscription_state import PartitionState, Piece, SubscriptionState
 from headrace.protocol.arrow_batches import HEADERS_TYPE, decode_to_arrow
 from headrace.protocol.wire_errors import CorruptBatch
 
@@ -44,7 +44,7 @@ class _Decoded:
         self.row = 0
 
 
-def take_batch(positions: Positions, max_rows: int) -> pa.RecordBatch:
+def take_batch(positions: SubscriptionState, max_rows: int) -> pa.RecordBatch:
     """At most so many rows of what waits, maybe none; the positions move on behind them. Raises BrokerError."""
     parts: list[tuple[TopicPartition, pa.RecordBatch]] = []
     rows = 0

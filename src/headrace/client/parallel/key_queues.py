@@ -12,21 +12,21 @@ from collections import deque
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
 from headrace.client.parallel.work import Order
 
-__all__ = ["Lane", "LaneKey", "lane_key"]
+__all__ = ["KeyQueue", "QueueKey", "queue_key"]
 
-LaneKey = tuple[TopicPartition, bytes | None, bool]
+QueueKey = tuple[TopicPartition, bytes | None, bool]
 """Partition, key, and whether the lane has an order."""
 
 Waiting = tuple[ConsumerRecord, int]
 """A record and its ordinal in the partition."""
 
 
-class Lane:
+class KeyQueue:
     """Mutable. `singles`: of a batch that failed, each to be tried alone, before everything else."""
 
     __slots__ = ("behind", "busy", "key", "queued", "singles", "urgent", "waiting")
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: QueueKey) -> None:
         self.key = key
         self.waiting: deque[Waiting] = deque()
         self.singles: deque[ConsumerRecord] = deque()
@@ -56,7 +56,7 @@ class Lane:
         return count
 
 
-def lane_key(order: Order, partition: TopicPartition, record: ConsumerRecord) -> LaneKey:
+def queue_key(order: Order, partition: TopicPartition, record: ConsumerRecord) -> QueueKey:
     match order:
         case "key" if record.key is not None:
             return partition, record.key, True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
-from headrace.client.consumer.positions import PartitionState, Piece, Positions
+from headrace.client.consumer.subscription_state import PartitionState, Piece, SubscriptionState
 from headrace.errors import BrokerError
 from headrace.protocol.batch_headers import check_crc, iter_batch_headers, surviving_batches
 from headrace.protocol.record_rows import rows_of_batch
@@ -14,7 +14,7 @@ from headrace.protocol.wire_errors import CorruptBatch
 __all__ = ["corrupt_batch", "take_records"]
 
 
-def take_records(positions: Positions, max_records: int) -> list[ConsumerRecord]:
+def take_records(positions: SubscriptionState, max_records: int) -> list[ConsumerRecord]:
     """At most so many of what waits; the positions move on behind them. Raises BrokerError `corrupt-batch`."""
     taken: list[ConsumerRecord] = []
     served = []

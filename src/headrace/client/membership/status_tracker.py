@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import StatusCode
 
-__all__ = ["Status", "StatusWatch", "is_ready"]
+__all__ = ["Status", "StatusTracker", "is_ready"]
 
 Status = tuple[tuple[int, str], ...]
 """(code, detail) of each status in a reply."""
@@ -27,7 +27,7 @@ def is_ready(status: Status) -> bool:
     return all(code not in _NOT_READY for code, _ in status)
 
 
-class StatusWatch:
+class StatusTracker:
     """Mutable: what was told last."""
 
     def __init__(self) -> None:

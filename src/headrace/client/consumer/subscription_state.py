@@ -10,7 +10,7 @@ from uuid import UUID
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.fetch_loop import FetchedBytes
 
-__all__ = ["PartitionState", "Piece", "Positions", "Start"]
+__all__ = ["PartitionState", "Piece", "Start", "SubscriptionState"]
 
 Start = Literal["committed", "earliest", "latest"] | int
 """Where a partition without a position is to begin: its committed offset, an end of the log, or a time in ms."""
@@ -101,7 +101,7 @@ class PartitionState:
         self.version += 1
 
 
-class Positions:
+class SubscriptionState:
     """Mutable: the assignment, in order, with the state of each partition."""
 
     def __init__(self) -> None:

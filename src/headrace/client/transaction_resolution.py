@@ -31,13 +31,13 @@ from typing import Final
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.client.partition_leaders import GROUP_OFFSETS, LeaderView, no_leader, read_leader_views
-from headrace.client.produce_queue import TransactionalIdentity
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_rules import refused
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["note_decisions", "settle"]
+__all__ = ["note_decisions", "resolve_transactions"]
 
 log = logging.getLogger("headrace.client")
 TopicPartition = tuple[str, int]
@@ -53,7 +53,7 @@ _DECISIONS: Final[Mapping[str, bool]] = {  # a coordinator's state → whether t
 }
 
 
-def settle(
+def resolve_transactions(
     client: NetworkClient,
     transactional_ids: Iterable[str],
     *,

@@ -18,7 +18,7 @@ from headrace.client.parallel.work import Failure, Work
 from headrace.client.parallel.work_plan import WorkPlan
 from headrace.errors import HeadraceError, UserCodeError
 
-__all__ = ["Desk", "failure_of", "now_ms"]
+__all__ = ["WorkQueue", "failure_of", "now_ms"]
 
 log = logging.getLogger("headrace.client")
 
@@ -29,7 +29,7 @@ def now_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
-class Desk:
+class WorkQueue:
     """Mutable. `plan` is used under `lock` only; `changed` is notified when work may begin or has ended.
 
     `wake_poller`: called when the thread that polls has something to do; with `wakes_when_idle` also when everything
@@ -58,7 +58,7 @@ class Desk:
     # For workers.
 
     def take(self) -> Work | None:
-        """The next piece; waits for one. None when the desk was closed."""
+        """The next piece; waits for one. None when the work_queue was closed."""
         with self.lock:
             while not self.closed:
                 work = self.try_take()

@@ -10,7 +10,7 @@ from tests.client.membership.scripted_coordinator import ScriptedCoordinator, ow
 
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import Tasks
-from headrace.client.membership.target_watch import LOOKS
+from headrace.client.membership.target_assignment_poller import LOOKS
 from headrace.protocol.error_codes import ErrorCode
 
 HALF = {"flights": (2, 3)}
