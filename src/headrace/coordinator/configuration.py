@@ -22,6 +22,7 @@ __all__ = [
     "ConsumerGroupConfiguration",
     "GroupCoordinatorConfiguration",
     "StreamsGroupConfiguration",
+    "TransactionConfiguration",
     "allows_downgrade",
     "allows_upgrade",
     "check_bounds",
@@ -312,6 +313,17 @@ class GroupCoordinatorConfiguration:
 
     def _bound(self, name: str) -> int:
         return int(getattr(self, field_of(name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfiguration:
+    """Settings of the transaction coordinator: `transaction.max.timeout.ms`, `transactional.id.expiration.ms`,
+    `transaction.remove.expired.transaction.cleanup.interval.ms`; `headrace.max.transactional.ids`."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    expiry_interval_ms: int = 3_600_000
+    most_ids: int = 100_000
 
 
 def field_of(name: str) -> str:

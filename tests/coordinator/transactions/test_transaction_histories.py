@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinator.transactions.transaction_shard import Shard, identity
 
+from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
-from headrace.coordinator.transactions.shard import TransactionConfiguration
 from headrace.coordinator.transactions.transaction_state import MAX_EPOCH, ProducerIdentity, TransactionState
 from headrace.coordinator.transactions.transitions import Answer, state_of
 from headrace.protocol.error_codes import ErrorCode

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from tests.coordinator.transactions.transaction_shard import PARTS, TID, Shard, identity
 
+from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.records.transaction_log import (
     TransactionLogKey,
     TransactionLogValue,
@@ -14,7 +15,6 @@ from headrace.coordinator.records.transaction_log import (
     encode_key,
     encode_value,
 )
-from headrace.coordinator.transactions.shard import TransactionConfiguration
 from headrace.coordinator.transactions.transaction_state import (
     MAX_EPOCH,
     VALID_PREVIOUS_STATES,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.broker.coordinators.shard_runner import ShardRunner
+from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.records import transaction_log
 from headrace.coordinator.records.transaction_log import TransactionLogValue
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
-from headrace.coordinator.transactions.shard import TransactionConfiguration, TransactionCoordinatorShard
+from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
 from headrace.coordinator.transactions.transaction_state import ProducerIdentity
 from headrace.coordinator.transactions.transitions import Answer
 

@@ -166,7 +166,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         cluster = Cluster(**given)
         monkeypatch.setattr(slot_transactions, "Transactions", cluster.transactions)
         monkeypatch.setattr(slot_transactions, "transaction_version", lambda client: client.version)
-        monkeypatch.setattr(slot_transactions, "settle", cluster.settle)
+        monkeypatch.setattr(slot_transactions, "resolve_transactions", cluster.settle)
         monkeypatch.setattr(slot_transactions, "MarkerCheck", cluster.marker_check)
         return Driver(cluster)
 

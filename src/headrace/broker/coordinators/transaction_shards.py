@@ -16,8 +16,8 @@ from headrace.broker.coordinators.shard_runner import LogUnreadable, ShardRunner
 from headrace.broker.coordinators.transaction_state_topic import TransactionStateTopic
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.errors import CoordinatorError, CorruptRecord
-from headrace.coordinator.transactions.shard import TransactionConfiguration
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
-from headrace.coordinator.transactions.shard import TransactionConfiguration
+from headrace.coordinator.configuration import TransactionConfiguration
 
 __all__ = ["TRANSACTION_STATE_TOPIC", "TransactionStateTopic", "transaction_configuration"]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.transaction_log import (
     NO_PRODUCER_EPOCH,
@@ -42,18 +43,7 @@ from headrace.coordinator.transactions.transitions import (
 )
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["TransactionConfiguration", "TransactionCoordinatorShard", "TransactionFilter", "unknown_states"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfiguration:
-    """Kafka's `transaction.max.timeout.ms`, `transactional.id.expiration.ms`,
-    `transaction.remove.expired.transaction.cleanup.interval.ms`; `headrace.max.transactional.ids`."""
-
-    max_timeout_ms: int = 900_000
-    id_expiration_ms: int = 604_800_000
-    expiry_interval_ms: int = 3_600_000
-    most_ids: int = 100_000
+__all__ = ["TransactionCoordinatorShard", "TransactionFilter", "unknown_states"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
