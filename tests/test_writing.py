@@ -20,7 +20,7 @@ from tests.structure import (
 )
 
 CLEAN_PACKAGES = ("assignors", "cli", "coordinator", "metrics", "protocol", "simulator", "storage", "testing")
-CLEAN_PAGES: tuple[str, ...] = ()
+CLEAN_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/tutorials", "docs/how-to", "docs/explanation")
 """Directories and files, relative to the repository."""
 
 
