@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure
+.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -84,6 +84,9 @@ simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=
 
 structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings
 	@$(BIN)/python -m tests.structure $(PACKAGE) $(ARGS)
+
+walks: $(STAMP)  ## files of the broker that a heartbeat and a Produce request pass through: make walks ARGS=--files
+	@$(BIN)/python -m tests.walks $(ARGS)
 
 mutants: $(STAMP) ## change critical modules, one place at a time, and see whether fast tests notice: make mutants ONLY='*batch_commit*'
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutants.txt
