@@ -228,6 +228,9 @@ def test_an_upgrade_to_another_topology_keeps_the_positions(cluster: Cluster, tm
     joined(cluster, group, new)
     assert cluster.admin.committed_offsets(group) == saved
     cluster.admin.alter_offsets(group, {(source, 0): 9})
+    counts_twice = cluster.ours("upgrade", "--rollback", file)  # the stores hold what was read since then
+    assert (counts_twice.code, "error[rollback-counts-twice]" in counts_twice.err) == (1, True), counts_twice
+    cluster.admin.alter_offsets(group, {(source, 0): saved[source, 0]})
     assert cluster.ours("upgrade", "--rollback", file).code == 0
     joined(cluster, group, old)
     assert cluster.admin.committed_offsets(group) == saved

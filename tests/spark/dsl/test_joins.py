@@ -89,7 +89,7 @@ def test_a_join_gives_what_the_batch_gives(spark, flights, airports, name):
     # with the user's DataFrame, as verify does it
     assert as_text(apply_calls(spark.createDataFrame(ROWS, SCHEMA), stream._arms[0].calls)) == wanted
     sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
-    held = PreparedPlan(lambda: through_tasks(spark, stream), sides)._to_run()
+    held = PreparedPlan(lambda: through_tasks(spark, stream), sides).kept()
     found = held.collect()
     assert (
         sorted(json.dumps({k: v for k, v in row.asDict(True).items() if k != TASK}, sort_keys=True) for row in found)
@@ -115,7 +115,7 @@ def test_what_reads_nothing_is_fetched_all_the_same(spark, flights, airports):
         sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
         plan = PreparedPlan(lambda stream=stream: through_tasks(spark, stream), sides)
         assert plan.collect() == []
-        assert "MapInArrow" in operators(plan._to_run())[0]
+        assert "MapInArrow" in operators(plan.kept())[0]
     until_when = flights.where(F.current_date() < F.lit("2100-01-01"))
     plan = PreparedPlan(lambda: through_tasks(spark, until_when))
     assert plan._keeps_fetching, "one day it is false"
@@ -127,7 +127,7 @@ def test_a_plan_is_kept_unless_it_tells_the_time(spark, flights, airports):
     joined = flights.join(airports, "origin")
     side = joined._arms[0].calls[0].args[0]
     kept = PreparedPlan(lambda: through_tasks(spark, joined), [side])
-    assert kept._to_run() is kept._to_run(), "its broadcast is built once"
+    assert kept.kept() is kept.kept(), "its broadcast is built once"
     timed = joined.withColumn("at", F.current_timestamp())
     anew = PreparedPlan(lambda: through_tasks(spark, timed), [side])
     assert anew.collect()[0]["at"] < anew.collect()[0]["at"]
