@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
 
 def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
-    """Drivers come back into the JVM of the dead one; with HEADRACE_LONG=1 each starts its own, as in earnest.
+    """Each driver starts a JVM of its own, since the guardian kills the one of a dead driver.
 
     A point that another one needs to go before it is met with that one; with HEADRACE_LONG=1 on its own as well.
     """
@@ -26,4 +26,4 @@ def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
     asked = points if LONG else [point for point in points if point not in met]
     assert met | set(asked) == set(points)
     with BrokerProcess(tmp_path / "data") as broker:
-        crash_at_each(asked, broker, tmp_path, keeps_jvm=not LONG)
+        crash_at_each(asked, broker, tmp_path)
