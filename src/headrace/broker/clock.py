@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-__all__ = ["Cancellable", "Clock", "SteadyClock", "wall_clock_ms"]
+__all__ = ["Cancellable", "Clock", "SteadyClock", "WakeUpTimer", "wall_clock_ms"]
 
 
 def wall_clock_ms() -> int:
@@ -65,3 +65,48 @@ class SteadyClock:
             under_way = chore()
             if under_way is not None:
                 await under_way
+
+
+class WakeUpTimer:
+    """The single wake-up of an object that has many deadlines. Mutable; belongs to one event loop.
+
+    Args:
+        call_later: of the clock that the deadlines are kept on.
+        now_ms: the time by that clock.
+        wake: called when the earliest deadline passes. It arms the timer again for the next one.
+    """
+
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Cancellable],
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._call_later, self._now_ms, self._wake = call_later, now_ms, wake
+        self._pending: Cancellable | None = None
+        self._deadline_ms = 0
+        self._stopped = False
+
+    def arm(self, deadline_ms: int | None) -> None:
+        """Wake at `deadline_ms` or earlier; None changes nothing.
+
+        A wake-up is only ever moved closer. A deadline that moved away costs one empty wake-up.
+        """
+        if deadline_ms is None or self._stopped:
+            return
+        if self._pending is not None:
+            if self._deadline_ms <= deadline_ms:
+                return
+            self._pending.cancel()
+        self._deadline_ms = deadline_ms
+        self._pending = self._call_later(deadline_ms - self._now_ms(), self._fire)
+
+    def stop(self) -> None:
+        """Cancel the wake-up, and ignore all later deadlines."""
+        self._stopped = True
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _fire(self) -> None:
+        self._pending = None
+        self._wake()

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.broker.clock import Cancellable, Clock, SteadyClock
+from headrace.broker.clock import Clock, SteadyClock, WakeUpTimer
 from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.coordinator.errors import CoordinatorError, CorruptRecord
@@ -73,7 +73,6 @@ class GroupRuntime:
     ) -> None:
         """`configuration` is asked when a shard starts, and when it has changed. `clock` wakes it; without one the
         event loop does."""
-        self._call_later = (clock or SteadyClock()).call_later
         self._metrics = metrics or BrokerMetrics()
         self._configuration = configuration
         self._partitions = partitions
@@ -85,9 +84,7 @@ class GroupRuntime:
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._behind: dict[ShardRunner, None] = {}
         self._failed: dict[int, str] = {}
-        self._timer: Cancellable | None = None
-        self._timer_deadline_ms = 0
-        self._stopped = False
+        self._timer = WakeUpTimer((clock or SteadyClock()).call_later, now_ms, self._wake)
 
     def load(self) -> None:
         """Replays every shard that exists on disk. Called once, before the listener opens."""
@@ -98,9 +95,7 @@ class GroupRuntime:
                 logger.error("%s", error.message)
 
     def stop(self) -> None:
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         for future in self._parked.values():
             future.cancel()
         self._parked.clear()
@@ -144,7 +139,7 @@ class GroupRuntime:
             else:
                 self._deliver(reply.token, reply.response)
         self._after(outcome)
-        self._arm(runner)
+        self._timer.arm(runner.next_deadline_ms())
         if response is None:
             response = asyncio.get_running_loop().create_future()
             self._parked[context.token] = response
@@ -225,7 +220,7 @@ class GroupRuntime:
         self._metrics.partition_loaded(time.perf_counter() - started)
         self._shards[partition] = (shard, runner)
         self._after(outcome)
-        self._arm(runner)
+        self._timer.arm(runner.next_deadline_ms())
         return shard, runner
 
     def _drain(self, runner: ShardRunner, outcomes: Iterator[Outcome]) -> None:
@@ -238,12 +233,12 @@ class GroupRuntime:
             self._fall_behind(runner, failure)
             return
         self._behind.pop(runner, None)
-        self._arm(runner)
+        self._timer.arm(runner.next_deadline_ms())
 
     def _fall_behind(self, runner: ShardRunner, failure: AppendFailed) -> None:
         logger.error("The group coordinator could not write its log, and tries again: %s", failure)
         self._behind[runner] = None
-        self._arm_at(self._now_ms() + APPEND_RETRY_MS)
+        self._timer.arm(self._now_ms() + APPEND_RETRY_MS)
 
     def _deliver(self, token: int, response: object) -> None:
         future = self._parked.pop(token, None)
@@ -259,22 +254,7 @@ class GroupRuntime:
         if outcome.topics_to_create:
             asyncio.get_running_loop().call_soon(self._create_topics, outcome.topics_to_create)
 
-    def _arm(self, runner: ShardRunner) -> None:
-        deadline_ms = runner.next_deadline_ms()
-        if deadline_ms is not None:
-            self._arm_at(deadline_ms)
-
-    def _arm_at(self, deadline_ms: int) -> None:
-        """Only ever moves the wake-up closer; a deadline that moved away costs one empty wake-up."""
-        if self._stopped or (self._timer is not None and self._timer_deadline_ms <= deadline_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_deadline_ms = deadline_ms
-        self._timer = self._call_later(deadline_ms - self._now_ms(), self._wake)
-
     def _wake(self) -> None:
-        self._timer = None
         now_ms = self._now_ms()
         for _, runner in tuple(self._shards.values()):
             if runner in self._behind:
@@ -284,7 +264,7 @@ class GroupRuntime:
             if deadline_ms is not None and deadline_ms <= now_ms:
                 self._drain(runner, runner.fire_timers(now_ms=now_ms))
             elif deadline_ms is not None:
-                self._arm_at(deadline_ms)
+                self._timer.arm(deadline_ms)
 
 
 def _level(event: CoordinatorEvent) -> int:

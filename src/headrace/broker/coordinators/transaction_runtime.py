@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace.broker.clock import Cancellable, Clock
+from headrace.broker.clock import Clock, WakeUpTimer
 from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, ShardRunner
 from headrace.broker.coordinators.transaction_shards import LoadedShard, TransactionShards, partition_of
 from headrace.broker.coordinators.transaction_state_topic import TransactionStateTopic
@@ -75,8 +75,7 @@ class TransactionRuntime:
         )
         self._endings: TransactionCompletion | None = None
         self._behind: dict[ShardRunner, None] = {}
-        self._timer: Cancellable | None = None
-        self._timer_deadline_ms = 0
+        self._timer = WakeUpTimer(clock.call_later, clock.now_ms, self._wake)
         self._stopped = False
 
     def load(self) -> None:
@@ -86,8 +85,7 @@ class TransactionRuntime:
     def stop(self) -> None:
         self._stopped = True
         self._shards.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         if self._endings is not None:
             self._endings.stop()
 
@@ -238,13 +236,13 @@ class TransactionRuntime:
         shard, runner = found
         now_ms = self._clock.now_ms()
         outcome = runner.run(lambda: rule(shard, now_ms), now_ms=now_ms)
-        self._arm(runner)
+        self._timer.arm(runner.next_deadline_ms())
         self._end_prepared(shard)
         answer: Answer = outcome.replies[0].response  # type: ignore[assignment]
         return answer
 
     def _started(self, shard: LoadedShard) -> None:
-        self._arm(shard[1])
+        self._timer.arm(shard[1].next_deadline_ms())
         self._end_prepared(shard[0])
 
     def _new_producer_id(self) -> int:
@@ -256,22 +254,7 @@ class TransactionRuntime:
 
     # --- timers ---
 
-    def _arm(self, runner: ShardRunner) -> None:
-        deadline_ms = runner.next_deadline_ms()
-        if deadline_ms is not None:
-            self._arm_at(deadline_ms)
-
-    def _arm_at(self, deadline_ms: int) -> None:
-        """Only ever moves the wake-up closer; a deadline that moved away costs one empty wake-up."""
-        if self._stopped or (self._timer is not None and self._timer_deadline_ms <= deadline_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_deadline_ms = deadline_ms
-        self._timer = self._clock.call_later(deadline_ms - self._clock.now_ms(), self._wake)
-
     def _wake(self) -> None:
-        self._timer = None
         now_ms = self._clock.now_ms()
         for shard, runner in self._shards:
             if runner in self._behind:
@@ -286,10 +269,10 @@ class TransactionRuntime:
         except AppendFailed as failure:
             logger.error("The transaction coordinator could not write its log, and tries again: %s", failure)
             self._behind[runner] = None
-            self._arm_at(self._clock.now_ms() + RETRY_MS)
+            self._timer.arm(self._clock.now_ms() + RETRY_MS)
             return
         self._behind.pop(runner, None)
-        self._arm(runner)
+        self._timer.arm(runner.next_deadline_ms())
 
     # --- markers ---
 
