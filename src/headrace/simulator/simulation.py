@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 from headrace.simulator.chaos import Chaos
 from headrace.simulator.checkers import RuleBroken, check_replay
@@ -29,59 +28,41 @@ def simulate(seed: int, groups: str = "all") -> Outcome:
     """
     if groups == "all":
         groups = KINDS[seed % len(KINDS)]
-    return _simulate_streams(seed) if groups == "streams" else _simulate_consumers(seed, groups)
+    if groups == "streams":
+        streams = StreamsWorld(seed)
+        chaos = StreamsChaos(streams, streams.random)
+        return _run(streams, chaos, groups, streams.start_application, lambda: _check_streams(streams))
+    consumers = ConsumerWorld(seed, groups)
+    return _run(
+        consumers,
+        ConsumerChaos(consumers, consumers.random),
+        groups,
+        consumers.start_consumer,
+        lambda: _check_consumers(consumers),
+    )
 
 
-def _simulate_streams(seed: int) -> Outcome:
-    world = StreamsWorld(seed)
-    chaos = StreamsChaos(world, world.random)
-    broken: str | None = None
-    moved = 0
-    try:
-        _start_some(world.random, world.start_application)
-        world.advance(CHAOS_MS)
-        chaos.stop()
-        world.calm_down()
-        world.settle("after the chaos")
-        moved = world.check_movement()
-        check_replay(world.broker)
-    except (RuleBroken, ClockStalled) as rule:
-        broken = str(rule)
-        world.note(f"BROKEN: {rule}")
-    return _outcome(world, chaos, groups="streams", broken=broken, moved=moved)
-
-
-def _simulate_consumers(seed: int, groups: str) -> Outcome:
-    """Run a world of a classic group, of a consumer group, or of one group with members of both protocols."""
-    world = ConsumerWorld(seed, groups)
-    chaos = ConsumerChaos(world, world.random)
-    broken: str | None = None
-    moved = 0
-    try:
-        _start_some(world.random, world.start_consumer)
-        world.advance(CHAOS_MS)
-        chaos.stop()
-        world.calm_down()
-        world.settle("after the chaos")
-        world.checkers.offsets.start_anew()
-        moved = world.check_movement()
-        world.check_static_restart()
-        check_replay(world.broker)
-        world.checkers.check_loaded()
-    except (RuleBroken, ClockStalled) as rule:
-        broken = str(rule)
-        world.note(f"BROKEN: {rule}")
-    return _outcome(world, chaos, groups=groups, broken=broken, moved=moved)
-
-
-def _start_some(random: Random, start: Callable[[], object]) -> None:
-    for _ in range(random.randint(1, 3)):
-        start()
-
-
-def _outcome(
-    world: StreamsWorld | ConsumerWorld, chaos: Chaos, *, groups: str, broken: str | None, moved: int
+def _run(
+    world: StreamsWorld | ConsumerWorld,
+    chaos: Chaos,
+    groups: str,
+    start: Callable[[], object],
+    check: Callable[[], int],
 ) -> Outcome:
+    """Run one world: `start` starts a member, `check` checks the calm world and returns how much moved in it."""
+    broken: str | None = None
+    moved = 0
+    try:
+        for _ in range(world.random.randint(1, 3)):
+            start()
+        world.advance(CHAOS_MS)
+        chaos.stop()
+        world.calm_down()
+        world.settle("after the chaos")
+        moved = check()
+    except (RuleBroken, ClockStalled) as rule:
+        broken = str(rule)
+        world.note(f"BROKEN: {rule}")
     return Outcome(
         seed=world.seed,
         groups=groups,
@@ -92,3 +73,18 @@ def _outcome(
         checks=world.checkers.checks,
         moved=moved,
     )
+
+
+def _check_streams(world: StreamsWorld) -> int:
+    moved = world.check_movement()
+    check_replay(world.broker)
+    return moved
+
+
+def _check_consumers(world: ConsumerWorld) -> int:
+    world.checkers.offsets.start_anew()
+    moved = world.check_movement()
+    world.check_static_restart()
+    check_replay(world.broker)
+    world.checkers.check_loaded()
+    return moved
