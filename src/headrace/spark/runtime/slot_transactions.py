@@ -7,9 +7,8 @@ transaction; whatever is not a plain success takes it away, and the slot gets an
 outcome is its own: "committed", or an error, behind which the offsets of the group tell what is true.
 
 A slot has two ids and takes them in turn. A broker that went away may have left a committed transaction open in some of
-its partitions (`transaction_resolution`), and the next one of the same id, if it is aborted, would take it along;
-that of
-the other id does not touch it. After any doubt all ids are settled, and the slots get new ones. Before an id is used
+its partitions (`transaction_resolution`), and the next one of the same id, if it is aborted, would take it along; that
+of the other id does not touch it. After any doubt all ids are settled, and the slots get new ones. Before an id is used
 again `MarkerCheck` compares the leaders of the written partitions with those before its transaction ended: a changed
 one is doubt as well, since the broker may be one to which nothing here is connected.
 
