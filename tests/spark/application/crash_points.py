@@ -6,10 +6,9 @@ records see it; a Parquet table beside it holds each flight once.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,6 @@ from pyarrow import parquet
 from tests.spark.application.crashing import DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import (
-    JVM_OF_SECONDS,
     PROGRAMS,
     Application,
     Feed,
@@ -25,7 +23,6 @@ from tests.spark.application.processes import (
     headrace,
     until,
 )
-from tests.spark.application.standing_jvm import standing_jvm
 
 from headrace.client.admin import Admin
 
@@ -68,34 +65,18 @@ class CrashFile:
 
 
 def crashing_application(servers: str, directory: Path, crash_file: CrashFile, **env: str) -> Application:
-    """One that dies where `crash_file` says."""
-    return Application("crashing_flights.py", servers, directory, **_where_to_die(crash_file), **env)
-
-
-def _where_to_die(crash_file: CrashFile) -> dict[str, str]:
-    """Of drivers and of Python workers."""
+    """One whose driver and Python workers die where `crash_file` says."""
     path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
-    return {"CRASH_FILE": str(crash_file.path), "PYTHONPATH": path}
+    return Application(
+        "crashing_flights.py", servers, directory, CRASH_FILE=str(crash_file.path), PYTHONPATH=path, **env
+    )
 
 
-def crash_at_each(points: Sequence[str], broker: Broker, directory: Path, *, keeps_jvm: bool = False) -> None:
-    """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice.
-
-    `keeps_jvm`: the JVM survives its driver, and a start takes a third of the time (`standing_jvm`).
-    """
-    with contextlib.ExitStack() as stack:
-        crash, env = CrashFile(directory / "crash"), {"FLIGHTS_TABLE": str(directory / "table")}
-        if keeps_jvm:
-            jvm_env = {"JDK_JAVA_OPTIONS": JVM_OF_SECONDS, **_where_to_die(crash)}
-            env |= stack.enter_context(standing_jvm(directory / "jvm.log", jvm_env))
-        _crash_at_each(points, broker, directory, crash, env)
-
-
-def _crash_at_each(
-    points: Sequence[str], broker: Broker, directory: Path, crash: CrashFile, env: Mapping[str, str]
-) -> None:
+def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> None:
+    """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
+    crash = CrashFile(directory / "crash")
     servers, table = broker.bootstrap_servers, directory / "table"
-    application = crashing_application(servers, directory / "a", crash, **env)
+    application = crashing_application(servers, directory / "a", crash, FLIGHTS_TABLE=str(table))
     with Admin(servers) as admin, Feed(servers, 4) as feed:
         admin.create_topics({"flights": 4}, replication_factor=1)
         application.start()

@@ -4,15 +4,12 @@ import os
 import sys
 
 import crashing
-import standing_jvm
 from pyspark.sql import functions as F
 
 from headrace import StreamsApp
 from headrace.spark import session
 
 crashing.in_the_driver()
-standing_jvm.spare_the_jvm()
-standing_jvm.take_over()
 spark = session("crashing", master=os.environ["MASTER"], settings={"spark.python.daemon.module": "crashing"})
 timeout_ms = int(os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"))
 app = StreamsApp("each-flight", spark=spark, config={"transaction.timeout.ms": timeout_ms})
