@@ -136,6 +136,24 @@ def test_nobody_listens(broker: EmbeddedBroker) -> None:
     assert isinstance(caught.value, ConnectionError)
 
 
+def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason_before_it() -> None:
+    connections: list[socket.socket] = []
+
+    def close_the_first(connection: socket.socket) -> None:
+        connections.append(connection)
+        while len(connections) > 1 and connection.recv(4096):  # silent until the client goes away
+            pass
+
+    with (
+        answering(close_the_first) as address,
+        NetworkClient(address, bootstrap_timeout_ms=700) as client,
+        pytest.raises(CannotConnect, match="the broker closed the connection") as caught,
+    ):
+        client.metadata()
+    assert "check security.protocol" in caught.value.fix
+    assert len(connections) == 2
+
+
 def test_the_second_address_serves_when_the_first_does_not(broker: EmbeddedBroker) -> None:
     with NetworkClient([f"127.0.0.1:{unused_port()}", broker.bootstrap_servers]) as client:
         assert client.metadata().brokers

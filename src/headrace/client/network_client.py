@@ -23,7 +23,14 @@ from kio.static.primitive import i8
 from headrace.client.bootstrap import parse_bootstrap_servers, unreachable
 from headrace.client.broker_errors import COORDINATOR_MOVED, missing_topic, refusal
 from headrace.client.cluster_metadata import ClusterMetadata, TopicMetadata, read_metadata
-from headrace.client.connection import BrokerAddress, Connection, ConnectionLost, NotKafka, PendingReply
+from headrace.client.connection import (
+    BrokerAddress,
+    Connection,
+    ConnectionLost,
+    NotKafka,
+    PendingReply,
+    RequestTimedOut,
+)
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.security import PLAINTEXT, ClientSecurity
 from headrace.errors import CannotConnect
@@ -35,6 +42,7 @@ from headrace.protocol.supported_versions import VersionRange
 __all__ = ["NetworkClient"]
 
 BOOTSTRAP_TIMEOUT_MS: Final = 5_000
+SHORT_ATTEMPT_S: Final = 1.0  # a loaded broker may need as long to accept a connection or to close it
 METADATA_MAX_AGE_S: Final = 300.0
 GROUP_KEY_TYPE: Final = 0
 
@@ -319,12 +327,14 @@ class NetworkClient:
     def _retrying(self, deadline: Deadline, node: int | None, attempt: Callable[[Deadline], Any]) -> Any:
         began = time.monotonic()
         backoff = Backoff()
+        before: ConnectionLost | None = None
         while True:
             overall = (
                 deadline
                 if self._ever_connected
                 else deadline.earlier(self._bootstrap_timeout_ms - (time.monotonic() - began) * 1000)
             )
+            left_s = overall.remaining_s
             try:
                 return attempt(overall.earlier(self.request_timeout_ms))
             except NotKafka as error:
@@ -333,7 +343,11 @@ class NetworkClient:
                 if node is not None:
                     self._brokers.pop(node, None)  # it may have come back elsewhere
                 if overall.passed or self._ended.is_set():
+                    # An attempt that the deadline cut short shows nothing but that; the one before had an answer.
+                    if before is not None and isinstance(error, RequestTimedOut) and left_s < SHORT_ATTEMPT_S:
+                        error = before
                     raise self._cannot_connect(error, (time.monotonic() - began) * 1000) from error
+                before = error
             backoff.pause(overall, self._ended)
 
     def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
