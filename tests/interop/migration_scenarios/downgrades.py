@@ -8,9 +8,9 @@ from tests.interop.mixed_script import MixedScript, migration_scenario
 ALL = range(4)
 
 
-def mixed(s: MixedScript, **fields: object) -> None:
-    """p speaks the classic protocol, a the consumer protocol; each has two partitions."""
-    s.alone("p", {"in": ALL})
+def mixed(s: MixedScript, partitions: range = ALL, **fields: object) -> None:
+    """p speaks the classic protocol, a the consumer protocol; each has half of the partitions."""
+    s.alone("p", {"in": partitions})
     s.consumer_joins("a joins", "a", "in", **fields)
     s.heartbeat("p must join again", "p")
     s.again("p", "p", "in")
@@ -56,9 +56,9 @@ def operator_removes_the_last_consumer(s: MixedScript) -> None:
     classic_again(s)
 
 
-@migration_scenario()
+@migration_scenario({"in": 6})  # divisible by three: of four, Kafka gives the extra one in the order of a hash map
 def all_but_one_leave_together(s: MixedScript) -> None:
-    mixed(s)
+    mixed(s, range(6))
     s.join("q is given an id", "q", protocols=s.reads("in"))
     s.join("q joins", "q", protocols=s.reads("in"))
     s.sync("q has nothing yet", "q")
