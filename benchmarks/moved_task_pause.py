@@ -34,10 +34,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.harness.ports import find_free_port
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.client.task_loop import TaskLoop
-from tests.interop.kafka_broker import KafkaBroker, free_ports
+from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
 from headrace.client.admin import Admin
@@ -359,7 +361,7 @@ def table(results: list[dict[str, Any]], phases: int) -> str:
 
 
 def our_broker(stack: ExitStack, directory: Path) -> str:
-    (port,) = free_ports(1)
+    port = find_free_port()
     data = directory / "headrace"
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", str(data), "--port", str(port)],

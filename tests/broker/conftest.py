@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,17 +149,3 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield start
     for process in started:
         process.kill()
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], Any]], Any]:
-    """Asks again until the answer is true; fails after a while."""
-
-    def wait(condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (answer := condition()):
-            assert time.monotonic() < deadline, "it did not come true"
-            time.sleep(0.005)
-        return answer
-
-    return wait

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from kio.static.primitive import i8, i16
+from tests.harness.polling import wait_until
 
 from headrace.client.admin import Admin
 from headrace.protocol import messages as m
@@ -209,13 +209,14 @@ def answers(servers: str) -> dict[str, Any]:
         try:
             for kind, name, changes in CHANGES:
                 note(f"{kind} {name} {changes}", _altered(admin, kind, name, changes))
-            _until(lambda: _described(admin, "topic", TOPIC, ("cleanup.policy",))["cleanup.policy"][1] == 1)
+            # Kafka\'s broker follows its controller a moment later, in order: the last change seen means all are.
+            wait_until(lambda: _described(admin, "topic", TOPIC, ("cleanup.policy",))["cleanup.policy"][1] == 1)
             for kind, name, keys in DESCRIBED:
                 note(f"describe {kind} {name} {list(keys)}", _described(admin, kind, name, keys))
             note("listed", _listed(admin, (32, 2)))
             note("listed unknown", _listed(admin, (99,)))
             note("replaced", _replaced(admin, {"streams.num.standby.replicas": "2"}))
-            _until(lambda: set(_set_of_group(admin)) == {"streams.num.standby.replicas"})
+            wait_until(lambda: set(_set_of_group(admin)) == {"streams.num.standby.replicas"})
             note("described then", _described(admin, "group", GROUP, ()))
             note("replaced by unknown", _replaced(admin, {"nope": "2"}))
             note("twice", _twice(admin))
@@ -223,17 +224,9 @@ def answers(servers: str) -> dict[str, Any]:
                 note(f"features {updates}{' dry' if validate_only else ''}", _updated(admin, updates, validate_only))
         finally:
             _put_back(admin)
-        _until(lambda: _listed(admin, (32, 2)) == [])
+        wait_until(lambda: _listed(admin, (32, 2)) == [])
         note("listed at last", _listed(admin, (32,)))
     return told
-
-
-def _until(seen: Callable[[], bool]) -> None:
-    """Kafka's broker follows its controller a moment later, in order: the last change seen means all are."""
-    deadline = time.monotonic() + 20
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _set_of_group(admin: Admin) -> list[str]:

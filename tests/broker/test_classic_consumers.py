@@ -7,11 +7,11 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import kafka_python_consumer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -32,14 +32,6 @@ def broker() -> Iterator[EmbeddedBroker]:
     settings = {"group.initial.rebalance.delay.ms": 100, "group.min.session.timeout.ms": 1_000}
     with EmbeddedBroker({"t": PARTITIONS}, config=settings) as running:
         yield running
-
-
-def eventually(what: str, attempt: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := attempt()):
-        assert time.monotonic() < deadline, f"it did not come to this: {what}"
-        time.sleep(0.02)
-    return found
 
 
 def produce(broker: EmbeddedBroker, count: int) -> None:
@@ -114,18 +106,18 @@ def shared(*consumers: Librdkafka) -> Callable[[], bool]:
 def test_confluent_kafka_joins_shares_and_leaves(strategy: str, broker: EmbeddedBroker) -> None:
     produce(broker, 120)
     one = Librdkafka(broker, **{"partition.assignment.strategy": strategy})
-    eventually("one has all", shared(one))
-    eventually("one read all", lambda: one.poll() or len(one.values) == 120)
+    wait_until(shared(one), "one has all")
+    wait_until(lambda: one.poll() or len(one.values) == 120, "one read all")
     two = Librdkafka(broker, **{"partition.assignment.strategy": strategy})
     try:
-        eventually("both have some", shared(one, two))
+        wait_until(shared(one, two), "both have some")
         if strategy == "cooperative-sticky":
             assert [len(gone) for gone in one.lost] == [3], "what stays is never revoked"
             assert one.owned.isdisjoint(*one.lost)
         group = broker.group("g")
         assert (group.state, group.group_type) == ("Stable", "classic")
         two.close()
-        eventually("one has all again", shared(one))
+        wait_until(shared(one), "one has all again")
     finally:
         one.close()
     assert broker.group("g").state == "Empty"
@@ -152,10 +144,10 @@ def test_who_is_killed_loses_its_partitions(broker: EmbeddedBroker) -> None:
         victim.stdout.readline()  # it has all of them
         one = Librdkafka(broker)
         try:
-            eventually("one has some", lambda: one.poll() or one.owned)
+            wait_until(lambda: one.poll() or one.owned, "one has some")
             assert one.owned != ALL
             victim.kill()
-            eventually("one has all", shared(one))
+            wait_until(shared(one), "one has all")
         finally:
             one.close()
     finally:
@@ -168,12 +160,12 @@ def test_a_static_member_restarts_without_a_rebalance(broker: EmbeddedBroker) ->
     one = Librdkafka(broker, **{"group.instance.id": "one"})
     two = Librdkafka(broker, **{"group.instance.id": "two"})
     try:
-        eventually("both have some", shared(one, two))
+        wait_until(shared(one, two), "both have some")
         before, lost, owned = one.assignments, list(one.lost), set(two.owned)
         two.close()  # a static member does not leave
         again = Librdkafka(broker, **{"group.instance.id": "two"})
         try:
-            eventually("it is back", lambda: one.poll() or again.poll() or again.owned == owned)
+            wait_until(lambda: one.poll() or again.poll() or again.owned == owned, "it is back")
             for _ in range(50):  # time for heartbeats
                 one.poll()
             assert (one.assignments, one.lost) == (before, lost), "the other one noticed nothing"
@@ -190,12 +182,12 @@ def test_a_group_outlives_the_broker(tmp_path: Any) -> None:
     port = first.port
     one = Librdkafka(first)
     try:
-        eventually("one has all", shared(one))
+        wait_until(shared(one), "one has all")
         first.stop()
         with EmbeddedBroker({"t": PARTITIONS}, data_dir=tmp_path, port=port, config=settings) as second:
             assert second.group("g").state == "Stable"
             produce(second, 60)
-            eventually("one reads on", lambda: one.poll() or len(one.values) == 60)
+            wait_until(lambda: one.poll() or len(one.values) == 60, "one reads on")
             assert one.lost == []
             assert one.assignments == 1
             one.close()
@@ -230,19 +222,19 @@ def test_kafka_python_joins_shares_and_leaves(broker: EmbeddedBroker) -> None:
     threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(2)]
     try:
         threads[0].start()
-        eventually("one has all and read it", lambda: owned[0] == ALL and len(values) == 60)
+        wait_until(lambda: owned[0] == ALL and len(values) == 60, "one has all and read it")
         threads[1].start()
-        eventually(
-            "both have some", lambda: owned[0] and owned[1] and owned[0] | owned[1] == ALL and not owned[0] & owned[1]
+        wait_until(
+            lambda: owned[0] and owned[1] and owned[0] | owned[1] == ALL and not owned[0] & owned[1], "both have some"
         )
         stops[1].set()
-        eventually("one has all again", lambda: owned[0] == ALL)
+        wait_until(lambda: owned[0] == ALL, "one has all again")
     finally:
         for stop, thread in zip(stops, threads, strict=True):
             stop.set()
             if thread.ident is not None:
                 thread.join(PATIENCE_S)
-    eventually("all have left", lambda: broker.group("g").state == "Empty")
+    wait_until(lambda: broker.group("g").state == "Empty", "all have left")
     assert sum(broker.group("g").offsets.values()) == 60
 
 

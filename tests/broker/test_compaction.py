@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import BrokerError
@@ -25,12 +26,12 @@ def table(broker: EmbeddedBroker) -> dict[str, str]:
     return {record.key.decode(): record.value.decode() for record in broker.records("table") if record.value}
 
 
-def test_a_compacted_topic_becomes_its_table(eventually: Eventually) -> None:
+def test_a_compacted_topic_becomes_its_table() -> None:
     with EmbeddedBroker(config=OFTEN) as broker:
         broker.create_topics({"table": 1}, COMPACTED)
         rounds(broker, 200)
         expected = {str(k): f"199-{k}" for k in range(5)}
-        eventually(lambda: len(broker.records("table")) < 300)
+        wait_until(lambda: len(broker.records("table")) < 300)
         assert table(broker) == expected
         offsets = [record.offset for record in broker.records("table")]
         assert offsets[-1] == 999, "offsets are what they were"
@@ -42,7 +43,7 @@ def test_a_compacted_topic_becomes_its_table(eventually: Eventually) -> None:
         assert table(broker) == {str(k): f"0-{k}" for k in range(5)}
 
 
-def test_reads_and_writes_go_on_while_a_log_is_cleaned(eventually: Eventually) -> None:
+def test_reads_and_writes_go_on_while_a_log_is_cleaned() -> None:
     with EmbeddedBroker(config=OFTEN) as broker:
         broker.create_topics({"table": 1}, COMPACTED)
         for n in range(30):
@@ -52,10 +53,10 @@ def test_reads_and_writes_go_on_while_a_log_is_cleaned(eventually: Eventually) -
             assert offsets == sorted(set(offsets))
             assert offsets[-1] == (n + 1) * 50 - 1
             assert table(broker) == {str(k): f"9-{k}" for k in range(5)}
-        eventually(lambda: len(broker.records("table")) < 600)
+        wait_until(lambda: len(broker.records("table")) < 600)
 
 
-def test_a_topic_deleted_while_it_is_cleaned_disturbs_nobody(eventually: Eventually) -> None:
+def test_a_topic_deleted_while_it_is_cleaned_disturbs_nobody() -> None:
     with EmbeddedBroker(config=OFTEN) as broker:
         for n in range(4):
             broker.create_topics({f"table-{n}": 1}, COMPACTED)
@@ -64,7 +65,7 @@ def test_a_topic_deleted_while_it_is_cleaned_disturbs_nobody(eventually: Eventua
             broker._call(lambda services, n=n: services.topics.delete(services.metadata.topic(f"table-{n}")))
         broker.create_topics({"table": 1}, COMPACTED)
         rounds(broker, 200)
-        eventually(lambda: len(broker.records("table")) < 300)
+        wait_until(lambda: len(broker.records("table")) < 300)
 
 
 def test_a_compacted_topic_refuses_what_has_no_key() -> None:

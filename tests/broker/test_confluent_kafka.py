@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 
@@ -91,10 +92,10 @@ def test_produce_and_consume(codec: str, idempotent: bool, broker: EmbeddedBroke
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(acks: str, broker: EmbeddedBroker, eventually: Callable[[Callable[[], Any]], Any]) -> None:
+def test_acks(acks: str, broker: EmbeddedBroker) -> None:
     broker.create_topics({"t": 1})
     assert produced(broker, "t", 100, acks=acks) == []
-    eventually(lambda: len(broker.records("t")) == 100)
+    wait_until(lambda: len(broker.records("t")) == 100)
     assert [record.value for record in broker.records("t")] == [b"value-%d" % number for number in range(100)]
 
 

@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 from tests.interop.foreign_program import ForeignProcess
 from tests.longer import longer

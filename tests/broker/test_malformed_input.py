@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.requests.api_table import SERVED
@@ -107,9 +108,7 @@ def test_half_a_frame_waits_and_is_answered_when_it_is_whole(broker: EmbeddedBro
     assert answer.topics == ()
 
 
-def test_two_hundred_connections_opened_and_dropped(
-    broker: EmbeddedBroker, connect: Connect, eventually: Callable[[Callable[[], Any]], Any]
-) -> None:
+def test_two_hundred_connections_opened_and_dropped(broker: EmbeddedBroker, connect: Connect) -> None:
     neighbour = connect(broker)
     for number in range(200):
         with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as dropped:
@@ -119,7 +118,7 @@ def test_two_hundred_connections_opened_and_dropped(
                 # Reset instead of an orderly end.
                 dropped.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert neighbour.call(ApiKey.METADATA, LIST_TOPICS).error_code is ErrorCode.none
-    eventually(lambda: broker.connection_count == 1)
+    wait_until(lambda: broker.connection_count == 1)
 
 
 def test_unknown_version_of_api_versions_is_answered_in_the_layout_of_version_0(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.client.admin import Admin
 from headrace.client.group_offsets import commit_offsets, fetch_offsets
@@ -27,14 +27,6 @@ SETTINGS = {
     "log_cleaner_min_cleanable_ratio": 0.1,
 }
 PATIENCE_S = 20
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
-    return answer
 
 
 def shared(members: Sequence[StreamsMember]) -> bool:
@@ -61,7 +53,7 @@ def test_members_go_on_after_kills_while_their_log_is_compacted(
         StreamsMember("app", TOPOLOGY, bootstrap_servers=broker.bootstrap_servers, member_id="b") as second,
     ):
         members = (first, second)
-        until(lambda: shared(members))
+        wait_until(lambda: shared(members))
         before = {member.member_id: member.assignment for member in members}
         committed = 0
         for _ in range(2):
@@ -73,7 +65,7 @@ def test_members_go_on_after_kills_while_their_log_is_compacted(
                     commit_offsets(
                         client, "app", offsets, member_id=snapshot.member_id, member_epoch=snapshot.member_epoch
                     )
-            until(lambda: sum(path.stat().st_size for path in directory.glob("*.log")) < 40_000)
+            wait_until(lambda: sum(path.stat().st_size for path in directory.glob("*.log")) < 40_000)
             broker.kill()
             broker.start()
             wanted = [("flights", n) for n in range(4)]

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import WireClient
 from tests.broker.test_faults import LIST_GROUPS, produce
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.monitoring.health import Health, LoopLag
@@ -392,7 +393,7 @@ def create_topic(name: str, partitions: int = 1) -> Any:
     return c.CreateTopicsRequest(topics=(topic,), timeout=from_ms(10_000))
 
 
-def test_connections_are_counted_by_why_they_ended(connect: Callable[[EmbeddedBroker], Any], eventually: Any) -> None:
+def test_connections_are_counted_by_why_they_ended(connect: Callable[[EmbeddedBroker], Any]) -> None:
     with EmbeddedBroker() as broker:
         left = connect(broker)
         assert left.call(ApiKey.LIST_GROUPS, LIST_GROUPS).error_code is ErrorCode.none
@@ -404,7 +405,7 @@ def test_connections_are_counted_by_why_they_ended(connect: Callable[[EmbeddedBr
             reason: f'headrace_connections_closed_total{{listener="PLAINTEXT",reason="{reason}"}}'
             for reason in ("client", "malformed-request")
         }
-        eventually(lambda: [broker.metrics().get(name) for name in closed.values()] == [1.0, 1.0])
+        wait_until(lambda: [broker.metrics().get(name) for name in closed.values()] == [1.0, 1.0])
         samples = broker.metrics()
         created = (
             'kafka_server_socket_server_metrics_connection_creation_total{listener="PLAINTEXT",networkProcessor="0"}'

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 from tests.broker.certificates import Certificates
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
@@ -131,7 +132,7 @@ def test_slow_readers_do_not_grow_the_process(
         assert int.from_bytes(_exactly(rest, 4), "big") == size
 
 
-def test_answers_that_nobody_reads_are_bounded_in_sum(eventually: Callable[[Callable[[], object]], object]) -> None:
+def test_answers_that_nobody_reads_are_bounded_in_sum() -> None:
     """Answers that do not lie in files; those of fetches do not as soon as a fault is looked for."""
     config = {"headrace.unsent.max.bytes": 4 << 20, "headrace.connection.write.buffer.bytes": 65_536}
     with EmbeddedBroker({"t": 1}, config=config) as broker, ExitStack() as held:
@@ -144,7 +145,7 @@ def test_answers_that_nobody_reads_are_bounded_in_sum(eventually: Callable[[Call
             reader.connect(("127.0.0.1", port))
             reader.sendall(fetch() * 8)  # 20 MB of answers, more than the kernel holds
         ended = 'headrace_connections_closed_total{listener="PLAINTEXT",reason="not-read"}'
-        eventually(lambda: broker.metrics().get(ended, 0) > 0)
+        wait_until(lambda: broker.metrics().get(ended, 0) > 0)
         assert broker._running.server.limits.unsent_bytes <= 4 << 20
         with NetworkClient(broker.bootstrap_servers) as client:
             assert "t" in client.metadata().topics  # who reads is served

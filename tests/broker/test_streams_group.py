@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
@@ -181,9 +182,7 @@ def test_two_members_share_and_one_leaves(connect: Connect) -> None:
         assert set(broker.group("delays").members) == {"b"}
 
 
-def test_internal_topics_are_created_and_the_group_goes_on(
-    connect: Connect, eventually: Callable[[Callable[[], Any]], Any]
-) -> None:
+def test_internal_topics_are_created_and_the_group_goes_on(connect: Connect) -> None:
     with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
         client = connect(broker)
         answer = client.call(
@@ -191,18 +190,18 @@ def test_internal_topics_are_created_and_the_group_goes_on(
         )
         assert answer.error_code is ErrorCode.none
         assert [status.status_code for status in answer.status] == [3]
-        eventually(lambda: topic_id(client, "delays-by-origin-repartition"))
+        wait_until(lambda: topic_id(client, "delays-by-origin-repartition"))
         answer = settle(client, "a", answer, 5)
         assert tasks_of(answer)["1"] == (0, 1, 2)
 
 
-def test_session_timeout_takes_the_tasks_away(connect: Connect, eventually: Callable[[Callable[[], Any]], Any]) -> None:
+def test_session_timeout_takes_the_tasks_away(connect: Connect) -> None:
     short = {**FAST, "group.streams.session.timeout.ms": 300, "group.streams.min.session.timeout.ms": 300}
     with EmbeddedBroker(topics={"flights": 2}, config=short) as broker:
         client = connect(broker)
         answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology()))
         assert answer.error_code is ErrorCode.none
-        eventually(lambda: broker.group("delays").state == "Empty")
+        wait_until(lambda: broker.group("delays").state == "Empty")
         fenced = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", answer.member_epoch))
         assert fenced.error_code is ErrorCode.unknown_member_id
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.broker.conftest import WireClient
+from tests.harness.polling import wait_until
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -18,7 +18,6 @@ from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import control_type, iter_batch_headers
 
-PATIENCE_SECONDS = 30
 POLICIES = ("never", "always")
 
 
@@ -28,13 +27,6 @@ def script_of(broker: EmbeddedBroker) -> TransactionScript:
 
 def on(broker: EmbeddedBroker, function: Callable[[Services], object]) -> object:
     return broker._call(function)  # what stands in the broker, looked at on its own thread
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def markers(broker: EmbeddedBroker, topic: str, partition: int) -> list[tuple[str, int, int]]:
@@ -98,7 +90,7 @@ def test_a_broker_that_was_killed_knows_every_state_again(tmp_path: Path, policy
         assert markers(broker, s.topic, 1) == written
         again = s.end("open", p, commit=True)
         assert (again.id, again.epoch) == (p.id, p.epoch + 1)
-        until(lambda: s.described("open")[0][1] == "CompleteCommit")
+        wait_until(lambda: s.described("open")[0][1] == "CompleteCommit")
         assert markers(broker, s.topic, 0) == [("commit", p.id, p.epoch + 1)]
         fresh = s.init("new")
         assert fresh.id not in {p.id, q.id, r.id}  # ids are never given twice
@@ -131,7 +123,7 @@ def test_a_decided_transaction_gets_its_markers_at_the_next_start(tmp_path: Path
         broker.kill()
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
         s.client = WireClient(int(broker.bootstrap_servers.rpartition(":")[2]))
-        until(lambda: s.described("decided")[0][1] == "CompleteCommit")
+        wait_until(lambda: s.described("decided")[0][1] == "CompleteCommit")
         for partition in (0, 2):
             assert markers(broker, s.topic, partition) == [("commit", p.id, p.epoch + 1)]
         assert markers(broker, s.topic, 1) == []
@@ -158,7 +150,7 @@ def test_the_timeout_ends_a_transaction_that_a_dead_broker_left_open(tmp_path: P
         broker.kill()
     with EmbeddedBroker(data_dir=tmp_path) as broker:
         s.client = WireClient(int(broker.bootstrap_servers.rpartition(":")[2]))
-        until(lambda: s.described("left")[0][1] == "CompleteAbort")
+        wait_until(lambda: s.described("left")[0][1] == "CompleteAbort")
         assert markers(broker, s.topic, 0)[-1] == ("abort", p.id, p.epoch + 1)
         s.close()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import WireClient
 from tests.broker.test_transactions_coordinator import on, script_of
+from tests.harness.polling import wait_until
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -117,10 +118,10 @@ def test_version_5_needs_no_add_offsets(script: Any) -> None:
     assert fetched(s, 0, 1, 2) == ["unstable_offset_commit", "unstable_offset_commit", -1]
     assert fetched(s, 0, 1, stable=False) == [-1, -1]
     q = s.end("x", p, commit=True)
-    s._until(lambda: fetched(s, 0, 1, 2) == [7, 6, -1])
+    wait_until(lambda: fetched(s, 0, 1, 2) == [7, 6, -1])
     assert commit(s, "x", q, {0: 9}) == ["none"]
     s.end("x", q, commit=False)
-    s._until(lambda: fetched(s, 0, 1, 2) == [7, 6, -1])
+    wait_until(lambda: fetched(s, 0, 1, 2) == [7, 6, -1])
     assert batches(s.broker) == [
         ("data", p.id, p.epoch, 0),
         ("data", p.id, p.epoch, 0),
@@ -141,7 +142,7 @@ def test_older_versions_need_it(script: Any, version: int) -> None:
     assert commit(s, "x", p, {0: 5}, version=version) == ["none"]
     assert fetched(s, 0) == ["unstable_offset_commit"]
     s.end("x", p, commit=True, version=4)
-    s._until(lambda: fetched(s, 0) == [5])
+    wait_until(lambda: fetched(s, 0) == [5])
 
 
 def test_what_is_refused(script: Any) -> None:
@@ -155,7 +156,7 @@ def test_what_is_refused(script: Any) -> None:
     assert commit(s, "x", p, {0: 5}, member="m", epoch=3) == ["unknown_member_id"]
     assert commit(s, "x", p, {0: 5}, group="new", epoch=3) == ["illegal_generation"]
     s.end("x", p, commit=True)
-    s._until(lambda: fetched(s, 0) == [5])
+    wait_until(lambda: fetched(s, 0) == [5])
     assert commit(s, "x", p, {0: 6}) == ["invalid_producer_epoch"]
     assert fetched(s, 0) == [5]
 
@@ -170,14 +171,14 @@ def test_a_killed_broker_knows_what_was_pending(tmp_path: Path, policy: str) -> 
             assert commit(s, tid, producer, {partition: 5}) == ["none"]
         s.end("done", done, commit=True)
         s.end("gone", gone, commit=False)
-        s._until(lambda: fetched(s, 0, 1, 2) == ["unstable_offset_commit", 5, -1])
+        wait_until(lambda: fetched(s, 0, 1, 2) == ["unstable_offset_commit", 5, -1])
         s.close()
         broker.kill()
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
         s.client = WireClient(int(broker.bootstrap_servers.rpartition(":")[2]))
         assert fetched(s, 0, 1, 2) == ["unstable_offset_commit", 5, -1]
         s.end("open", open_, commit=True)
-        s._until(lambda: fetched(s, 0, 1, 2) == [5, 5, -1])
+        wait_until(lambda: fetched(s, 0, 1, 2) == [5, 5, -1])
         s.close()
         broker.kill()
     with EmbeddedBroker(data_dir=tmp_path, config=config) as broker:
@@ -190,7 +191,7 @@ def test_the_transactions_timeout_frees_the_offsets(script: Any) -> None:
     s = script
     p = s.init("slow", timeout_ms=300)
     assert commit(s, "slow", p, {0: 5}) == ["none"]
-    s._until(lambda: fetched(s, 0) == [-1])
+    wait_until(lambda: fetched(s, 0) == [-1])
     assert commit(s, "slow", p, {0: 5}) == ["invalid_producer_epoch"]
 
 
@@ -199,8 +200,8 @@ def test_a_second_producer_of_the_id_aborts_the_first(script: Any) -> None:
     p = s.init("x")
     assert commit(s, "x", p, {0: 5}) == ["none"]
     q = s.init("x")
-    s._until(lambda: fetched(s, 0) == [-1])
+    wait_until(lambda: fetched(s, 0) == [-1])
     q = s.init("x") if q.id < 0 else q
     assert commit(s, "x", q, {0: 6}) == ["none"]
     s.end("x", q, commit=True)
-    s._until(lambda: fetched(s, 0) == [6])
+    wait_until(lambda: fetched(s, 0) == [6])

@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 
 from tests.durability.soak import verdict
-from tests.spark.application.processes import BrokerProcess, Feed, caught_up, descendants, newest, still_alive, until
+from tests.harness.polling import wait_until
+from tests.spark.application.processes import BrokerProcess, Feed, caught_up, descendants, newest, still_alive
 
 from headrace.client.admin import Admin
 
@@ -155,7 +156,7 @@ def soak(
             if taken[-1]["batches"] >= batches:
                 break
         sent = feed.stop()
-        until(lambda: caught_up(admin, "soak"), "caught up", application, broker)
+        wait_until(lambda: caught_up(admin, "soak"), "caught up", application, broker)
         failures = verdict(taken, LIMITS)
         if code := application.stop():
             failures.append(f"the application ended with {code}: {application.log.read_text()[-2000:]}")

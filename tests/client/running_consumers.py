@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
 
-__all__ = ["PATIENCE_S", "Heard", "RunningConsumer", "wait_until"]
+__all__ = [
+    "PATIENCE_S",
+    "Heard",
+    "RunningConsumer",
+]
 
 PATIENCE_S = 60.0
 
@@ -80,11 +83,3 @@ class RunningConsumer:
                 self._stop.wait(self.sleep_s)
         finally:
             self.consumer.close(**self._close_settings)
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Fails with `what` when the condition does not come true."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)

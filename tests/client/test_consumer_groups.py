@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 
 from headrace.assignors.kafka_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker

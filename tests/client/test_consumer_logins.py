@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.broker.certificates import Certificates
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.consumer.consumer import Consumer

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 
 from headrace.assignors.assignor import Assignor
 from headrace.assignors.experimental import LeaderIndependentSticky, Load, WarmSpares, WeightedByLoad

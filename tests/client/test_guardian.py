@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
@@ -28,14 +29,6 @@ from headrace.errors import CannotConnect, MaxPollExceeded
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 DRIVER = Path(__file__).parent / "driver_program.py"
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 def members(broker: EmbeddedBroker, group: str) -> dict[str, int]:
@@ -141,7 +134,7 @@ def test_when_the_driver_is_killed_its_processes_die_and_the_others_own_everythi
         driver.process.kill()
         wait_for_tasks(survivor, 4)  # its patience ends long before the session of 45 s would
         assert list(members(broker, "app")) == ["survivor"]
-        wait_for(lambda: not set(driver.pids.values()) & process_table().keys())
+        wait_until(lambda: not set(driver.pids.values()) & process_table().keys())
 
 
 def test_a_driver_that_only_closes_leaves_its_children_alone(broker: EmbeddedBroker, driver: Driver) -> None:
@@ -173,11 +166,11 @@ time.sleep(300)
     assert process.stdout is not None
     child, guardian = map(int, process.stdout.readline().split())
     try:
-        wait_for(lambda: "doomed" in members(broker, "app"))
+        wait_until(lambda: "doomed" in members(broker, "app"))
         process.kill()
         process.wait()
-        wait_for(lambda: members(broker, "app") == {})
-        wait_for(lambda: guardian not in process_table())
+        wait_until(lambda: members(broker, "app") == {})
+        wait_until(lambda: guardian not in process_table())
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()
@@ -239,7 +232,7 @@ def test_a_driver_without_progress_loses_its_membership(broker: EmbeddedBroker) 
         assert isinstance(fatal.error, MaxPollExceeded)
         assert fatal.error.code == "max-poll-exceeded"
         assert "600 ms" in str(fatal.error)
-        wait_for(lambda: members(broker, "app") == {})
+        wait_until(lambda: members(broker, "app") == {})
 
 
 def test_a_driver_that_ticks_keeps_it(broker: EmbeddedBroker) -> None:
@@ -269,7 +262,7 @@ def test_a_broker_that_comes_back_is_joined_again(broker: EmbeddedBroker) -> Non
         wait_for_tasks(link, 4)
         broker.kill()
         broker.restart()
-        wait_for(lambda: members(broker, "app") == {"m-1": 4})
+        wait_until(lambda: members(broker, "app") == {"m-1": 4})
         assert not [event for event in link.events(1.0) if isinstance(event, e.Lost)]
 
 
@@ -311,7 +304,7 @@ def test_an_instance_that_leaves_for_a_while_finds_its_tasks_again(broker: Embed
     with GuardianLink.start(settings(broker, "other", instance_id="pod-2")) as other:
         wait_for_tasks(other, 4)
         with GuardianLink.start(settings(broker, "before", instance_id="pod-1", process_id="p")) as link:
-            wait_for(lambda: (take(other), take(link)) and len(link.assignment.active.get("flights", ())) == 2)
+            wait_until(lambda: (take(other), take(link)) and len(link.assignment.active.get("flights", ())) == 2)
             had = link.assignment.active
             link.leave(for_a_while=True)
             assert wait_for_event(link, e.Left).will_return

@@ -13,7 +13,8 @@ from typing import Self
 
 import pytest
 from kio.schema.types import GroupId
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 
 from headrace.assignors.assignor import Assignment, Subscription
 from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from tests.harness.ports import find_free_port
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -62,11 +63,6 @@ def versions(*ranges: tuple[ApiKey, int, int], code: ErrorCode = ErrorCode.none)
         api_keys=tuple(response.ApiVersion(api_key=k, min_version=low, max_version=high) for k, low, high in ranges),
         throttle_time=from_ms(0),
     )
-
-
-def unused_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_metadata_shows_brokers_topics_and_leaders(client: NetworkClient) -> None:
@@ -123,7 +119,7 @@ def test_the_version_is_the_highest_that_both_speak(client: NetworkClient) -> No
 
 
 def test_nobody_listens(broker: EmbeddedBroker) -> None:
-    address = f"127.0.0.1:{unused_port()}"
+    address = f"127.0.0.1:{find_free_port()}"
     with (
         NetworkClient(address, bootstrap_timeout_ms=100) as client,
         pytest.raises(
@@ -155,7 +151,7 @@ def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason_before_it
 
 
 def test_the_second_address_serves_when_the_first_does_not(broker: EmbeddedBroker) -> None:
-    with NetworkClient([f"127.0.0.1:{unused_port()}", broker.bootstrap_servers]) as client:
+    with NetworkClient([f"127.0.0.1:{find_free_port()}", broker.bootstrap_servers]) as client:
         assert client.metadata().brokers
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.polling import wait_until
 
 from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
 from headrace.client.admin_results import CommittedOffset

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.client.running_consumers import PATIENCE_S, wait_until
+from tests.client.running_consumers import PATIENCE_S
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.polling import wait_until
 from tests.longer import LONG
 
 from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.client.process_tree import ProcessEntry, ProcessTree, process_table
 
@@ -28,14 +28,6 @@ time.sleep(300)
 """
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Polls: there is no event for another process' children."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
-
-
 def children_of(pid: int) -> list[int]:
     return [entry.pid for entry in process_table().values() if entry.parent == pid]
 
@@ -46,7 +38,7 @@ def jvm() -> Iterator[tuple[subprocess.Popen[str], int]]:
     process = subprocess.Popen([sys.executable, "-c", JVM], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     daemon = int(process.stdout.readline())
-    wait_for(lambda: len(children_of(daemon)) == 2)
+    wait_until(lambda: len(children_of(daemon)) == 2)
     family = [process.pid, daemon, *children_of(daemon)]
     yield process, daemon
     process.stdout.close()
@@ -68,7 +60,7 @@ def test_all_descendants_die(jvm: tuple[subprocess.Popen[str], int]) -> None:
     assert tree.watch(process.pid)
     assert set(tree.kill()) == {process.pid, daemon, *workers}
     assert process.wait() == -9
-    wait_for(lambda: not {daemon, *workers} & process_table().keys())
+    wait_until(lambda: not {daemon, *workers} & process_table().keys())
 
 
 def test_workers_whose_parents_died_first_are_remembered(jvm: tuple[subprocess.Popen[str], int]) -> None:
@@ -80,9 +72,9 @@ def test_workers_whose_parents_died_first_are_remembered(jvm: tuple[subprocess.P
     process.kill()
     process.wait()
     os.kill(daemon, 9)
-    wait_for(lambda: daemon not in process_table())
+    wait_until(lambda: daemon not in process_table())
     assert set(tree.kill()) == set(workers)
-    wait_for(lambda: not set(workers) & process_table().keys())
+    wait_until(lambda: not set(workers) & process_table().keys())
 
 
 def test_a_worker_born_after_the_last_look_is_found_by_its_group(jvm: tuple[subprocess.Popen[str], int]) -> None:
@@ -95,7 +87,7 @@ def test_a_worker_born_after_the_last_look_is_found_by_its_group(jvm: tuple[subp
     for pid in workers:
         tree._known.pop(pid)
     os.kill(daemon, 9)
-    wait_for(lambda: daemon not in process_table())
+    wait_until(lambda: daemon not in process_table())
     assert set(workers) <= set(tree.kill())
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.client.running_consumers import Heard, wait_until
+from tests.client.running_consumers import Heard
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.polling import wait_until
 
 from headrace import Admin, Consumer
 from headrace.broker.embedded import EmbeddedBroker

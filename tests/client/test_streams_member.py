@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -135,14 +134,6 @@ def test_the_first_event_is_the_join(broker: EmbeddedBroker) -> None:
         assert all(not change.revoked for change in later)
 
 
-def wait_for(condition: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
-    return found
-
-
 def served(member: StreamsMember) -> dict[Endpoint, int]:
     """How many partitions of flights each endpoint serves, as the member was told."""
     for event in member.changes(0.05):
@@ -154,18 +145,18 @@ def test_every_member_knows_who_serves_a_key(broker: EmbeddedBroker) -> None:
     servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(here)) as first:
         take_changes(first, 4)
-        wait_for(lambda: served(first) == {here: 4})
+        wait_until(lambda: served(first) == {here: 4})
         with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(there)) as second:
             take_changes(first, 2)
             take_changes(second, 2)
-            wait_for(lambda: served(first) == served(second) == {here: 2, there: 2})
+            wait_until(lambda: served(first) == served(second) == {here: 2, there: 2})
             for number in range(20):
                 key = b"key-%d" % number
                 owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
                 expected = here if owner is first else there
                 assert first.endpoint_for("flights", key) == second.endpoint_for("flights", key) == expected
         take_changes(first, 4)
-        wait_for(lambda: served(first) == {here: 4})
+        wait_until(lambda: served(first) == {here: 4})
 
 
 @pytest.mark.parametrize("endpoint", ["here", "here:http"])
@@ -183,7 +174,7 @@ def test_one_member_can_ask_all_to_stop(broker: EmbeddedBroker) -> None:
         share_changes(first, second, 2)
         first.request_shutdown()
         for member in (first, second):
-            wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
+            wait_until(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
 
 
 def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: EmbeddedBroker) -> None:
@@ -191,7 +182,7 @@ def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: E
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as owner:
         take_changes(owner, 4)
         with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, early_look=True) as joiner:
-            seen = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])[-1]
+            seen = wait_until(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])[-1]
             to_come = seen.to_come
             assert sum(map(len, to_come.values())) == 2
             assert joiner.assignment.active == {}, "its owner has not given anything back"
@@ -214,7 +205,7 @@ def test_offsets_of_tasks_can_be_seen_in_the_group(broker: EmbeddedBroker, clien
                 [(int(o.partition), int(o.offset)) for o in one.task_end_offsets],
             )
 
-        wait_for(lambda: described() == ([(0, 41), (3, 7)], [(0, 50)]))
+        wait_until(lambda: described() == ([(0, 41), (3, 7)], [(0, 50)]))
 
 
 def test_settings_come_in_kafkas_spelling_too(broker: EmbeddedBroker) -> None:

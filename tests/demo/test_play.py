@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.demo.flights import FlightDay, FlightYear
@@ -21,21 +19,15 @@ DAYS = tuple(
 YEAR = FlightYear(days=DAYS, by_origin={}, by_carrier={})
 
 
-def wait_for(play: Play, sent: int) -> None:
-    deadline = time.monotonic() + 30
-    while play.sent < sent and play.error is None and time.monotonic() < deadline:
-        threading.Event().wait(0.01)
-
-
 def test_everything_arrives_once() -> None:
     with EmbeddedBroker(topics={"flights": 4}) as broker:
         play = Play(YEAR, bootstrap_servers=broker.bootstrap_servers, topic="flights", day_seconds=0, pause_at=100)
         play.start()
-        wait_for(play, 100)
+        wait_until(lambda: play.sent >= 100 or play.error is not None, "100 records are sent")
         assert play.sent == 100
         assert not play.over
         play.go_on()
-        wait_for(play, 200)
+        wait_until(lambda: play.sent >= 200 or play.error is not None, "200 records are sent")
         play.stop()
         assert play.over
         assert play.error is None
@@ -50,7 +42,7 @@ def test_a_failure_is_handed_on() -> None:
     with EmbeddedBroker(topics={}, config={"auto.create.topics.enable": False}) as broker:
         play = Play(YEAR, bootstrap_servers=broker.bootstrap_servers, topic="flights", day_seconds=0)
         play.start()
-        wait_for(play, 1)
+        wait_until(lambda: play.sent >= 1 or play.error is not None, "1 records are sent")
         play.stop()
     assert isinstance(play.error, BrokerError)
     assert play.error.code == "topic-missing"

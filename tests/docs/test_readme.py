@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.application.processes import JVM_OF_SECONDS, free_port
+from tests.harness.ports import find_free_port
+from tests.spark.application.processes import JVM_OF_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = os.environ.get("HEADRACE_TEST_PYTHON", sys.executable)
@@ -35,7 +36,7 @@ class Terminal:
     def __init__(self, directory: Path, temporary: Path) -> None:
         self._directory = directory
         given = {
-            "HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{find_free_port()}",
             "JDK_JAVA_OPTIONS": JVM_OF_SECONDS,
             "TMPDIR": str(temporary),
         }

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.interop.heartbeat_script import Recording, Script, eventually
+from tests.harness.polling import wait_until
+from tests.interop.heartbeat_script import Recording, Script
 from tests.interop.heartbeat_words import Connection
 
 from headrace.protocol import messages as m
@@ -62,9 +63,9 @@ class ClassicScript(Script):
     def ask_join(self, who: str, **fields: Any) -> None:
         """As `join`. Returns when it has been heard: answered, or waiting for others."""
         self._ask_join(who, **fields)
-        eventually(
-            f"{who}'s JoinGroup was heard",
+        wait_until(
             lambda: self.lane(who).has_answer or self.described()["state"] == "PreparingRebalance",
+            f"{who}'s JoinGroup was heard",
         )
 
     def join(self, step: str, who: str, **fields: Any) -> dict[str, object]:
@@ -211,7 +212,7 @@ class ClassicScript(Script):
 
     def describe_when_there(self, step: str) -> None:
         """Kafka answers the join that makes a group before the group is written, and until then nobody sees it."""
-        self._record(step, eventually(step, lambda: self._if_there(self.described())))
+        self._record(step, wait_until(lambda: self._if_there(self.described()), step))
 
     @staticmethod
     def _if_there(seen: dict[str, object]) -> dict[str, object] | None:

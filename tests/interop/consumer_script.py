@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.interop.heartbeat_script import Script, eventually
+from tests.harness.polling import wait_until
+from tests.interop.heartbeat_script import Script
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -95,7 +96,7 @@ class ConsumerScript(Script):
             answer = self._consumer_beat(member, **fields)
             return answer if condition(answer) else None
 
-        told = self._heartbeat_told(eventually(step, beat), member)
+        told = self._heartbeat_told(wait_until(beat, step), member)
         self._record(step, {**told, "assignment": self.partitions[member]})
 
     def beat_quietly(self, member: str) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.harness.polling import wait_until
 
 from headrace.client.admin import Admin
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.client.streams_member import StreamsMember
 
-__all__ = ["Worker", "is_settled", "members", "topology", "wait_for"]
+__all__ = [
+    "Worker",
+    "is_settled",
+    "members",
+    "topology",
+]
 
 
 def topology(group: str, source: str) -> Topology:
@@ -68,7 +75,7 @@ def members(admin: Admin, group: str, source: str, count: int) -> Iterator[list[
             Worker(admin.client.bootstrap_servers, topology(group, source), group, f"worker-{number}")
             for number in range(count)
         ]
-        wait_for(lambda: is_settled(admin, group, count))
+        wait_until(lambda: is_settled(admin, group, count))
         yield workers
     finally:
         for worker in workers:
@@ -82,12 +89,3 @@ def is_settled(admin: Admin, group: str, count: int) -> bool:
         and (described.state, len(described.members)) == ("Stable", count)
         and all(member.assignment.active for member in described.members)
     )
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("not within 30 s")

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tests.harness.polling import wait_until
 from tests.interop.heartbeat_words import (
-    PATIENCE_S,
     Connection,
     ConnectionClosed,
     Tasks,
@@ -35,7 +35,7 @@ from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.partition_hash import partition_for_group
 
-__all__ = ["ALL", "Difference", "Recording", "Script", "differences", "eventually", "subtopology", "topic", "topology"]
+__all__ = ["ALL", "Difference", "Recording", "Script", "differences", "subtopology", "topic", "topology"]
 
 Recording = dict[str, dict[str, object]]
 Difference = tuple[str, str]  # (step, field)
@@ -122,7 +122,7 @@ class Script:
             answer = self._heartbeat(member, **fields)
             return answer if condition(answer) else None
 
-        answer = eventually(step, beat)
+        answer = wait_until(beat, step)
         heard = self._heard(answer)
         for role in ("active", "standby", "warmup"):
             heard[role] = self.tasks[member][role]
@@ -224,7 +224,7 @@ class Script:
             seen = self._described(None)
             return seen if condition(seen) else None
 
-        self._record(step, eventually(step, described))
+        self._record(step, wait_until(described, step))
 
     def group_epoch(self) -> object:
         """As described now. Kafka hears of settings a moment later, and acts on them at a heartbeat."""
@@ -395,7 +395,7 @@ class Script:
                 return False  # the coordinator is not there yet
             return all(status.status_code != MISSING_SOURCE_TOPICS for status in answer.status)
 
-        eventually("the coordinator knows the topics", is_known)
+        wait_until(is_known, "the coordinator knows the topics")
         self._heartbeat(PROBE, epoch=-1, group_id=other)
 
     def grow_topic(self, name: str, partitions: int) -> None:
@@ -413,7 +413,7 @@ class Script:
         assert all(each.error_code is ErrorCode.none for each in answer.responses), answer
 
     def await_partitions(self, topics: Mapping[str, int]) -> None:
-        eventually("topics in the metadata", lambda: self._partitions(topics) == dict(topics))
+        wait_until(lambda: self._partitions(topics) == dict(topics), "topics in the metadata")
 
     def describe_topics(self, step: str, names: Iterable[str], *configs: str) -> None:
         """Partition counts and the named configs."""
@@ -475,12 +475,3 @@ class Script:
         if isinstance(value, list | tuple):
             return type(value)(self._own_words(each) for each in value)
         return value
-
-
-def eventually(what: str, attempt: Callable[[], Any]) -> Any:
-    """The first true answer of the attempt; fails after a while."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (answer := attempt()):
-        assert time.monotonic() < deadline, f"it did not come to this: {what}"
-        time.sleep(0.02)
-    return answer

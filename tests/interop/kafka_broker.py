@@ -7,7 +7,6 @@ groups are lowered so that tests may use short sessions; any property can be set
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import shutil
 import socket
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.harness.ports import find_free_ports
 from tests.interop.kafka_jars import TOOLS_VERSION, class_archive, java, kafka_jars
 
 __all__ = ["KafkaBroker", "run_tool"]
@@ -63,15 +63,6 @@ def archived(version: str) -> list[str]:
     return class_archive(version, train)
 
 
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on right now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 class KafkaBroker:
     """Mutable: started by entering it, stopped by leaving it. `kill` and `start` in between simulate a crash."""
 
@@ -96,13 +87,13 @@ class KafkaBroker:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
         self.directory.mkdir(exist_ok=True)
         self.log_directory = self.directory / "data"
-        self.port, controller = free_ports(2)
+        self.port, controller = find_free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._jars = kafka_jars(version)
         self._jvm = list(jvm) if jvm is not None else archived(version) if version == TOOLS_VERSION else []
         self._jvm.append(f"-Dorg.apache.logging.log4j.level={log_level}")
         self._properties = self.directory / "server.properties"
-        self.ports = dict(zip(listeners or {}, free_ports(len(listeners or {})), strict=True))
+        self.ports = dict(zip(listeners or {}, find_free_ports(len(listeners or {})), strict=True))
         self._scram_users = tuple(scram_users)
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         settings = {**_defaults(self.port, controller, self.log_directory), **(properties or {})}

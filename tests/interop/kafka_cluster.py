@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.interop.kafka_broker import KafkaBroker, free_ports
+from tests.harness.ports import find_free_ports
+from tests.interop.kafka_broker import KafkaBroker
 
 __all__ = ["KafkaCluster"]
 
@@ -37,8 +38,8 @@ class KafkaCluster:
         directory: parent of the brokers' directories, which stay; None: temporary ones.
         log_level: of the brokers' logs.
         """
-        controllers = dict(zip(NODES, free_ports(len(NODES)), strict=True))
-        listening = dict(zip(NODES, free_ports(len(NODES)), strict=True))
+        controllers = dict(zip(NODES, find_free_ports(len(NODES)), strict=True))
+        listening = dict(zip(NODES, find_free_ports(len(NODES)), strict=True))
         self.brokers: list[KafkaBroker] = []
         for node in NODES:
             own = {

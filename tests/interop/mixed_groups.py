@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import FOREIGN
 
 from headrace.client.admin import Admin

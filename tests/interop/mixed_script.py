@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
+from tests.harness.polling import wait_until
 from tests.interop.classic_script import ClassicScript
 from tests.interop.consumer_script import ConsumerScript
-from tests.interop.heartbeat_script import eventually
 
 from headrace.assignors.assignor import Assignment, Subscription
 from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
@@ -80,7 +80,7 @@ class MixedScript(ClassicScript, ConsumerScript):
         self.describe_until(step, lambda seen: len(seen["members"]) == count)
 
     def classic_state_becomes(self, step: str, state: str) -> None:
-        eventually(step, lambda: self.described()["state"] == state)
+        wait_until(lambda: self.described()["state"] == state, step)
         self.describe_members(step)
 
     # --- in words ---

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 
 from headrace.client.admin import Admin
@@ -48,13 +49,13 @@ def rolled_group(
         def type_is(name: str) -> bool:
             return [each.group_type for each in Admin(client).list_groups() if each.group_id == group] == [name]
 
-        wait_until(all_share, "the classic members share", patience_s)
+        wait_until(all_share, "the classic members share", timeout_s=patience_s)
         for protocol in ("consumer", "classic"):
             for index, kind in enumerate(kinds):
                 members[index].stop()
                 gone.append(members[index])
                 members[index] = running.enter_context(member(kind, servers, group, topic, protocol, strategy))
-                wait_until(all_share, f"member {index + 1} has come with the {protocol} protocol", patience_s)
+                wait_until(all_share, f"member {index + 1} has come with the {protocol} protocol", timeout_s=patience_s)
                 is_back = protocol == "classic" and index == len(kinds) - 1
                 assert type_is("classic" if is_back else "consumer"), f"after member {index + 1}, {protocol}"
         ends = writer.finish()
@@ -63,12 +64,12 @@ def rolled_group(
         def read() -> set[tuple[str, int, int]]:
             return {record for each in (*gone, *members) for record in tuple(each.read)}
 
-        wait_until(lambda: written <= read(), "every record was read", patience_s)
+        wait_until(lambda: written <= read(), "every record was read", timeout_s=patience_s)
         while members:
             # A commit in the middle of a rebalance may be refused: the next one goes when the others have it all.
             members[0].stop()
             gone.append(members.pop(0))
-            wait_until(lambda: not members or covers_all(), "those who stay read everything", patience_s)
+            wait_until(lambda: not members or covers_all(), "those who stay read everything", timeout_s=patience_s)
         assert not [error for each in gone for error in each.errors]
         assert Admin(client).committed_offsets(group) == ends
         assert writer.falls == []

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
-from tests.spark.application.processes import until
 
 __all__ = ["AdminShell", "WordCount"]
 
@@ -84,7 +84,7 @@ class WordCount:
     def address(self) -> str:
         """`host:port` of its interactive queries, and its `application.server`."""
         return str(
-            until(lambda: next((e["address"] for e in self.events if e["event"] == "listening"), None), "up", self)
+            wait_until(lambda: next((e["address"] for e in self.events if e["event"] == "listening"), None), "up", self)
         )
 
     def ask(self, question: str, key: str = "") -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from tests.harness.polling import wait_until
 from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, life, moves, tasks_of
 from tests.interop.streams_steps import how_it_ended
-from tests.spark.application.processes import until
 
 from headrace.client.admin_results import StreamsGroupDescription
 
@@ -27,7 +27,7 @@ def shutdown_of_the_whole_application(story: Scenario) -> Seen:
     story.settled(2)
     story.words.poison()
     codes = [instance.ended() for instance in pair]
-    until(lambda: story.watch.latest.state == "Empty", "empty", *pair, within=90)
+    wait_until(lambda: story.watch.latest.state == "Empty", "empty", *pair, timeout_s=90)
     ended = sorted(map(how_it_ended, pair, codes), key=lambda one: one["message"])
     return {"the instances": ended, "the group": story.watch.latest.state, "members": len(story.watch.latest.members)}
 
@@ -115,8 +115,8 @@ def source_topic_deleted(story: Scenario) -> Seen:
     """Under a running application; the group is NotReady and the application ends with the topic's name."""
     story.create_topics()
     instance = story.join("one", word__queries="false")
-    until(instance.is_running, "running", instance)
-    until(lambda: story.watch.latest.state == "Stable", "stable", instance)
+    wait_until(instance.is_running, "running", instance)
+    wait_until(lambda: story.watch.latest.state == "Stable", "stable", instance)
     story.admin.delete_topics([story.source])
     ended = how_it_ended(instance, instance.ended())
     return {"the instance": ended, "NotReady was seen": "NotReady" in story.watch.states}
@@ -130,7 +130,7 @@ def source_topic_grown(story: Scenario) -> Seen:
     before = story.settled(2)
     story.admin.create_partitions({story.source: PARTITIONS + 2})
     wider = 2 * PARTITIONS + 2
-    until(lambda: story.as_is(2, 0, wider) or all(one.error for one in pair), "decided", *pair, within=90)
+    wait_until(lambda: story.as_is(2, 0, wider) or all(one.error for one in pair), "decided", *pair, timeout_s=90)
     if any(one.error for one in pair):
         ended = [how_it_ended(one, one.ended()) for one in pair]
         return {"the instances": sorted(ended, key=str), "tasks": 0, "exact": story.counts_exactly()}

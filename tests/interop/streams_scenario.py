@@ -14,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from tests.harness.polling import wait_until
 from tests.interop.kafka_jars import TOOLS_VERSION
 from tests.interop.streams_application import AdminShell, WordCount
 from tests.interop.streams_words import GroupWatch, Words, task_names
-from tests.spark.application.processes import caught_up, until
+from tests.spark.application.processes import caught_up
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription
@@ -125,9 +126,11 @@ class Scenario:
     def settled(self, members: int, *, standby: int = 0, tasks: int = 2 * PARTITIONS) -> StreamsGroupDescription:
         """The group when every member has what it is to have, runs it, and all input is counted."""
         logs = list(self.instances.values())
-        until(lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, within=WAIT_S)
-        until(lambda: caught_up(self.admin, self.group), "caught up", *logs, within=WAIT_S)
-        return until(lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, within=WAIT_S)
+        wait_until(lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, timeout_s=WAIT_S)
+        wait_until(lambda: caught_up(self.admin, self.group), "caught up", *logs, timeout_s=WAIT_S)
+        return wait_until(
+            lambda: self.as_is(members, standby, tasks), f"settled with {members}", *logs, timeout_s=WAIT_S
+        )
 
     def as_is(self, members: int, standby: int, tasks: int) -> StreamsGroupDescription | None:
         """The group if it has so many members and tasks, and they run them."""

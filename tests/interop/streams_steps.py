@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from tests.harness.polling import wait_until
 from tests.interop.streams_application import WordCount
 from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, life, moves, tasks_of
 from tests.interop.streams_words import GroupWatch
-from tests.spark.application.processes import until
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription
@@ -26,12 +26,12 @@ def missing_source_topic(story: Scenario) -> Seen:
     endpoint = story.start("endpoint", group="endpoint", word__source="never-there")
     late = story.start("late", group="late", word__source="late", word__queries="false")
     with GroupWatch(story.servers, "alone") as alone_group, GroupWatch(story.servers, "late") as late_group:
-        until(lambda: "NotReady" in late_group.states, "NotReady", late)
+        wait_until(lambda: "NotReady" in late_group.states, "NotReady", late)
         story.admin.create_topics({"late": PARTITIONS}, replication_factor=1)
-        until(late.is_running, "running", late, within=90)
-        until(lambda: late_group.latest.state == "Stable", "stable", late, within=90)
+        wait_until(late.is_running, "running", late, timeout_s=90)
+        wait_until(lambda: late_group.latest.state == "Stable", "stable", late, timeout_s=90)
         codes = alone.ended(), endpoint.ended()
-        until(lambda: alone_group.latest.state == "Empty", "empty", alone)
+        wait_until(lambda: alone_group.latest.state == "Empty", "empty", alone)
     return {
         "it never comes": how_it_ended(alone, codes[0]),
         "it never comes: the group was": sorted(alone_group.states),
@@ -78,7 +78,7 @@ def own_settings(admin: Admin, topic: str) -> dict[str, str | None]:
 def records_are_counted(story: Scenario) -> Seen:
     story.words.send(2000)
     story.settled(1)
-    until(lambda: is_purged(story), "purged", *story.instances.values(), within=90)
+    wait_until(lambda: is_purged(story), "purged", *story.instances.values(), timeout_s=90)
     return {"exact": story.counts_exactly(), "the repartition topic is emptied behind the commits": True}
 
 
@@ -122,7 +122,7 @@ def standby_by_group_config(story: Scenario) -> Seen:
 def interactive_queries(story: Scenario) -> Seen:
     """Every instance finds the owner of every word and gets its count there."""
     group = story.settled(3, standby=1)
-    until(lambda: all_find_the_owners(story, group), "known to all", *story.instances.values(), within=90)
+    wait_until(lambda: all_find_the_owners(story, group), "known to all", *story.instances.values(), timeout_s=90)
     return asked_everywhere(story, group)
 
 
@@ -230,7 +230,7 @@ def broker_restart(story: Scenario) -> Seen:
     story.broker.start()
     story.words.send(1000)
     after = story.settled(2, standby=1)
-    until(lambda: all_find_the_owners(story, after), "known to all", *story.instances.values(), within=90)
+    wait_until(lambda: all_find_the_owners(story, after), "known to all", *story.instances.values(), timeout_s=90)
     return {
         "the session is made longer": answer,
         "the same members": {m.member_id for m in before.members} == {m.member_id for m in after.members},
@@ -265,7 +265,7 @@ def everybody_leaves(story: Scenario) -> Seen:
     for instance in story.instances.values():
         instance.ask("close")
     codes = [instance.ended() for instance in story.instances.values()]
-    until(lambda: story.watch.latest is not None and story.watch.latest.state == "Empty", "empty", within=90)
+    wait_until(lambda: story.watch.latest is not None and story.watch.latest.state == "Empty", "empty", timeout_s=90)
     shell, first = story.shell, f"{story.source}-0"
     return {
         "exit codes": codes,

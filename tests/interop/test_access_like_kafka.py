@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.ports import find_free_port
 from tests.interop.access_script import ROWS, AccessScript
-from tests.interop.kafka_broker import KafkaBroker, free_ports
+from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.requests.api_table import SERVED
@@ -73,7 +74,7 @@ def kafkas(kafka_tools: None) -> Iterator[dict[str, tuple[Any, Any]]]:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[dict[str, tuple[Any, Any]]]:
-    (sasl_port,) = free_ports(1)
+    sasl_port = find_free_port()
     listeners = f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{sasl_port}"
     with EmbeddedBroker(config={**SETTINGS, "listeners": listeners}) as broker:
         yield answers(int(broker.bootstrap_servers.rpartition(":")[2]), sasl_port)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
 from tests.client.moving_tasks_script import move_tasks_around
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.client.admin import Admin
@@ -94,14 +94,6 @@ def share_changes(members: Sequence[StreamsMember], tasks: int) -> None:
             assert not isinstance(event, Fatal), event
             if isinstance(event, Assigned | AssignmentChanged):
                 member.acknowledge(event.assignment.active)
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    until = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)
-    return found
 
 
 def test_every_api_that_the_client_uses_has_a_common_version(client: NetworkClient) -> None:
@@ -225,7 +217,7 @@ def test_an_instance_id_is_not_sent_where_it_would_be_refused(
         (described,) = Admin(client).describe_streams_groups([group])[group].members
         assert described.instance_id is None
         member.leave(for_a_while=True)
-        wait_for(lambda: not Admin(client).describe_streams_groups([group])[group].members)
+        wait_until(lambda: not Admin(client).describe_streams_groups([group])[group].members)
     warnings = [record for record in caplog.records if "pod-1" in record.getMessage()]
     assert len(warnings) == 1
 
@@ -253,7 +245,7 @@ def test_where_the_member_id_is_kept_a_restart_moves_nothing(
         before = described()
         link.leave(for_a_while=True)
         gone = Left(confirmed=False, will_return=True)
-        wait_for(lambda: gone in link.events(0.2))
+        wait_until(lambda: gone in link.events(0.2))
     assert described() == before, "nobody was told"
     with GuardianLink.start(settings) as link:
         take_changes(link, 4)
@@ -265,7 +257,7 @@ def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(kafka: Ka
     with StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as owner:
         take_changes(owner, 4)
         with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, early_look=True) as joiner:
-            seen = wait_for(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])
+            seen = wait_until(lambda: [event for event in joiner.changes(0.1) if isinstance(event, TargetSeen)])
             assert sum(map(len, seen[0].to_come.values())) == 2
             assert joiner.assignment.active == {}
             to_come = seen[0].to_come
@@ -283,14 +275,14 @@ def test_every_member_knows_who_serves_a_key(kafka: KafkaBroker, topic: str) -> 
             take_changes(first, 2)
             take_changes(second, 2)
             for member in (first, second):
-                wait_for(lambda member=member: served(member, topic) == {here: 2, there: 2})
+                wait_until(lambda member=member: served(member, topic) == {here: 2, there: 2})
             for number in range(20):
                 key = b"key-%d" % number
                 owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
                 expected = here if owner is first else there
                 assert first.endpoint_for(topic, key) == second.endpoint_for(topic, key) == expected
         take_changes(first, 4)
-        wait_for(lambda: served(first, topic) == {here: 4})
+        wait_until(lambda: served(first, topic) == {here: 4})
 
 
 def served(member: StreamsMember, topic: str) -> dict[Endpoint, int]:
@@ -307,11 +299,11 @@ def test_an_endpoint_and_missing_topics_together_end_no_member(
     later, here = f"{topic}-later", Endpoint("here", 8081)
     group, servers = f"app-{topic}", kafka.bootstrap_servers
     with StreamsMember(group, topology_of(later), bootstrap_servers=servers, endpoint=str(here)) as member:
-        (not_ready,) = wait_for(lambda: [event for event in member.changes(0.1) if isinstance(event, NotReady)])
+        (not_ready,) = wait_until(lambda: [event for event in member.changes(0.1) if isinstance(event, NotReady)])
         assert not_ready.status[0][0] == 1
         Admin(client).create_topics({later: 2})
         take_changes(member, 2)
-        wait_for(lambda: served(member, later) == {here: 2})
+        wait_until(lambda: served(member, later) == {here: 2})
 
 
 def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
@@ -323,7 +315,7 @@ def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
         share_changes((first, second), 2)
         first.request_shutdown()
         for member in (first, second):
-            wait_for(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
+            wait_until(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
 
 
 def test_another_topology_and_missing_topics_are_told(kafka: KafkaBroker, topic: str) -> None:

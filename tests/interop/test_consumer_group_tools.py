@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
 from tests.interop.kafka_tools import CONSUMER_GROUPS
 
@@ -146,7 +147,7 @@ def test_all_groups(groups: Cluster) -> None:
         told.append(groups.theirs(CONSUMER_GROUPS, "--describe", "--all-groups", "--state").out)
         return "golden-all " in told[-1]
 
-    wait_until(all_can_be_read, "every group can be read", 120)  # the sessions of such members end
+    wait_until(all_can_be_read, "every group can be read", timeout_s=120)  # the sessions of such members end
     theirs = told[-1]
     assert rows(groups.ours("consumer-groups", "--describe", "--all-groups", "--state").out)[0] == rows(theirs)[0]
     assert set(groups.ours("consumer-groups", "--list").out.split()) == set(

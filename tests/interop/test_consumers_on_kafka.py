@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.client.running_consumers import PATIENCE_S, RunningConsumer, wait_until
+from tests.client.running_consumers import PATIENCE_S, RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.client.admin import Admin

@@ -13,7 +13,8 @@ import confluent_kafka
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 from tests.coordinator.test_group_migration import compacted
-from tests.interop.group_members import Worker, is_settled, wait_for
+from tests.harness.polling import wait_until
+from tests.interop.group_members import Worker, is_settled
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.cli.main import run
@@ -60,11 +61,11 @@ def streams_member_was_there(admin: Admin) -> None:
     topology = Topology(subtopologies=(Subtopology(subtopology_id="0", source_topics=(TOPIC,)),))
     worker = Worker(admin.client.bootstrap_servers, topology, GROUP)
     try:
-        wait_for(lambda: is_settled(admin, GROUP, 1))
+        wait_until(lambda: is_settled(admin, GROUP, 1))
         assert kind(admin) == ("streams", "Stable")
     finally:
         worker.close()
-    wait_for(lambda: kind(admin) == ("streams", "Empty"))
+    wait_until(lambda: kind(admin) == ("streams", "Empty"))
 
 
 def kind(admin: Admin, group_id: str = GROUP) -> tuple[str, str]:
@@ -79,7 +80,7 @@ def test_an_empty_consumer_group_is_in_the_way_until_it_is_upgraded(kafka: Kafka
         admin.create_topics({TOPIC: 1}, replication_factor=1, exist_ok=True)
         produce(admin.client, TOPIC, [PlainRecord(value=b"v") for _ in range(10)], partition=0)
         assert len(consumer_reads(kafka.bootstrap_servers, 2, "consumer", "modern")) == 2
-        wait_for(lambda: kind(admin, "modern") == ("consumer", "Empty"))
+        wait_until(lambda: kind(admin, "modern") == ("consumer", "Empty"))
         position = admin.committed_offsets("modern")
         with StreamsMember("modern", topology, bootstrap_servers=kafka.bootstrap_servers) as member:
             refused = next(c for _ in range(100) for c in member.changes(timeout=0.1) if isinstance(c, Fatal))
@@ -89,7 +90,7 @@ def test_an_empty_consumer_group_is_in_the_way_until_it_is_upgraded(kafka: Kafka
         assert (kind(admin, "modern"), admin.committed_offsets("modern")) == (("classic", "Empty"), position)
         worker = Worker(kafka.bootstrap_servers, topology, "modern")
         try:
-            wait_for(lambda: is_settled(admin, "modern", 1))
+            wait_until(lambda: is_settled(admin, "modern", 1))
         finally:
             worker.close()
         assert admin.committed_offsets("modern") == position
@@ -107,9 +108,9 @@ def test_an_upgrade_waits_for_positions_of_open_transactions(
     with Admin(kafka.bootstrap_servers) as admin:
         admin.create_topics({topic: 1}, replication_factor=1)
         worker = Worker(kafka.bootstrap_servers, topology, group)
-        wait_for(lambda: is_settled(admin, group, 1))
+        wait_until(lambda: is_settled(admin, group, 1))
         worker.close()
-        wait_for(lambda: kind(admin, group) == ("streams", "Empty"))
+        wait_until(lambda: kind(admin, group) == ("streams", "Empty"))
         consumer = confluent_kafka.Consumer({**servers, "group.id": group})
         producer = confluent_kafka.Producer({**servers, "transactional.id": "undecided"})
         producer.init_transactions(20)
@@ -143,11 +144,11 @@ def test_an_empty_group_goes_from_classic_to_streams_and_back(kafka: KafkaBroker
         admin.create_topics({TOPIC: 1}, replication_factor=1, exist_ok=True)
         produce(admin.client, TOPIC, [PlainRecord(value=b"v") for _ in range(10)], partition=0)
         assert consumer_reads(kafka.bootstrap_servers, 3) == [0, 1, 2]
-        wait_for(lambda: kind(admin) == ("classic", "Empty"))
+        wait_until(lambda: kind(admin) == ("classic", "Empty"))
         streams_member_was_there(admin)
         assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 3}
         assert consumer_reads(kafka.bootstrap_servers, 4) == [3, 4, 5, 6]
-        wait_for(lambda: kind(admin) == ("classic", "Empty"))
+        wait_until(lambda: kind(admin) == ("classic", "Empty"))
         streams_member_was_there(admin)
         assert admin.committed_offsets(GROUP) == {(TOPIC, 0): 7}
         log = history(admin)

@@ -14,9 +14,9 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.streams_application import WordCount
-from tests.spark.application.processes import until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -53,7 +53,7 @@ class Source:
 
     def grow(self, name: str, partitions: int) -> None:
         self.admin.create_partitions({name: partitions})
-        until(lambda: len(self.admin.describe_topics([name])[name].partitions) == partitions, f"{name} grown")
+        wait_until(lambda: len(self.admin.describe_topics([name])[name].partitions) == partitions, f"{name} grown")
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def instance(
 
 
 def counted(one: WordCount, expected: Mapping[str, int]) -> None:
-    until(lambda: one.ask("values") == expected, f"counted {expected}", one)
+    wait_until(lambda: one.ask("values") == expected, f"counted {expected}", one)
 
 
 def test_java_applications_run_on_while_their_source_grows(tmp_path: Path, kafka_tools: None) -> None:
@@ -83,26 +83,30 @@ def test_java_applications_run_on_while_their_source_grows(tmp_path: Path, kafka
         for partition in (0, 1):
             source.send(partition, f"id-{partition}", f"id-{partition}", "both")
         words = {f"word-{each}": count for each, count in source.counts(0, 1).items()}
-        until(lambda: direct.is_running() and by_word.is_running(), "both running", direct, by_word)
+        wait_until(lambda: direct.is_running() and by_word.is_running(), "both running", direct, by_word)
         counted(by_word, words)
-        until(lambda: direct.ask("values").keys() == source.counts(0, 1).keys(), "counted", direct)
+        wait_until(lambda: direct.ask("values").keys() == source.counts(0, 1).keys(), "counted", direct)
         states = {one.name: list(one.states) for one in (direct, by_word)}
 
         source.grow(source.name, 4)
-        until(lambda: len(by_word.ask("tasks")["active"]) == 6, "the stateless tasks follow", by_word)
-        until(lambda: "Source topics have grown beyond" in direct.log.read_text(), "it says why in its log", direct)
+        wait_until(lambda: len(by_word.ask("tasks")["active"]) == 6, "the stateless tasks follow", by_word)
+        wait_until(
+            lambda: "Source topics have grown beyond" in direct.log.read_text(), "it says why in its log", direct
+        )
         for partition in range(4):
             source.send(partition, f"id-{partition}")
         counted(by_word, {f"word-{each}": count for each, count in source.counts(0, 1, 2, 3).items()})
-        until(lambda: (direct.ask("values")["id-0"], direct.ask("values")["id-1"]) == (3, 3), "both go on", direct)
+        wait_until(lambda: (direct.ask("values")["id-0"], direct.ask("values")["id-1"]) == (3, 3), "both go on", direct)
         assert direct.ask("tasks")["active"] == ["0_0", "0_1"]
         assert direct.states == states["direct"], "nothing was taken from it"
         assert "id-2" not in direct.ask("values"), "what is beyond waits"
         assert by_word.states[-1] == "RUNNING"
 
         source.grow("direct-counts-changelog", 4)
-        until(lambda: len(direct.ask("tasks")["active"]) == 4, "an operator lets all be read", direct)
-        until(lambda: (direct.ask("values").get("id-2"), direct.ask("values").get("id-3")) == (1, 1), "read", direct)
+        wait_until(lambda: len(direct.ask("tasks")["active"]) == 4, "an operator lets all be read", direct)
+        wait_until(
+            lambda: (direct.ask("values").get("id-2"), direct.ask("values").get("id-3")) == (1, 1), "read", direct
+        )
         assert (direct.error, by_word.error) == (None, None)
 
 
@@ -115,9 +119,9 @@ def test_on_apache_kafka_the_clients_die_of_it(tmp_path: Path, kafka: KafkaBroke
         instance(kafka.bootstrap_servers, tmp_path, source, name, settings) as direct,
     ):
         source.send(0, "id-0")
-        until(direct.is_running, "running", direct)
+        wait_until(direct.is_running, "running", direct)
         source.grow(source.name, 4)
-        until(lambda: direct.error is not None, "an exception", direct)
+        wait_until(lambda: direct.error is not None, "an exception", direct)
         assert direct.error is not None
         assert direct.error["type"] == "org.apache.kafka.streams.errors.TopologyException"
         assert direct.ended() == 1

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, Told, ToolServer
@@ -26,13 +26,6 @@ COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
 PARTITIONS, RECORDS = 4, 2_000
 PATIENCE_S = 90.0
-
-
-def eventually(what: str, attempt: Callable[[], bool]) -> None:
-    """A JVM starts slowly when others run beside it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not attempt():
-        assert time.monotonic() < deadline, f"it did not come to this: {what}"
 
 
 class Cluster:
@@ -114,7 +107,7 @@ def test_java_consumers_share_a_group(cluster: Cluster, assignor: str, tmp_path:
         for index in range(2)
     ]
     try:
-        eventually("both have some", lambda: cluster.is_shared(group, 2))
+        wait_until(lambda: cluster.is_shared(group, 2), "both have some")
         members = cluster.rows("--describe", "--members", "--verbose", "--group", group)
         assert sorted(int(row[4]) for row in members) == [2, 2]
         assert {row[2] for row in members} == {"/127.0.0.1"}
@@ -125,10 +118,10 @@ def test_java_consumers_share_a_group(cluster: Cluster, assignor: str, tmp_path:
         not_deleted = cluster.groups("--delete", "--group", group)
         assert "The group is not empty" in not_deleted.out + not_deleted.err
         consumers[0].kill()
-        eventually("the other one has all", lambda: cluster.is_shared(group, 1))
-        eventually("all was read", lambda: all(row[5] == "0" for row in cluster.rows("--describe", "--group", group)))
+        wait_until(lambda: cluster.is_shared(group, 1), "the other one has all")
+        wait_until(lambda: all(row[5] == "0" for row in cluster.rows("--describe", "--group", group)), "all was read")
         consumers[1].stop()
-        eventually("it has left", lambda: cluster.state(group) == "Empty")
+        wait_until(lambda: cluster.state(group) == "Empty", "it has left")
     finally:
         for each in consumers:
             each.kill()
@@ -143,12 +136,12 @@ def test_a_static_java_consumer_comes_back(cluster: Cluster, tmp_path: Path) -> 
     group, static = "static", {"group_instance_id": "one", "session_timeout_ms": 30_000}
     first = ConsoleConsumer(cluster, tmp_path / "first.txt", group, **static)
     try:
-        eventually("it has all", lambda: cluster.is_shared(group, 1))
+        wait_until(lambda: cluster.is_shared(group, 1), "it has all")
         before = cluster.partitions(group)
         first.kill()
         second = ConsoleConsumer(cluster, tmp_path / "second.txt", group, **static)
         try:
-            eventually("it is back", lambda: cluster.is_shared(group, 1) and cluster.partitions(group) != before)
+            wait_until(lambda: cluster.is_shared(group, 1) and cluster.partitions(group) != before, "it is back")
             assert all(member.startswith("one-") for member in cluster.partitions(group).values())
         finally:
             second.kill()

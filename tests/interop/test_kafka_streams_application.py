@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import OLD_STREAMS
 from tests.interop.streams_incidents import INCIDENTS
 from tests.interop.streams_scenario import SETTINGS, Scenario, Seen, Table
 from tests.interop.streams_steps import STEPS
 from tests.longer import longer
-from tests.spark.application.processes import BrokerProcess, until
+from tests.spark.application.processes import BrokerProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -203,12 +204,12 @@ def test_exactly_once_though_an_instance_is_killed(our_broker: BrokerProcess, tm
     with Scenario(our_broker, tmp_path, "exactly-once") as story:
 
         def counted(what: str) -> None:
-            until(story.counts_exactly, what, *story.instances.values(), within=120)
+            wait_until(story.counts_exactly, what, *story.instances.values(), timeout_s=120)
 
         story.create_topics()
         one = story.join("one", **eos)
         two = story.join("two", **eos)
-        until(lambda: one.is_running() and two.is_running(), "both running", one, two, within=60)
+        wait_until(lambda: one.is_running() and two.is_running(), "both running", one, two, timeout_s=60)
         story.words.send(2000)
         counted("counted by two")
         story.words.send(4000)

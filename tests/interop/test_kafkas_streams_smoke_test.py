@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_jars import STREAMS_TESTS, TOOLS_VERSION, java, kafka_jars
 from tests.interop.streams_application import SOURCES
 from tests.interop.streams_scenario import SETTINGS
 from tests.longer import longer
-from tests.spark.application.processes import BrokerProcess, active_tasks, group, until
+from tests.spark.application.processes import BrokerProcess, active_tasks, group
 
 from headrace.client.admin import Admin
 
@@ -85,22 +86,22 @@ def test_results_are_right_although_things_die(tmp_path: Path, kafka_tools: None
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topics(dict.fromkeys(TOPICS, 5), replication_factor=1)
             one, two = start("one", "process", state="first"), start("two", "process", state="second")
-            until(lambda: settled(admin, 4), "settled", one, two)
+            wait_until(lambda: settled(admin, 4), "settled", one, two)
             driver = start("driver", "run", state="none")
-            until(lambda: driver.said(" 5000 records produced"), "a quarter", driver, one, two)
+            wait_until(lambda: driver.said(" 5000 records produced"), "a quarter", driver, one, two)
             one.process.kill()
             one.process.wait()
             three = start("three", "process", state="first")
-            until(lambda: settled(admin, 4), "settled after a kill", two, three)
-            until(lambda: driver.said(" 10000 records produced"), "half", driver)
+            wait_until(lambda: settled(admin, 4), "settled after a kill", two, three)
+            wait_until(lambda: driver.said(" 10000 records produced"), "half", driver)
         broker.kill()
         broker.start()
         with Admin(broker.bootstrap_servers) as admin:
-            until(lambda: driver.said(" 15000 records produced"), "three quarters", driver)
+            wait_until(lambda: driver.said(" 15000 records produced"), "three quarters", driver)
             two.process.terminate()
             two.process.wait(60)
             four = start("four", "process", state="second")
-            until(lambda: settled(admin, 4), "settled after a leave", three, four)
+            wait_until(lambda: settled(admin, 4), "settled after a leave", three, four)
             driver.process.wait(300)
     said = driver.log.read_text()
     assert "SUCCESS" in said, said[-3000:]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.broker.conftest import WireClient
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -42,16 +43,10 @@ class Script:
         request = c.CreateTopicsRequest(topics=(topic,), timeout=from_ms(20_000), validate_only=False)
         (made,) = self.client.call(Api.CREATE_TOPICS, request).topics
         assert made.error_code is ErrorCode.none
-        self.until(
+        wait_until(
             lambda: self.fetch(part(0), topic_id=made.topic_id)[0] == ("none", (), [(0, "none", 0, 0, 0, 0, -1)])
         )
         return made.topic_id
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline  # the broker follows its controller
-            time.sleep(0.05)
 
     def produce(self, partition: int, at: int, topic_id: uuid.UUID | None = None) -> str:
         p = m.produce_request
@@ -269,7 +264,7 @@ class Script:
         state = d.DeleteTopicState(name=self.topic, topic_id=None)
         self.client.call(Api.DELETE_TOPICS, d.DeleteTopicsRequest(topics=(state,), timeout=from_ms(20_000)))
         old_id, self.topic_id = self.topic_id, None
-        self.until(lambda: self.fetch(part(0), topic_id=old_id)[0][2][0][1] == "unknown_topic_id")
+        wait_until(lambda: self.fetch(part(0), topic_id=old_id)[0][2][0][1] == "unknown_topic_id")
         yield self.fetch(session=(session, 1))[0]
         yield self.produce(0, 1, old_id)
         self.topic_id = self.create(self.topic, 3)

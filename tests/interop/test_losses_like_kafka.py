@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.ports import find_free_port
 from tests.interop.cut_connections import CuttingProxy
-from tests.interop.kafka_broker import KafkaBroker, free_ports
+from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.transactional_losses import ADD, END, INIT, PARTITIONS, PRODUCE, Case, told
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -36,7 +37,7 @@ CASES = (
 def proxies(kafka_tools: None) -> Iterator[tuple[CuttingProxy, CuttingProxy]]:
     """One before Kafka and one before us."""
     theirs, ours = CuttingProxy(), CuttingProxy()
-    (port,) = free_ports(1)
+    port = find_free_port()
     told_as = lambda proxy: {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}  # noqa: E731
     kafka = KafkaBroker("4.3.1", told_as(theirs))
     theirs.target, ours.target = kafka.port, port

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
@@ -29,14 +29,6 @@ SETTINGS = {
 }
 PATIENCE_S = 90
 ALL = {"t-0", "t-1", "t-2", "t-3"}
-
-
-def eventually(what: str, holds: Callable[[], bool]) -> None:
-    """A JVM takes long to start on a busy machine."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"it did not come to this: {what}"
-        time.sleep(0.05)
 
 
 class JavaMember:
@@ -147,9 +139,9 @@ def test_java_and_confluent_share_a_group(broker: EmbeddedBroker, tools: ToolSer
     for number in range(40):
         broker.produce("t", [str(number)], partition=number % 4)
     with JavaMember(servers, "mixed", "topic:t") as first:
-        eventually("the first has all, and has read it", lambda: first.has == ALL and first.read == 40)
+        wait_until(lambda: first.has == ALL and first.read == 40, "the first has all, and has read it")
         with ConfluentMember(servers, "mixed", "t") as other:
-            eventually("both have two", lambda: len(first.has) == len(other.has) == 2 and first.has | other.has == ALL)
+            wait_until(lambda: len(first.has) == len(other.has) == 2 and first.has | other.has == ALL, "both have two")
             _, row = told_of_group(tools, servers, "--describe", "--state", "--group", "mixed")
             assert row[0] == "mixed"
             assert row[-3:] == ["uniform", "Stable", "2"]
@@ -157,14 +149,14 @@ def test_java_and_confluent_share_a_group(broker: EmbeddedBroker, tools: ToolSer
             assert len(members) == 3
             assert "CURRENT-EPOCH" in members[0]
             assert ["mixed", "Consumer"] in told_of_group(tools, servers, "--list", "--type")
-        eventually("the other has left", lambda: first.has == ALL)
+        wait_until(lambda: first.has == ALL, "the other has left")
         with JavaMember(servers, "mixed", "topic:t") as killed:
-            eventually("two again", lambda: len(first.has) == len(killed.has) == 2)
+            wait_until(lambda: len(first.has) == len(killed.has) == 2, "two again")
             killed.kill()
-        eventually("the killed one's session is over", lambda: first.has == ALL)
+        wait_until(lambda: first.has == ALL, "the killed one's session is over")
         first.stop()
         assert not first.error
-    eventually("empty", lambda: broker.group("mixed").state == "Empty")
+    wait_until(lambda: broker.group("mixed").state == "Empty", "empty")
     positions = told_of_group(tools, servers, "--describe", "--group", "mixed")
     assert sorted((row[2], row[3], row[5]) for row in positions[1:] if row[0] == "mixed") == [
         (str(number), "10", "0") for number in range(4)
@@ -175,11 +167,11 @@ def test_java_and_confluent_share_a_group(broker: EmbeddedBroker, tools: ToolSer
 def test_a_subscription_pattern(broker: EmbeddedBroker) -> None:
     servers = broker.bootstrap_servers
     with JavaMember(servers, "by-pattern", "pattern:logs-.*") as member:
-        eventually("it has what matches", lambda: member.has == {"logs-a-0", "logs-b-0", "logs-b-1"})
+        wait_until(lambda: member.has == {"logs-a-0", "logs-b-0", "logs-b-1"}, "it has what matches")
         member.stop()
         assert not member.error
     with JavaMember(servers, "by-pattern", "pattern:logs-(") as member:
-        eventually("it is told what is wrong", lambda: "missing closing )" in member.error)
+        wait_until(lambda: "missing closing )" in member.error, "it is told what is wrong")
 
 
 @pytest.fixture
@@ -200,11 +192,11 @@ def test_a_static_restart_moves_nothing(patient: EmbeddedBroker, tools: ToolServ
         JavaMember(servers, "static", "topic:t", group_instance_id="one") as one,
         JavaMember(servers, "static", "topic:t", group_instance_id="two") as two,
     ):
-        eventually("both have two", lambda: len(one.has) == len(two.has) == 2 and one.has | two.has == ALL)
+        wait_until(lambda: len(one.has) == len(two.has) == 2 and one.has | two.has == ALL, "both have two")
         had, of_two, before = set(one.has), set(two.has), epoch()
         one.stop()
         with JavaMember(servers, "static", "topic:t", group_instance_id="one") as again:
-            eventually("it has what it had", lambda: again.has == had)
+            wait_until(lambda: again.has == had, "it has what it had")
             assert two.has == of_two
             assert epoch() == before
             again.stop()

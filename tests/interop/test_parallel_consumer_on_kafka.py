@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.broker.certificates import Certificates
-from tests.client.running_consumers import RunningConsumer, wait_until
+from tests.client.running_consumers import RunningConsumer
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.sasl_sequences import SEQUENCES, Conversation
 from tests.interop.scram_requests import ALTERATIONS, DESCRIPTIONS, altered, described

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.storage.compaction_samples import cleaned, pairs
@@ -211,13 +211,13 @@ def test_kafkas_dump_tool_reads_what_we_compacted(
     assert index_complaints(files) == []
 
 
-def test_kafkas_consumer_reads_a_topic_that_we_compacted(kafka_tools: None, eventually: Any) -> None:
+def test_kafkas_consumer_reads_a_topic_that_we_compacted(kafka_tools: None) -> None:
     config = {"log.cleaner.backoff.ms": 10, "log.cleaner.min.cleanable.ratio": 0.01}
     with EmbeddedBroker(config=config) as broker:
         broker.create_topics({"table": 1}, {"cleanup.policy": "compact", "segment.bytes": "3000"})
         for n in range(120):
             broker.produce("table", [f"{n}-{i}" for i in range(4)], key=lambda value: f"key-{int(value[-1]) + n % 5}")
-        eventually(lambda: is_clean(broker.data_dir))
+        wait_until(lambda: is_clean(broker.data_dir))
         left = [(each.offset, each.key.decode(), each.value.decode()) for each in broker.records("table") if each.key]
         arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", "table", "--partition", "0"]
         assert len(left) < 120
@@ -236,17 +236,6 @@ def is_clean(data: Path) -> bool:
     active = max(int(path.stem) for path in (data / "table-0").glob("*.log"))
     checkpoint = data / "cleaner-offset-checkpoint"
     return checkpoint.exists() and f"table 0 {active}" in checkpoint.read_text().splitlines()
-
-
-@pytest.fixture
-def eventually() -> Any:
-    def wait(condition: Any) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come true"
-            time.sleep(0.01)
-
-    return wait
 
 
 def create(kafka: KafkaBroker, topic: str) -> None:

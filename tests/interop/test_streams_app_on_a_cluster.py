@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from pyarrow import parquet
+from tests.harness.polling import wait_until
 from tests.interop.kafka_cluster import KafkaCluster
 from tests.longer import LONG
 from tests.spark.application.judgement import wrongly_counted
-from tests.spark.application.processes import Application, Feed, caught_up, until
+from tests.spark.application.processes import Application, Feed, caught_up
 
 from headrace.client.admin import Admin
 
@@ -44,31 +45,31 @@ def test_every_broker_is_killed_once(tmp_path: Path) -> None:
                 def committed() -> int:
                     return sum(admin.committed_offsets(GROUP).values())
 
-                until(lambda: committed() > 1500, "at work", application, kafka, within=400)
+                wait_until(lambda: committed() > 1500, "at work", application, kafka, timeout_s=400)
                 for index, broker in enumerate(kafka.brokers):
                     at, began = committed(), time.monotonic()
                     broker.kill()
-                    until(
+                    wait_until(
                         lambda at=at: committed() > at + 600,
                         "at work with two brokers",
                         application,
                         broker,
-                        within=300,
+                        timeout_s=300,
                     )
                     stood_s = time.monotonic() - began
                     kafka.restart(index)
                     at = committed()
-                    until(
+                    wait_until(
                         lambda at=at: committed() > at + 600,
                         "at work with three again",
                         application,
                         broker,
-                        within=300,
+                        timeout_s=300,
                     )
-                    until(lambda: all_in_sync(admin), "in sync again", broker, within=300)
+                    wait_until(lambda: all_in_sync(admin), "in sync again", broker, timeout_s=300)
                     print(f"broker {index + 1}: 600 more records committed {stood_s:.1f} s after kill -9")
                 sent = feed.stop()
-                until(lambda: caught_up(admin, GROUP), "caught up", application, kafka, within=300)
+                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, kafka, timeout_s=300)
                 assert application.process is not None
                 assert application.process.poll() is None, "the application never ended"
                 assert application.stop(120) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 from tests.longer import longer
 from tests.spark.application.processes import (
@@ -21,7 +22,6 @@ from tests.spark.application.processes import (
     group,
     newest,
     send_flights,
-    until,
 )
 
 from headrace.client.admin import Admin
@@ -106,17 +106,17 @@ def test_two_instances_share_the_tasks_on_kafka(kafka: KafkaBroker, tmp_path: Pa
         first.start()
         second.start()
         with Admin(servers) as admin:
-            until(lambda: list(active_tasks(group(admin, name)).values()) == [4, 4], "4 + 4 tasks", first, second)
-            until(lambda: caught_up(admin, name), "caught up", first, second)
+            wait_until(lambda: list(active_tasks(group(admin, name)).values()) == [4, 4], "4 + 4 tasks", first, second)
+            wait_until(lambda: caught_up(admin, name), "caught up", first, second)
             kafkas_tool_sees_the_group(servers, name, topic, {first.member_id, second.member_id})
             assert newest(servers, f"{name}-by-origin") == expected_delays()
 
             assert second.stop() == 0, second.log.read_text()[-3000:]
-            until(lambda: active_tasks(group(admin, name)) == {first.member_id: 8}, "8 tasks of one", first)
-            until(lambda: first.open_tasks == 8, "8 open tasks", first)
+            wait_until(lambda: active_tasks(group(admin, name)) == {first.member_id: 8}, "8 tasks of one", first)
+            wait_until(lambda: first.open_tasks == 8, "8 open tasks", first)
             more = range(len(FLIGHTS), len(FLIGHTS) + 70)
             send_flights(servers, more, PARTITIONS, topic)
-            until(lambda: caught_up(admin, name), "caught up", first)
+            wait_until(lambda: caught_up(admin, name), "caught up", first)
         counts = {origin: row["flights"] for origin, row in newest(servers, f"{name}-by-origin").items()}
         fresh = [flight(n) for n in more if flight(n)["dep_delay"] is not None]
         assert counts == {

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.both_tools import Cluster, fill, positions, rows, set_back
-from tests.interop.group_members import Worker, is_settled, members, topology, wait_for
+from tests.interop.group_members import Worker, is_settled, members, topology
 from tests.interop.kafka_tools import CONSUMER_GROUPS, GROUPS, STREAMS_GROUPS
 from tests.member_removal import check_removal
 
@@ -26,7 +27,7 @@ def test_a_living_group(cluster: Cluster) -> None:
     fill(cluster, topic)
     with members(cluster.admin, group, topic, 2) as workers:
         # The broker's Stable may be ahead of what a member knows.
-        wait_for(lambda: sum(len(worker.member.assignment.active.get("0", ())) for worker in workers) == 3)
+        wait_until(lambda: sum(len(worker.member.assignment.active.get("0", ())) for worker in workers) == 3)
         for worker in workers:
             snapshot = worker.member.assignment
             committed = CommittedOffset(offset=3, leader_epoch=0)
@@ -61,7 +62,7 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
     for name in (group, "golden-empty-2"):
         with members(cluster.admin, name, topic, 1):
             pass
-        wait_for(lambda name=name: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until(lambda name=name: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
     which, all_topics = ("--group", group), "--all-input-topics"
     before = set_back(cluster, group, topic)
     before()
@@ -108,7 +109,7 @@ def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     for group in ("golden-deleted-k", "golden-deleted-p"):
         with members(cluster.admin, group, "golden-deleted-input", 1):
             pass
-        wait_for(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
         arguments = ("--delete", "--group", group, "--group", "golden-absent", "--delete-all-internal-topics")
         theirs = group.endswith("k")
         told[group] = (
@@ -134,7 +135,7 @@ def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     ):
         with members(cluster.admin, group, source, 1):
             pass
-        wait_for(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
         set_back(cluster, group, source)()
         arguments = ["--reset-offsets", "--group", group, "--all-input-topics", "--to-earliest", "--execute", *internal]
         theirs = group.endswith("k")
@@ -142,7 +143,7 @@ def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
             cluster.theirs(STREAMS_GROUPS, *arguments) if theirs else cluster.ours("streams-groups", *arguments)
         )
         left = {f"foreign-{group}", *([f"{group}-counts-changelog"] if len(internal) == 2 else [])}
-        wait_for(lambda name=group, left=left: left == {each for each in cluster.admin.list_topics() if name in each})
+        wait_until(lambda name=group, left=left: left == {each for each in cluster.admin.list_topics() if name in each})
         assert positions(cluster, group) == {0: 0, 1: 0}
     kafkas, ours, single = (rows(told[name].out.replace(name, "golden-again-x")) for name in told)
     assert ours == kafkas
@@ -173,7 +174,7 @@ def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
     group = f"golden-not-ready-{cluster.name}"
     worker = Worker(cluster.servers, topology(group, "golden-topic-that-never-was"), group)
     try:
-        wait_for(lambda: bool(cluster.admin.list_groups(states=["NotReady"])))
+        wait_until(lambda: bool(cluster.admin.list_groups(states=["NotReady"])))
         for state in ("NotReady", "not_ready", "NOTREADY"):
             assert f"{group} " in cluster.ours("streams-groups", "--list", "--state", state).out
         theirs = cluster.theirs(STREAMS_GROUPS, "--list", "--state", "NotReady").out
@@ -194,12 +195,12 @@ def test_top_says_what_is_wrong_with_an_internal_topic(cluster: Cluster) -> None
     )
     worker = Worker(cluster.servers, topology(group, source), group)
     try:
-        wait_for(lambda: group in [listed.group_id for listed in cluster.admin.list_groups(states=["NotReady"])])
+        wait_until(lambda: group in [listed.group_id for listed in cluster.admin.list_groups(states=["NotReady"])])
         told = cluster.ours("top", group, "--once", "--interval", "0.1").out
         assert f'the changelog topic "{group}-counts-changelog" has 2 partitions, 3 are needed' in told
         assert f"headrace topics --alter --topic {group}-counts-changelog --partitions 3" in told
         cluster.ours("topics", "--alter", "--topic", f"{group}-counts-changelog", "--partitions", "3")
-        wait_for(lambda: is_settled(cluster.admin, group, 1))
+        wait_until(lambda: is_settled(cluster.admin, group, 1))
         told = cluster.ours("top", group, "--once", "--interval", "0.1").out
         assert "   1 member   6 of 6 tasks owned   lag 0\n" in told
         assert "why" not in told
@@ -218,7 +219,7 @@ def test_an_upgrade_to_another_topology_keeps_the_positions(cluster: Cluster, tm
     with members(cluster.admin, group, source, 1):
         refused = cluster.ours("upgrade", group, "--file", file)
         assert (refused.code, "error[group-not-empty]" in refused.err) == (1, True)
-    wait_for(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
+    wait_until(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
     saved = {(source, 0): 4, (source, 1): 5, (f"{group}-by-key-repartition", 2): 0}
     cluster.admin.alter_offsets(group, saved)
     assert refusal(cluster, group, new) == "topology-differs"
@@ -240,10 +241,10 @@ def joined(cluster: Cluster, group: str, shape: Topology) -> None:
     """A member with this topology is taken, and leaves."""
     worker = Worker(cluster.servers, shape, group)
     try:
-        wait_for(lambda: is_settled(cluster.admin, group, 1))
+        wait_until(lambda: is_settled(cluster.admin, group, 1))
     finally:
         worker.close()
-    wait_for(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
+    wait_until(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
 
 
 def refusal(cluster: Cluster, group: str, shape: Topology) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kio.static.primitive import i8
 from tests.broker.conftest import WireClient
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import ToolServer
 from tests.interop.marker_script import MarkerScript, marker_steps
@@ -130,7 +131,7 @@ def test_partitions_are_not_verified_when_nobody_is_to_look(kafka: KafkaBroker, 
             set_verification(port, enabled)
             name = f"verified-{enabled}"
             producer = script.init(name)
-            script._until(lambda at=port, is_on=enabled: verifies(at) is is_on)  # type: ignore[misc]
+            wait_until(lambda at=port, is_on=enabled: verifies(at) is is_on)  # type: ignore[misc]
             markers.produce(producer, 0, tid=name)
             markers.produce(producer, 1, tid=name, version=10)
             markers.produce(Producer(producer.id, producer.epoch + 1), 0, tid=name)

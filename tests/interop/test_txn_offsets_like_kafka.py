@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.heartbeat_script import ALL, Script
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_heartbeats_like_kafka import BROKER_SETTINGS
@@ -88,7 +89,7 @@ class Offsets:
                 for part in topic.partitions
             }
 
-        self.transactions._until(lambda: not set(ask().values()) & set(PASSING))
+        wait_until(lambda: not set(ask().values()) & set(PASSING))
         self.note(step, ask())
 
     def fetch(self, step: str, *, stable: bool = True, topics: dict[str, tuple[int, ...]] | None = None) -> None:

@@ -6,14 +6,13 @@ described; while markers are under way it is asked again, so that a broker that 
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kio.schema.types import GroupId, ProducerId, TransactionalId
 from kio.static.primitive import i8, i16, i64
 from tests.broker.conftest import WireClient
+from tests.harness.polling import wait_until
 from tests.interop.led_topics import wait_until_led
 
 from headrace.coordinator.records.fields import Cursor
@@ -192,22 +191,16 @@ class TransactionScript:
 
     def until_aborted(self, tid: str) -> None:
         """The broker's own abort after the timeout."""
-        self._until(lambda: self.described(tid)[0][1] == "CompleteAbort")
+        wait_until(lambda: self.described(tid)[0][1] == "CompleteAbort")
         self._note(f"timed out {tid}", "aborted", tid)
 
     def _note(self, step: str, told: Any, *tids: str | None) -> None:
         states: list[Any] = []
         known = [tid for tid in dict.fromkeys(tids) if tid]
         if known:
-            self._until(lambda: not any(state[1].startswith("Prepare") for state in self.described(*known)))
+            wait_until(lambda: not any(state[1].startswith("Prepare") for state in self.described(*known)))
             states = self.described(*known)
         self.answers.append((step, (told, states)))
-
-    def _until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.answers[-3:]
-            time.sleep(0.01)
 
     def word(self, producer_id: int) -> str:
         return self._seen.setdefault(producer_id, f"id {len(self._seen) - 1}")
@@ -225,12 +218,12 @@ class TransactionScript:
         f = m.find_coordinator_request
         request = f.FindCoordinatorRequest(key_type=i8(1), coordinator_keys=(self.name("first"),))
         group = f.FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
-        self._until(lambda: self.client.call(Api.FIND_COORDINATOR, group).coordinators[0].error_code.name == "none")
-        self._until(lambda: self.client.call(Api.FIND_COORDINATOR, request).coordinators[0].error_code.name == "none")
+        wait_until(lambda: self.client.call(Api.FIND_COORDINATOR, group).coordinators[0].error_code.name == "none")
+        wait_until(lambda: self.client.call(Api.FIND_COORDINATOR, request).coordinators[0].error_code.name == "none")
         names = [f"first{number}" for number in range(200)]
         idempotent = _init_request(None, 60_000, NOBODY)
-        self._until(lambda: self.client.call(Api.INIT_PRODUCER_ID, idempotent).error_code is ErrorCode.none)
-        self._until(lambda: {state[0] for state in self.described(*names)} == {"transactional_id_not_found"})
+        wait_until(lambda: self.client.call(Api.INIT_PRODUCER_ID, idempotent).error_code is ErrorCode.none)
+        wait_until(lambda: {state[0] for state in self.described(*names)} == {"transactional_id_not_found"})
 
 
 def _init_request(transactional_id: str | None, timeout_ms: int, expected: Producer) -> object:

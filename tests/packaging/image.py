@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+from tests.harness.ports import find_free_ports
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
@@ -34,7 +34,7 @@ def main() -> int:
     container = _buildah("from", "--pull-never", IMAGE)
     try:
         config = json.loads(_buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
-        port, metrics_port = _free_port(), _free_port()
+        port, metrics_port = find_free_ports(2)
         command = [
             *config["Entrypoint"],
             *_replaced(config["Cmd"], {"9092": str(port), "9404": str(metrics_port)}),
@@ -111,11 +111,6 @@ def _replaced(arguments: list[str], words: dict[str, str]) -> list[str]:
             argument = argument.replace(old, new)
         found.append(argument)
     return found
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _buildah(*arguments: str) -> str:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from tests.harness.ports import find_free_port
 from tests.longer import longer
 from tests.spark.application.processes import (
     PROGRAMS,
     BrokerProcess,
     flight,
-    free_port,
     headrace,
     newest,
     records_of,
@@ -66,7 +66,7 @@ def the_error(said: str) -> list[str]:
 
 
 def test_nobody_at_the_address(tmp_path: Path) -> None:
-    port = free_port()
+    port = find_free_port()
     code, said = run(tmp_path, "--bootstrap-server", f"127.0.0.1:{port}")
     assert code == 3
     error = the_error(said)
@@ -167,7 +167,7 @@ def test_undecodable_json_goes_to_the_dead_letter_topic(with_a_bad_record: Broke
 
 def test_java_is_missing(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "JAVA_HOME": ""}
-    code, said = run(tmp_path, "--bootstrap-server", f"127.0.0.1:{free_port()}", **environment)
+    code, said = run(tmp_path, "--bootstrap-server", f"127.0.0.1:{find_free_port()}", **environment)
     assert code == 1
     error = the_error(said)
     assert error[0].startswith("error[java-missing]: Spark needs Java 17")
@@ -190,7 +190,7 @@ def test_the_port_is_taken(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 def test_the_directory_is_taken(broker: BrokerProcess) -> None:
-    out = headrace("broker", "--data-dir", str(broker.directory), "--port", str(free_port()))
+    out = headrace("broker", "--data-dir", str(broker.directory), "--port", str(find_free_port()))
     assert out.returncode == 1
     assert str(broker.directory) in "\n".join(the_error(out.stderr.decode()))
 

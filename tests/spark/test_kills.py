@@ -21,6 +21,7 @@ import pytest
 from kio.static.primitive import i64
 from tests.chaos.chaos import broker_of, chaos
 from tests.chaos.disasters import DISASTERS
+from tests.harness.polling import Logged, wait_until
 from tests.longer import longer
 from tests.spark.application.crash_points import CrashFile, crashing_application
 from tests.spark.application.judgement import wrongly_counted
@@ -37,7 +38,6 @@ from tests.spark.application.processes import (
     newest,
     records_of,
     still_alive,
-    until,
 )
 
 from headrace.client.admin import Admin
@@ -111,8 +111,8 @@ def assert_right(broker: BrokerProcess, sent: int, guarantee: str = EXACTLY_ONCE
     print(f"verify: {verdict['status']}, {sent} records, {repeats} repeated")
 
 
-def at_work(admin: Admin, *told: object, beyond: int = 0) -> None:
-    until(lambda: sum(admin.committed_offsets(GROUP).values()) > beyond + 2000, "at work", *told)
+def at_work(admin: Admin, *told: Logged, beyond: int = 0) -> None:
+    wait_until(lambda: sum(admin.committed_offsets(GROUP).values()) > beyond + 2000, "at work", *told)
 
 
 @longer  # the demo, `test_moves` and `test_standby` kill one, too
@@ -121,8 +121,10 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
     broker = start_broker()
     first, second = (start_application(broker, name, GUARANTEE=guarantee) for name in "ab")
     with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
-        until(lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker)
-        until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
+        wait_until(
+            lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker
+        )
+        wait_until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
         feed.run()
         at_work(admin, first, second, broker)
 
@@ -131,18 +133,18 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
         survivor = first.member_id
         killed_at = time.monotonic()
         second.kill()
-        until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
+        wait_until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
         moved_s = time.monotonic() - killed_at
-        until(lambda: not still_alive(family), "no process left of the killed application", second)
+        wait_until(lambda: not still_alive(family), "no process left of the killed application", second)
         cleaned_s = time.monotonic() - killed_at
-        until(lambda: first.open_tasks == TASKS, "all open at the survivor", first, broker)
+        wait_until(lambda: first.open_tasks == TASKS, "all open at the survivor", first, broker)
         opened_s = time.monotonic() - killed_at
         print(f"\ntasks moved {moved_s:.2f} s after the kill, {len(family)} processes gone {cleaned_s:.2f} s, "
               f"all tasks open {opened_s:.2f} s")  # fmt: skip
         assert moved_s < SESSION_S / 2, "the guardian told the group; nobody waited for the session timeout"
 
         sent = feed.stop()
-        until(lambda: caught_up(admin, GROUP), "caught up", first, broker)
+        wait_until(lambda: caught_up(admin, GROUP), "caught up", first, broker)
     assert first.stop() == 0
     assert_right(broker, sent, guarantee)
 
@@ -153,7 +155,7 @@ def test_an_application_whose_jvm_is_killed_ends_and_says_so(start_broker, start
     broker = start_broker()
     application = start_application(broker, "a")
     with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
-        until(lambda: application.open_tasks == TASKS, "all open", application, broker)
+        wait_until(lambda: application.open_tasks == TASKS, "all open", application, broker)
         if not at_rest:
             feed.run()
             at_work(admin, application, broker)
@@ -161,13 +163,13 @@ def test_an_application_whose_jvm_is_killed_ends_and_says_so(start_broker, start
         (jvm,) = (each.pid for each in family if b"java" in command_of(each.pid).split(b"\0")[0])
         os.kill(jvm, signal.SIGKILL)
         killed_at = time.monotonic()
-        until(lambda: not active_tasks(group(admin, GROUP)), "out of the group", application, broker)
+        wait_until(lambda: not active_tasks(group(admin, GROUP)), "out of the group", application, broker)
         left_s = time.monotonic() - killed_at
         assert application.process.wait(60) == 1
         print(f"\nleft {left_s:.2f} s after its JVM was killed, ended after {time.monotonic() - killed_at:.2f} s")
     assert left_s < SESSION_S / 2
     assert f"Spark's JVM, process {jvm}, was killed by signal 9" in application.log.read_text()
-    until(lambda: not still_alive(family), "no process left of it", application)
+    wait_until(lambda: not still_alive(family), "no process left of it", application)
 
 
 @longer  # a crash point of `test_commit_path_crashes`, with the guardian gone as well
@@ -183,8 +185,10 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
                                   TRANSACTION_TIMEOUT_MS=str(LONG_TRANSACTION_MS))  # fmt: skip
     to_end(second.start())
     with Admin(broker.bootstrap_servers) as admin, Feed(broker.bootstrap_servers, 4) as feed:
-        until(lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker)
-        until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
+        wait_until(
+            lambda: list(active_tasks(group(admin, GROUP)).values()) == [4, 4], "4 + 4 tasks", first, second, broker
+        )
+        wait_until(lambda: first.open_tasks == second.open_tasks == 4, "all open", first, second, broker)
         feed.run(per_second=400)
         at_work(admin, first, second, broker)
 
@@ -193,25 +197,25 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
         [guardian] = [entry.pid for entry in family if is_guardian(entry.pid)]
         os.kill(guardian, signal.SIGSTOP)  # it does not notice the driver's end
         crash.ask("after TxnOffsetCommit, before EndTxn")
-        until(lambda: second.process.poll() is not None, "dead in the middle of a commit", second, broker)
+        wait_until(lambda: second.process.poll() is not None, "dead in the middle of a commit", second, broker)
         os.kill(guardian, signal.SIGKILL)
         killed_at = time.monotonic()
-        until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
+        wait_until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
         moved_s = time.monotonic() - killed_at
         lost = (second.directory / "state" / GROUP / "transactional.ids").read_text().splitlines()
         assert open_transactions(broker, lost), "its transaction is open, and will be for minutes"
 
         second.start()
-        until(lambda: not open_transactions(broker, lost), "ended by its successor", second, broker)
+        wait_until(lambda: not open_transactions(broker, lost), "ended by its successor", second, broker)
         ended_s = time.monotonic() - killed_at
-        until(lambda: second.status.get("pid") == second.pid, "started again", second, broker)
-        until(lambda: first.open_tasks + second.open_tasks == TASKS, "all open", first, second, broker)
+        wait_until(lambda: second.status.get("pid") == second.pid, "started again", second, broker)
+        wait_until(lambda: first.open_tasks + second.open_tasks == TASKS, "all open", first, second, broker)
         opened_s = time.monotonic() - killed_at
         print(f"\ntasks moved {moved_s:.2f} s after the kill (session timeout 6 s), "
               f"transactions ended {ended_s:.2f} s, all tasks open {opened_s:.2f} s")  # fmt: skip
 
         sent = feed.stop()
-        until(lambda: caught_up(admin, GROUP), "caught up", first, second, broker)
+        wait_until(lambda: caught_up(admin, GROUP), "caught up", first, second, broker)
         for entry in still_alive(family):  # nobody was left to end them either
             with contextlib.suppress(ProcessLookupError):
                 os.kill(entry.pid, signal.SIGKILL)
@@ -247,7 +251,7 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
     application = start_application(broker, "a", GUARANTEE=guarantee)
     with Feed(broker.bootstrap_servers, 4) as feed:
         with Admin(broker.bootstrap_servers) as admin:
-            until(lambda: application.open_tasks == TASKS, "all open", application, broker)
+            wait_until(lambda: application.open_tasks == TASKS, "all open", application, broker)
             feed.run()
             at_work(admin, application, broker)
             before = group(admin, GROUP).members
@@ -255,12 +259,16 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
             broker.kill()
             acknowledged = len(feed.acknowledged)
             broker.start()
-            until(lambda n=acknowledged: len(feed.acknowledged) > n + 1000, "data flows again", application, broker)
+            wait_until(
+                lambda n=acknowledged: len(feed.acknowledged) > n + 1000, "data flows again", application, broker
+            )
         with Admin(broker.bootstrap_servers) as admin:
-            until(lambda: active_tasks(group(admin, GROUP)).values(), "the group is back", application, broker)
-            until(lambda: sum(active_tasks(group(admin, GROUP)).values()) == TASKS, "all tasks", application, broker)
+            wait_until(lambda: active_tasks(group(admin, GROUP)).values(), "the group is back", application, broker)
+            wait_until(
+                lambda: sum(active_tasks(group(admin, GROUP)).values()) == TASKS, "all tasks", application, broker
+            )
             sent = feed.stop()
-            until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+            wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
             after = group(admin, GROUP).members
     stored = [json.loads(message.value())["id"] for message in records_of(broker.bootstrap_servers, "flights")]
     assert feed.acknowledged == set(range(sent))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.longer import longer
 from tests.spark.application.processes import (
     PROGRAMS,
@@ -23,7 +24,6 @@ from tests.spark.application.processes import (
     group,
     headrace,
     still_alive,
-    until,
 )
 
 from headrace.client.admin import Admin
@@ -84,21 +84,23 @@ def test_a_pair_comes_shares_goes_and_nothing_is_repeated(broker: BrokerProcess,
                 return sorted(active_tasks(group(admin, GROUP)).values())
 
             feed.run(500)
-            until(lambda: owned() == [4, 4], "4 + 4 tasks", pair, broker)
+            wait_until(lambda: owned() == [4, 4], "4 + 4 tasks", pair, broker)
             third.start()
-            until(lambda: owned() == [2, 3, 3], "three share", pair, third, broker)
-            until(lambda: third.open_tasks in (2, 3), "the third works", pair, third, broker)
+            wait_until(lambda: owned() == [2, 3, 3], "three share", pair, third, broker)
+            wait_until(lambda: third.open_tasks in (2, 3), "the third works", pair, third, broker)
 
             family = descendants(pair.process.pid)
             assert len(family) > 8, "two drivers with guardians, JVMs and workers"
             pair.process.terminate()
             assert pair.process.wait(120) == 0, pair.log.read_text()[-3000:]
-            until(lambda: not still_alive(family), "all of the pair gone", pair)
-            until(lambda: active_tasks(group(admin, GROUP)) == {third.member_id: 8}, "the third has all", third, broker)
+            wait_until(lambda: not still_alive(family), "all of the pair gone", pair)
+            wait_until(
+                lambda: active_tasks(group(admin, GROUP)) == {third.member_id: 8}, "the third has all", third, broker
+            )
             sent = feed.stop()
-            until(lambda: caught_up(admin, GROUP), "caught up", third, broker)
+            wait_until(lambda: caught_up(admin, GROUP), "caught up", third, broker)
             assert third.stop() == 0, third.log.read_text()[-3000:]
-            until(lambda: group(admin, GROUP).state == "Empty", "empty", third, broker)
+            wait_until(lambda: group(admin, GROUP).state == "Empty", "empty", third, broker)
     finally:
         pair.end()
         third.end()

@@ -6,12 +6,12 @@ The loss is played by cutting logs back between two lives of a broker, which is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.conftest import WireClient
+from tests.harness.polling import wait_until
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -23,7 +23,6 @@ from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 from headrace.storage.log_directory import LogDirectory
 
-PATIENCE_SECONDS = 30
 SHARDS = 3
 CONFIG = {"transaction.state.log.num.partitions": SHARDS}
 
@@ -102,18 +101,11 @@ class World:
         return answer
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def sees(world: World, partition: int, *values: str) -> None:
     """Waits until that is what a reader of committed records sees, and nothing is open."""
     found: list[object] = []
     try:
-        until(lambda: found.append(world.committed(partition)) or found[-1] == (list(values), True))  # type: ignore[func-returns-value]
+        wait_until(lambda: found.append(world.committed(partition)) or found[-1] == (list(values), True))  # type: ignore[func-returns-value]
     except AssertionError:
         raise AssertionError(f"{found[-1]} is seen") from None
 
@@ -143,7 +135,7 @@ def test_a_partition_that_the_coordinator_forgot_is_in_its_transaction_again(wor
     assert world.produce("t", producer, 1, 0, "one") is ErrorCode.none
     world.lose_power(world.state_of("t", 1))
     assert world.committed(1) == ([], False)
-    until(lambda: (world.topic, 1) in partitions_of(world, "t"))
+    wait_until(lambda: (world.topic, 1) in partitions_of(world, "t"))
     world.s.end("t", producer, commit=True)
     sees(world, 0, "zero")
     sees(world, 1, "one")
@@ -208,7 +200,7 @@ def test_offsets_that_hang_are_let_go(world: World) -> None:
         (found,) = world.s.client.call(Api.OFFSET_FETCH, stable, 9).groups
         return bool(found.topics[0].partitions[0].error_code is ErrorCode.none)
 
-    until(is_stable)
+    wait_until(is_stable)
 
 
 def test_nothing_is_aborted_while_a_shard_is_out_of_service(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -225,7 +217,7 @@ def test_nothing_is_aborted_while_a_shard_is_out_of_service(world: World, caplog
     world.broker.start()
     world.s.client = WireClient(world.broker.port)
     assert world.committed(0) == ([], False)
-    until(lambda: any("kafka-transactions.sh abort" in record.getMessage() for record in caplog.records))
+    wait_until(lambda: any("kafka-transactions.sh abort" in record.getMessage() for record in caplog.records))
     assert world.committed(0) == ([], False)
 
 

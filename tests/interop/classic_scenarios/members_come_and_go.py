@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.harness.polling import wait_until
 from tests.interop.classic_scenarios.scenario import classic_scenario
 from tests.interop.classic_script import ClassicScript, subscription
-from tests.interop.heartbeat_script import eventually
 
 # Of a consumer's metadata Kafka reads the topics, and never answers when it stumbles over other bytes.
 BOTH = (("range", subscription("in")), ("roundrobin", subscription("in", user_data=b"a")))
@@ -53,7 +53,7 @@ def two_members(s: ClassicScript) -> None:
     s.hear("a leads", "a")
     s.sync("a is alone", "a", {"a": b"all"}, protocol="range")
     s.enter("b", "b", protocols=TURNED)
-    eventually("a is told", lambda: s.heartbeat(f"a beats {s.requests}", "a") == "REBALANCE_IN_PROGRESS")
+    wait_until(lambda: s.heartbeat(f"a beats {s.requests}", "a") == "REBALANCE_IN_PROGRESS", "a is told")
     s.recording = {step: seen for step, seen in s.recording.items() if not step.startswith("a beats")}
     s.describe_members("waiting for a")
     s.sync("a syncs too late", "a", {"a": b"all"})
@@ -138,7 +138,7 @@ def silent_members(s: ClassicScript) -> None:
     s.enter("a", "a", session_ms=1_000)
     s.hear("a leads", "a")
     s.sync("a is alone", "a", {"a": b"all"})
-    eventually("a is gone", lambda: s.described()["state"] == "Empty")
+    wait_until(lambda: s.described()["state"] == "Empty", "a is gone")
     s.describe_members("empty")
     s.heartbeat("a comes too late", "a")
     s.enter("b", "b")
@@ -158,7 +158,7 @@ def silent_members(s: ClassicScript) -> None:
     s.enter("e", "e", rebalance_ms=1_000)
     s.hear("d did not join in time", "e")
     s.describe_members("e alone")
-    eventually("e did not sync in time", lambda: s.described()["state"] == "Empty")
+    wait_until(lambda: s.described()["state"] == "Empty", "e did not sync in time")
     s.heartbeat("e comes too late", "e")
     s.describe_members("nobody")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.harness.polling import wait_until
 from tests.interop.classic_scenarios.scenario import classic_scenario
 from tests.interop.classic_script import ClassicScript, subscription
-from tests.interop.heartbeat_script import eventually
 
 ONE = {("in", 0): 5}
 
@@ -36,7 +36,7 @@ def commits(s: ClassicScript) -> None:
     s.delete_offsets("of a topic that is read", {"in": [0], "other": [0]})
     s.delete_group("with members")
     s.enter("b", "b", protocols=protocols)
-    eventually("a rebalance", lambda: s.described()["state"] == "PreparingRebalance")
+    wait_until(lambda: s.described()["state"] == "PreparingRebalance", "a rebalance")
     s.commit("by the old generation in a rebalance", "a", ONE)
     s.delete_offsets("in a rebalance", {"in": [0], "other": [0]})
     s.ask_join("a", protocols=protocols)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.harness.polling import wait_until
 from tests.interop.classic_scenarios.scenario import classic_scenario
 from tests.interop.classic_script import ClassicScript, subscription
-from tests.interop.heartbeat_script import eventually
 
 
 @classic_scenario()
@@ -64,7 +64,7 @@ def doubles(s: ClassicScript) -> None:
     s.join("a joins", "a", instance="one")
     s.sync("a syncs", "a", {"a": b"all"}, instance="one")
     s.ask_join("b", instance="two")
-    eventually("b waits", lambda: s.described()["state"] == "PreparingRebalance")
+    wait_until(lambda: s.described()["state"] == "PreparingRebalance", "b waits")
     s.ask_join("b2", instance="two")
     s.hear("the first b is fenced while it joins", "b")
     s.ask_join("a", instance="one")
@@ -119,7 +119,7 @@ def static_members_that_stay_away(s: ClassicScript) -> None:
     s.hear("b joined without a", "b")
     s.describe_members("both")
     s.sync("b has all", "b", {"a": b"", "b": b"all"})
-    eventually("a did not sync", lambda: s.heartbeat(f"b beats {s.requests}", "b") == "REBALANCE_IN_PROGRESS")
+    wait_until(lambda: s.heartbeat(f"b beats {s.requests}", "b") == "REBALANCE_IN_PROGRESS", "a did not sync")
     s.recording = {step: seen for step, seen in s.recording.items() if not step.startswith("b beats")}
     s.join("b is alone", "b", rebalance_ms=1_000)
     s.describe_members("a is gone")

@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from pyarrow import parquet
+from tests.harness.polling import wait_until
 from tests.spark.application.crashing import DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
-from tests.spark.application.processes import (
-    PROGRAMS,
-    Application,
-    Feed,
-    caught_up,
-    headrace,
-    until,
-)
+from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, headrace
 
 from headrace.client.admin import Admin
 
@@ -89,11 +83,11 @@ def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> Non
                 at = sum(admin.committed_offsets(GROUP).values())
                 if application.process.poll() is not None:
                     application.start()
-                until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + WORK_BETWEEN,
+                wait_until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + WORK_BETWEEN,
                       f"at work again after: {point}", application, broker)  # fmt: skip
                 print(f"{point}: {time.monotonic() - began:.1f} s")
             sent = feed.stop()
-            until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+            wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
             assert application.stop() == 0
         finally:
             application.end()
@@ -112,6 +106,8 @@ def _crash_at(point: str, application: Application, crash: CrashFile, broker: Br
     while not crash.is_done:
         if application.process.poll() is not None:
             application.start()
-        until(lambda: crash.is_done or application.process.poll() is not None, f"dead {point}", application, broker)
+        wait_until(
+            lambda: crash.is_done or application.process.poll() is not None, f"dead {point}", application, broker
+        )
     if point in DRIVER_POINTS:
-        until(lambda: application.process.poll() is not None, f"dead {point}", application, broker)
+        wait_until(lambda: application.process.poll() is not None, f"dead {point}", application, broker)

@@ -9,16 +9,17 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import confluent_kafka
+from tests.harness.polling import wait_until
+from tests.harness.ports import find_free_port
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription
@@ -34,14 +35,12 @@ __all__ = [
     "caught_up",
     "descendants",
     "flight",
-    "free_port",
     "group",
     "headrace",
     "newest",
     "records_of",
     "send_flights",
     "still_alive",
-    "until",
 ]
 
 PROGRAMS = Path(__file__).parent
@@ -51,24 +50,6 @@ ORIGINS = ("EWR", "JFK", "LGA", "SWF", "HPN")
 JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = float(os.environ.get("HEADRACE_WAIT_S", "120"))
 """How long a wait may last; a crowded machine needs more."""
-
-
-def until(condition: Callable[[], Any], what: str, *told: Any, within: float = WAIT_S) -> Any:
-    """The first true value of `condition`. `told`: things with a `log`, shown when the time is over."""
-    deadline = time.monotonic() + within
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            logs = "\n".join(f"--- {one.log}\n{one.log.read_text(errors='replace')[-3000:]}" for one in told)
-            raise AssertionError(f"not {what} within {within:.0f} s\n{logs}")
-        time.sleep(0.01)
-    return value
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def headrace(
@@ -89,7 +70,7 @@ class BrokerProcess:
     """`headrace broker` on a directory and a port that survive it."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
-        self.directory, self.port = directory, free_port()
+        self.directory, self.port = directory, find_free_port()
         self.log = directory.with_suffix(".log")
         self._settings = {"group.streams.initial.rebalance.delay.ms": 0, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,7 +110,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        until(self._answers, "serving", self, within=60)
+        wait_until(self._answers, "serving", self, timeout_s=60)
 
     def kill(self) -> None:
         """SIGKILL."""

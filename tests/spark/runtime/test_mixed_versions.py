@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.longer import longer
 from tests.spark.runtime.test_upgraded_state import NEW, OLD, Group, old_values
 
@@ -62,7 +62,7 @@ def test_of_two_versions_that_start_together_one_goes_on(group, monkeypatch):
         app.state_dir = app.state_dir.with_name(f"instance-{number}")
         running[version] = app.start()
     try:
-        until(lambda: any(app.exception() for app in running.values()), "one version refused")
+        wait_until(lambda: any(app.exception() for app in running.values()), "one version refused", timeout_s=WITHIN_S)
         [refused] = [version for version, app in running.items() if app.exception()]
         [kept] = [version for version in running if version != refused]
         assert running[refused].exception().code == "state-schema-changed"
@@ -145,18 +145,25 @@ def test_a_standby_of_another_version_never_takes_over(spark, tmp_path, monkeypa
         send(range(60))
         active = Active(broker, tmp_path / "active")
         try:
-            until(lambda: newest() == counted(), "the active instance counts", active)
+            wait_until(lambda: newest() == counted(), "the active instance counts", active, timeout_s=WITHIN_S)
             with monkeypatch.context() as compared_earlier:
                 compared_earlier.setattr(StoredSchemas, "check", lambda *_: [])
                 standby = keyed(NEW, broker.bootstrap_servers, tmp_path / "standby", spark).start()
             try:
-                until(lambda: snapshot_of(standby) and any(snapshot_of(standby).standby.values()), "a standby", active)
+                wait_until(
+                    lambda: snapshot_of(standby) and any(snapshot_of(standby).standby.values()),
+                    "a standby",
+                    active,
+                    timeout_s=WITHIN_S,
+                )
                 send(range(60, 120))
-                until(lambda: newest() == counted(), "the active instance goes on", active)
+                wait_until(lambda: newest() == counted(), "the active instance goes on", active, timeout_s=WITHIN_S)
                 assert standby.exception() is None
                 assert not standby.tasks
                 active.kill()
-                until(standby.exception, "the standby is refused when it would open the task", active)
+                wait_until(
+                    standby.exception, "the standby is refused when it would open the task", active, timeout_s=WITHIN_S
+                )
                 assert standby.exception().code == "state-schema-changed"
             finally:
                 standby.stop()
@@ -169,10 +176,3 @@ def test_a_standby_of_another_version_never_takes_over(spark, tmp_path, monkeypa
 
 def snapshot_of(app):
     return app._runtime.snapshot
-
-
-def until(condition, what, *told):
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, [what, *(one.log.read_text()[-3000:] for one in told)]
-        time.sleep(0.1)

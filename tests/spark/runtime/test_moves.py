@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.longer import longer
 
 pytestmark = [
@@ -17,6 +17,7 @@ pytestmark = [
     # Sharing is in test_two_instances, kills are in test_kills: this is both in one story, without the command line.
     longer,
 ]
+WITHIN_S = 240
 APPLICATION = Path(__file__).with_name("app_process.py")
 
 
@@ -26,10 +27,11 @@ class Instance:
     def __init__(self, broker, directory):
         self._status = directory / "status.json"
         directory.mkdir()
-        self._log = (directory / "log").open("wb")
+        self.log = directory / "log"
+        self._output = self.log.open("wb")
         self.process = subprocess.Popen(
             [sys.executable, str(APPLICATION), broker.bootstrap_servers, str(directory)],
-            stdout=self._log,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -53,15 +55,7 @@ class Instance:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self._log.close()
-
-
-def until(done, *instances, within=240.0):
-    deadline = time.monotonic() + within
-    while not done():
-        told = "\n".join((instance.directory / "log").read_text()[-3000:] for instance in instances)
-        assert time.monotonic() < deadline, told
-        time.sleep(0.05)
+        self._output.close()
 
 
 @pytest.fixture
@@ -98,24 +92,24 @@ def is_read(broker, count):
 def test_two_instances_share_and_survive(broker, flights, start):
     flights.send(broker, range(300))
     first = start("a")
-    until(lambda: first.tasks == 8, first)
+    wait_until(lambda: first.tasks == 8, "tasks are assigned", first, timeout_s=WITHIN_S)
     second = start("b")
-    until(lambda: (first.tasks, second.tasks) == (4, 4), first, second)
+    wait_until(lambda: (first.tasks, second.tasks) == (4, 4), "tasks are assigned", first, second, timeout_s=WITHIN_S)
     flights.send(broker, range(300, 600))
-    until(lambda: is_read(broker, 600), first, second)
+    wait_until(lambda: is_read(broker, 600), "all records are read", first, second, timeout_s=WITHIN_S)
     assert at_least_counted(broker, flights, range(600))  # a graceful move repeats nothing
 
     os.kill(second.process.pid, signal.SIGKILL)
     flights.send(broker, range(600, 900))
-    until(lambda: first.tasks == 8, first)
-    until(lambda: is_read(broker, 900), first)
+    wait_until(lambda: first.tasks == 8, "tasks are assigned", first, timeout_s=WITHIN_S)
+    wait_until(lambda: is_read(broker, 900), "all records are read", first, timeout_s=WITHIN_S)
     at_least_counted(broker, flights, range(900))
 
     third = start("c")
-    until(lambda: (first.tasks, third.tasks) == (4, 4), first, third)
+    wait_until(lambda: (first.tasks, third.tasks) == (4, 4), "tasks are assigned", first, third, timeout_s=WITHIN_S)
     flights.send(broker, range(900, 1000))
-    until(lambda: is_read(broker, 1000), first, third)
+    wait_until(lambda: is_read(broker, 1000), "all records are read", first, third, timeout_s=WITHIN_S)
     at_least_counted(broker, flights, range(1000))
     first.process.terminate()
     assert first.process.wait(30) == 0
-    until(lambda: third.tasks == 8, third)
+    wait_until(lambda: third.tasks == 8, "tasks are assigned", third, timeout_s=WITHIN_S)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming import StreamingQueryListener
+from tests.harness.ports import find_free_port
 
 pytestmark = pytest.mark.spark
 
@@ -53,12 +53,6 @@ class Rude:
 
     def onQueryProgress(self, event):
         raise RuntimeError("no time for this")
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def get(url):
@@ -105,7 +99,7 @@ def test_a_listener_of_structured_streaming_is_told_everything(broker, make_app,
 
 def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
     flights.send(broker, range(400))
-    app = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": free_port()})))
+    app = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": find_free_port()})))
     app.wait_until("caught-up", timeout=60)
     app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 800, None, "told")
     status, text = get(f"{app.metrics_url}/metrics")
@@ -129,7 +123,7 @@ def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
 
 
 def test_health_says_whether_it_runs_and_why_not(broker, make_app, running, flights):
-    port = free_port()
+    port = find_free_port()
     first = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": port})))
     first.wait_until("running", timeout=60)
     assert get(f"{first.metrics_url}/health/live") == (200, '{"status": "live", "reasons": []}\n')

@@ -3,10 +3,10 @@
 import os
 import signal
 import threading
-import time
 
 import confluent_kafka
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -21,14 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CHANGELOG = "app-counts-changelog"
 PARTITIONS = 2
 BOOT = "this boot"
-
-
-def until(condition, what, within=60.0):
-    deadline = time.monotonic() + within
-    while not (value := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -163,13 +155,13 @@ def test_copies_follow_and_are_handed_over_without_a_replay(broker, replicas, tm
         found = replicas.progress()
         return len(found) == PARTITIONS and all(copy.records >= 50 and copy.remaining == 0 for copy in found.values())
 
-    until(current, "both copies are made")
+    wait_until(current, "both copies are made")
     writer.commit(0, k1="new")
-    until(lambda: replicas.progress()[("counts", 0)].records == 51, "the copy follows")
+    wait_until(lambda: replicas.progress()[("counts", 0)].records == 51, "the copy follows")
     assert replicas.progress()[("counts", 0)].end == replicas.progress()[("counts", 0)].position
     assert brought_near(replicas) == 0
     assert content(broker, tmp_path)[0]["k1"] == "new"
-    until(lambda: set(replicas.progress()) == {("counts", 1)}, "the task that was opened is not followed any more")
+    wait_until(lambda: set(replicas.progress()) == {("counts", 1)}, "the task that was opened is not followed any more")
     assert replicas.restored_records >= 101
 
 
@@ -199,7 +191,7 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
         stands = StorePosition(batch=batch, input_offsets={"in-0@one": 7}, changelog_offset=3)
         assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
     replicas.look([("counts", 0), ("counts", 1)])
-    assert until(replicas.looked, "looked") == {("counts", 0): 3}
+    assert wait_until(replicas.looked, "looked") == {("counts", 0): 3}
 
 
 def test_what_waits_for_a_transaction_is_left_to_the_stage_that_can_wait(broker, replicas, tmp_path):
@@ -221,12 +213,12 @@ def test_a_killed_process_is_replaced_and_goes_on(broker, replicas, tmp_path):
     writer = Writer(broker, "w")
     writer.commit(a="1")
     replicas.follow([("counts", 0)])
-    until(lambda: replicas.progress(), "followed")
+    wait_until(lambda: replicas.progress(), "followed")
     first = replicas.pid
     os.kill(first, signal.SIGKILL)
-    until(lambda: replicas.pid != first, "another process")
+    wait_until(lambda: replicas.pid != first, "another process")
     writer.commit(b="2")
-    until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].position >= 4, "followed again")
+    wait_until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].position >= 4, "followed again")
     brought_near(replicas)
     assert content(broker, tmp_path)[0] == {"a": "1", "b": "2"}
 
@@ -235,13 +227,13 @@ def test_a_changelog_made_anew_is_noticed_while_it_is_followed(broker, replicas,
     writer = Writer(broker, "w")
     writer.commit(**{f"k{n}": "old" for n in range(20)})
     replicas.follow([("counts", 0)])
-    until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].records >= 20, "followed")
+    wait_until(lambda: replicas.progress() and replicas.progress()[("counts", 0)].records >= 20, "followed")
     with Admin(broker.bootstrap_servers) as admin:
         admin.delete_topics([changelog])
         admin.create_topics({changelog: PARTITIONS})
     writer = Writer(broker, "later")
     writer.commit(a="new")
-    until(lambda: replicas.rebuilt > 0, "noticed")
+    wait_until(lambda: replicas.rebuilt > 0, "noticed")
     brought_near(replicas)
     assert content(broker, tmp_path)[0] == {"a": "new"}
 

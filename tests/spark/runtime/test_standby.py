@@ -5,7 +5,8 @@ import os
 import signal
 
 import pytest
-from tests.spark.runtime.test_moves import Instance, at_least_counted, is_read, until
+from tests.harness.polling import wait_until
+from tests.spark.runtime.test_moves import WITHIN_S, Instance, at_least_counted, is_read
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.membership.target_assignment_poller import describe_request
@@ -41,22 +42,32 @@ def test_a_standby_is_promoted_after_kill_9_without_a_replay(flights, start):
         flights.send(broker, range(300))
         first = start(broker, "a")
         second = start(broker, "b")
-        until(lambda: (first.tasks, second.tasks) == (4, 4), first, second)
+        wait_until(
+            lambda: (first.tasks, second.tasks) == (4, 4), "tasks are assigned", first, second, timeout_s=WITHIN_S
+        )
         flights.send(broker, range(300, 600))
-        until(lambda: is_read(broker, 600), first, second)
+        wait_until(lambda: is_read(broker, 600), "all records are read", first, second, timeout_s=WITHIN_S)
         at_least_counted(broker, flights, range(600))
         stateful = 4
         active = len(second.status()["tasks"].get("by-origin", []))
         known = second.status()["time"] + 3  # what lacks nothing is as of its last look: they are to look again
-        until(lambda: len(copies(second)) == stateful - active and second.status()["time"] > known, first, second)
+        wait_until(
+            lambda: len(copies(second)) == stateful - active and second.status()["time"] > known,
+            "standby copies follow",
+            first,
+            second,
+            timeout_s=WITHIN_S,
+        )
 
         before = sum(second.status()["restored"].values())
         os.kill(first.process.pid, signal.SIGKILL)
-        until(lambda: second.tasks == 8, second)
+        wait_until(lambda: second.tasks == 8, "tasks are assigned", second, timeout_s=WITHIN_S)
         flights.send(broker, range(600, 900))
-        until(lambda: is_read(broker, 900), second)
+        wait_until(lambda: is_read(broker, 900), "all records are read", second, timeout_s=WITHIN_S)
         at_least_counted(broker, flights, range(900))
-        until(lambda: second.status()["records"].get("by-origin"), second)
+        wait_until(
+            lambda: second.status()["records"].get("by-origin"), "records are processed", second, timeout_s=WITHIN_S
+        )
         assert sum(second.status()["restored"].values()) == before, "everything was here already"
 
 

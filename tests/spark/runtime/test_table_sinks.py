@@ -1,12 +1,12 @@
 """Rows that leave to Parquet files: each of them once, whatever dies, and seen only when it counts."""
 
 import json
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.harness.polling import wait_until
 from tests.longer import longer
 
 from headrace.client.admin import Admin
@@ -117,13 +117,6 @@ def test_offsets_that_were_reset_write_nothing_twice(broker, make_app, flights, 
     assert numbers_in(table) == wanted(range(160))
 
 
-def wait_for(condition, timeout_s=120):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def created_again(broker, topic="flights"):
     with Admin(broker.bootstrap_servers) as admin:
         admin.delete_topics([topic])
@@ -140,7 +133,7 @@ def test_a_source_topic_that_is_created_again_is_read_from_its_beginning(broker,
         if running:
             created_again(broker)
             flights.send(broker, range(1000, 1300))
-            wait_for(lambda: numbers_in(table) == wanted([*range(500), *range(1000, 1300)]))
+            wait_until(lambda: numbers_in(table) == wanted([*range(500), *range(1000, 1300)]))
     if not running:
         created_again(broker)
         flights.send(broker, range(1000, 1300))
@@ -157,7 +150,7 @@ def test_micro_batches_become_one_file_per_task_while_readers_look(broker, make_
             flights.send(broker, range(start, start + 40))
             app.wait_until("caught-up", timeout=180)
             assert set(numbers_in(table)) <= set(wanted(range(start + 40)))
-        wait_for(lambda: numbers_in(table) == wanted(range(200)))
+        wait_until(lambda: numbers_in(table) == wanted(range(200)))
         [verdict] = to_table(make_app(), table).verify().sinks
         assert (verdict.equal, verdict.wrong) == (len(wanted(range(200))), False)
         batches = sum(row["numInputRows"] > 0 for row in app.recentProgress)
