@@ -81,7 +81,7 @@ class BrokerProcess:
         program = (
             "import sys\n"
             "from headrace.broker.config.broker_configuration import BrokerConfiguration\n"
-            "from headrace.broker.server import run_broker\n"
+            "from headrace.broker.process import run_broker\n"
             f"configuration = BrokerConfiguration.from_settings({str(self.data_dir)!r}, port={self.port}, "
             f"settings={self._settings!r})\n"
             "run_broker(configuration, ready_callback=lambda server: print(server.port, flush=True))\n"

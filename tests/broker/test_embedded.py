@@ -14,7 +14,8 @@ import pytest
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.server import Server, banner
+from headrace.broker.process import banner
+from headrace.broker.server import Server
 from headrace.errors import BrokerError, ConfigError, HeadraceError, StateError
 
 

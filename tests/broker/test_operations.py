@@ -205,7 +205,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
         assert go_on.wait(PATIENCE_SECONDS)
         return LogDirectory(*arguments, **settings)
 
-    monkeypatch.setattr("headrace.broker.bootstrap.LogDirectory", slowly)
+    monkeypatch.setattr("headrace.broker.services.LogDirectory", slowly)
     broker = EmbeddedBroker(metrics_port=0)
     starting = threading.Thread(target=broker.start)
     starting.start()
@@ -264,8 +264,7 @@ def test_a_traceback_stays_in_the_document() -> None:
 
 
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
-    from headrace.broker.monitoring.request_log import RequestLog
-    from headrace.broker.monitoring.request_metrics import RequestMetrics
+    from headrace.broker.monitoring.request_metrics import RequestLog, RequestMetrics
     from headrace.protocol.request_codec import RequestHeader
     from headrace.protocol.request_fast_path import ProduceFrame
 

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 60
 PROGRAM = """
 import asyncio, sys
 from headrace.broker.config.broker_configuration import BrokerConfiguration
-from headrace.broker.server import run_broker
+from headrace.broker.process import run_broker
 
 def ready(server):
     print(server.port, flush=True)

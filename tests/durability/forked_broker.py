@@ -22,8 +22,9 @@ NURSERY = """
 import importlib, json, os, signal, sys
 from headrace.broker.requests.api_table import SERVED
 from headrace.broker.config.broker_configuration import BrokerConfiguration
-from headrace.broker.server import Server, event_loop, run_broker
-from headrace.broker.lazy_imports import load_rules
+from headrace.broker.process import event_loop, run_broker
+from headrace.broker.server import Server
+from headrace.broker.process import load_rules
 from headrace.protocol import messages
 
 load_rules()

@@ -19,7 +19,7 @@ from unittest import mock
 
 from tests.storage.faulty_file_system import FaultyFileSystem
 
-from headrace.broker import bootstrap, server
+from headrace.broker import server, services
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.network import listener
 from headrace.broker.network.connection import ClientConnection
@@ -178,7 +178,7 @@ class SimulatedBroker:
     @contextlib.contextmanager
     def _simulated(self) -> Iterator[None]:
         with (
-            mock.patch.object(bootstrap, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
+            mock.patch.object(services, "LogDirectory", functools.partial(LogDirectory, file_system=self.disk)),
             mock.patch.object(listener, "bind", return_value=_BoundSocket()),
         ):
             yield

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.faults import Faults
 from headrace.broker.manual_clock import ManualClock
-from headrace.broker.server import Server, event_loop
+from headrace.broker.process import event_loop
+from headrace.broker.server import Server
 from headrace.broker.services import Services
 from headrace.errors import HeadraceError
 

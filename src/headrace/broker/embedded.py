@@ -181,7 +181,8 @@ class EmbeddedBroker:
     @property
     def ports(self) -> Mapping[str, int]:
         """Listener name → the port in fact taken, while it runs."""
-        return self._call(lambda services: {name: each.port for name, each in services.listeners.listeners.items()})
+        server = self._thread().server
+        return {name: each.port for name, each in server.listeners.listeners.items()}
 
     def add_scram_users(self, users: Iterable[str]) -> None:
         """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
@@ -319,11 +320,14 @@ class EmbeddedBroker:
 
         return self._call(describe)
 
-    def _call(self, function: Callable[[Services], Result]) -> Result:
+    def _thread(self) -> BrokerThread:
         if self._running is None:
             raise HeadraceError("broker-stopped", "The broker does not run.", "Start it: `with`, start() or restart().")
+        return self._running
+
+    def _call(self, function: Callable[[Services], Result]) -> Result:
         try:
-            return self._running.call(function)
+            return self._thread().call(function)
         except (AppendRefused, TopicRefused) as refused:
             raise BrokerError(
                 "topic-missing" if refused.code is ErrorCode.unknown_topic_or_partition else "refused",

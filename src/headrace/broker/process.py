@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import socket
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from headrace.broker.lazy_imports import load_rules
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.monitoring.log_format import say
-from headrace.broker.systemd_notify import notify_service, watchdog_seconds
+from headrace.broker.security.scram_credentials import AddedUser
+from headrace.broker.server import Server
 from headrace.version import __version__
 
-if TYPE_CHECKING:
-    from headrace.broker.server import Server
+__all__ = ["RULES", "banner", "event_loop", "load_rules", "notify_service", "run_broker", "serve", "watchdog_seconds"]
 
-__all__ = ["banner", "event_loop", "serve"]
 
 logger = logging.getLogger("headrace.broker")
 
@@ -38,6 +39,21 @@ def event_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def run_broker(
+    configuration: BrokerConfiguration,
+    ready_callback: Callable[[Server], None] | None = None,
+    *,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int | None = None,
+    scram_users: Sequence[AddedUser] = (),
+) -> None:
+    """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
+    server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
+    server.scram_users = scram_users
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(serve(server, ready_callback))
 
 
 async def serve(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
@@ -130,3 +146,41 @@ def banner(server: Server) -> str:
         for each in server.listeners.open_to_the_world()
     ]
     return "\n".join(lines)
+
+
+RULES = (
+    "headrace.coordinator.shard",
+    "headrace.broker.coordinators.group_metadata_log",
+    "headrace.coordinator.transactions.shard",
+    "headrace.broker.coordinators.transaction_log",
+    "headrace.broker.coordinators.transaction_completion",
+    "headrace.storage.log_cleaning",
+)
+
+
+def load_rules() -> None:
+    """May run beside the event loop: none of these modules imports one that imports it."""
+    for name in RULES:
+        import_module(name)
+
+
+def notify_service(*states: str) -> bool:
+    """Sends `READY=1`, `STOPPING=1`, `STATUS=…`, `WATCHDOG=1`. Whether systemd listens; a failure changes nothing."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return False
+    if address.startswith("@"):  # Linux's abstract names begin with a zero byte
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.connect(address)
+        channel.sendall("\n".join(states).encode())
+        return True
+    return False
+
+
+def watchdog_seconds() -> float | None:
+    """How often `WATCHDOG=1` is due: half of what systemd waits; None without a watchdog."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    given = os.environ.get("WATCHDOG_USEC", "")
+    return int(given) / 2e6 if given.isdigit() and int(given) > 0 else None

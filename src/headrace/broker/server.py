@@ -1,4 +1,4 @@
-"""One broker: its parts put together, started and stopped. `run_broker` is the process behind `headrace broker`.
+"""One broker: its parts put together, started and stopped. `process.run_broker` is the process around it.
 
 Start: bind the port, lock the directory, recover the logs, replay the metadata and the coordinator, then answer.
 Stop: no new connection, parked requests are answered, everything goes to the disk, a marker records it. `kill` does
@@ -13,34 +13,34 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.bootstrap import open_directory, open_services
 from headrace.broker.clock import Clock, SteadyClock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.coordinators.group_runtime import GroupRuntime
 from headrace.broker.faults import Faults, topics_in
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.broker.monitoring.health import Health, LoopLag
 from headrace.broker.monitoring.metrics_server import JSON, TEXT, MetricsServer
-from headrace.broker.monitoring.request_log import RequestLog
-from headrace.broker.monitoring.server_stats import ServerStats
+from headrace.broker.monitoring.request_metrics import RequestLog
+from headrace.broker.monitoring.server_metrics import LogSize
 from headrace.broker.network.connection import ClientConnection
 from headrace.broker.network.connection_limits import ConnectionLimits
 from headrace.broker.network.fair_queue import FairQueue
 from headrace.broker.network.listener import Listeners
 from headrace.broker.network.response_cache import CacheGeneration
-from headrace.broker.process import banner, event_loop, serve
 from headrace.broker.requests.api_table import SERVED, ApiTable, Handler
 from headrace.broker.security.scram_credentials import AddedUser
-from headrace.broker.services import Services
+from headrace.broker.services import Services, open_directory, open_services
 from headrace.errors import HeadraceError
 from headrace.metrics.prometheus_text import Family, prometheus_text
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.request_codec import RequestHeader, encode_response
 
-__all__ = ["Server", "banner", "event_loop", "run_broker"]
+__all__ = ["Server", "ServerStats"]
 
 logger = logging.getLogger("headrace.broker")
 
@@ -79,7 +79,7 @@ class Server:
         self.services: Services | None = None
         self.scram_users: Sequence[AddedUser] = ()  # stored before the first client is let in
         self.port = configuration.port
-        self.door_rules = CacheGeneration(configuration.integer("headrace.response.cache.max.bytes"))
+        self.cache_generation = CacheGeneration(configuration.integer("headrace.response.cache.max.bytes"))
         self.limits = ConnectionLimits(configuration)
         self.fair_queue = FairQueue()
         self.faults: Faults | None = None
@@ -238,8 +238,8 @@ class Server:
             await open_directory(self.configuration, self.clock),
             metrics=self.metrics,
             clock=self.clock,
-            listeners=self.listeners,
-            door_rules=self.door_rules,
+            address_of=self.listeners.address,
+            cache_generation=self.cache_generation,
             metadata_changed=self._metadata_changed,
             settings_changed=self._settings_changed,
         )
@@ -328,16 +328,62 @@ def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable
     return done
 
 
-def run_broker(
-    configuration: BrokerConfiguration,
-    ready_callback: Callable[[Server], None] | None = None,
-    *,
-    metrics_host: str = "127.0.0.1",
-    metrics_port: int | None = None,
-    scram_users: Sequence[AddedUser] = (),
-) -> None:
-    """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
-    server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
-    server.scram_users = scram_users
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(serve(server, ready_callback))
+class ServerStats:
+    """BrokerSizes and HealthSource of one server; all noughts while it has no services."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @property
+    def _coordinator(self) -> GroupRuntime | None:
+        return self._server.services.coordinator if self._server.services is not None else None
+
+    def group_counts(self) -> dict[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        for shard in self._coordinator.shards() if self._coordinator is not None else ():
+            for group in shard.list_groups():
+                kind = group.group_type.lower(), group.group_state
+                counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+    def partition_counts(self) -> dict[str, int]:
+        return self._coordinator.partition_counts() if self._coordinator is not None else {}
+
+    def events_waiting(self) -> int:
+        return self._coordinator.events_waiting() if self._coordinator is not None else 0
+
+    @property
+    def is_loading(self) -> bool:
+        return self._server.services is None and not self.is_stopping
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._server.is_stopping
+
+    def connections_by_listener(self) -> dict[str, int]:
+        return self._server.connections_by_listener()
+
+    def log_sizes(self) -> list[LogSize]:
+        services = self._server.services
+        return services.logs.log_sizes() if services is not None else []
+
+    def parked_fetches(self) -> int:
+        services = self._server.services
+        return services.delayed_fetches.parked_count if services is not None else 0
+
+    def data_directory(self) -> Path:
+        return self._server.configuration.data_dir
+
+    def failed_logs(self) -> list[str]:
+        services = self._server.services
+        return services.logs.failed_logs() if services is not None else []
+
+    def full_disk(self) -> str | None:
+        services = self._server.services
+        return services.logs.no_room if services is not None else None
+
+    def failed_shards(self) -> int:
+        return self.partition_counts().get("failed", 0)
+
+    def loop_lag_seconds(self) -> float:
+        return self._server.loop_lag.seconds(self._server.loop_time())

@@ -1,7 +1,13 @@
-"""The parts of one broker that a handler may use, put together by `bootstrap.py`."""
+"""The parts of one broker: opened in the order in which they need one another, and handed to the handlers.
+
+`open_services` opens a data directory with everything that works on it: logs, access rules, quotas, groups,
+transactions. If one part fails to open, nothing stays open. `Services` is what a handler receives.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kio.schema.types import BrokerId
@@ -9,26 +15,43 @@ from kio.schema.types import BrokerId
 from headrace.broker.clock import Clock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.config.dynamic_settings import DynamicSettings
+from headrace.broker.config.topic_configuration import effective_retention
+from headrace.broker.coordinators.group_logs import GroupMetadataLogs
 from headrace.broker.coordinators.group_runtime import GroupRuntime
 from headrace.broker.coordinators.hanging_transactions import HangingTransactions
 from headrace.broker.coordinators.transaction_markers import TransactionMarkers
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.coordinators.transaction_state_topic import TransactionStateTopic, transaction_configuration
 from headrace.broker.logs.delayed_fetch import DelayedFetches
 from headrace.broker.logs.fetch_sessions import FetchSessions
 from headrace.broker.logs.flusher import Flusher
-from headrace.broker.logs.partition_logs import PartitionLogs
-from headrace.broker.metadata.cluster_metadata import ClusterMetadata
+from headrace.broker.logs.log_cleaner import LogCleaner
+from headrace.broker.logs.partition_logs import PartitionLogs, default_log_config
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from headrace.broker.metadata.features import Features
 from headrace.broker.metadata.topic_administration import TopicAdministration
-from headrace.broker.network.listener import Listeners
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+from headrace.broker.network.response_cache import CacheGeneration
 from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
 from headrace.broker.security.scram_credentials import ScramCredentials
 from headrace.protocol.kio_units import from_ms
 from headrace.settings import list_of
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.partition_log import PartitionLog
+from headrace.storage.producer_state import ProducerBudget
 
-__all__ = ["ALL_OPERATIONS_UNKNOWN", "CONSUMER_GROUPS_OFF", "NO_THROTTLE", "STREAMS_GROUPS_OFF", "Services"]
+__all__ = [
+    "ALL_OPERATIONS_UNKNOWN",
+    "CONSUMER_GROUPS_OFF",
+    "NO_THROTTLE",
+    "STREAMS_GROUPS_OFF",
+    "Services",
+    "open_directory",
+    "open_services",
+]
+
 
 NO_THROTTLE = from_ms(0)
 # Kafka sends the code alone.
@@ -48,7 +71,8 @@ ALL_OPERATIONS_UNKNOWN = -(2**31)
 class Services:
     """`coordinator` is there once the broker has started.
 
-    `clock`: whatever becomes due by itself is asked of it, so that tests can move the time.
+    `clock`: whatever becomes due by itself is asked of it, so that tests can move the time. `address_of`: the address
+    that a client shall connect to, which is that of its own listener (`Listeners.address`).
     """
 
     configuration: BrokerConfiguration
@@ -67,7 +91,7 @@ class Services:
     clock: Clock
     authorizer: Authorizer
     quotas: Quotas
-    listeners: Listeners
+    address_of: Callable[[RequestContext], tuple[str, int]]
     scram_credentials: ScramCredentials
 
     @property
@@ -86,6 +110,115 @@ class Services:
         protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
         return "consumer" in protocols and self.features.level("group.version") > 0
 
-    def address(self, call: RequestContext) -> tuple[str, int]:
-        """Return the address this client shall connect to: its own listener's address, see `Listeners.address`."""
-        return self.listeners.address(call)
+
+async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:
+    """In a thread: recovery may take a while, and health probes report it meanwhile."""
+
+    def opened() -> LogDirectory:
+        directory = LogDirectory(
+            configuration.data_dir,
+            defaults=default_log_config(configuration),
+            clock_ms=clock.wall_clock_ms,
+        )
+        directory.recover_large_logs()
+        return directory
+
+    return await asyncio.to_thread(opened)
+
+
+def open_services(
+    configuration: BrokerConfiguration,
+    directory: LogDirectory,
+    *,
+    metrics: BrokerMetrics,
+    clock: Clock,
+    address_of: Callable[[RequestContext], tuple[str, int]],
+    cache_generation: CacheGeneration,
+    metadata_changed: Callable[[], None],
+    settings_changed: Callable[[], None],
+) -> Services:
+    """`metadata_changed` and `settings_changed` are called from now on, also before this has returned."""
+    flusher, delayed_fetches = Flusher(metrics.server.flushed), DelayedFetches()
+    try:
+        settings = DynamicSettings(directory, configuration, settings_changed)
+        authorizer = Authorizer(configuration, directory, cache_generation.changed)
+        quotas = Quotas(configuration, directory, cache_generation.changed)
+        features = Features(directory, configuration.integer("node.id"), cache_generation.changed)
+        metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
+        group_topic = metadata.topic(GROUP_METADATA_TOPIC) or _add_group_metadata_topic(configuration, metadata)
+        logs = PartitionLogs(
+            directory,
+            flusher=flusher,
+            delayed_fetches=delayed_fetches,
+            clock_ms=clock.wall_clock_ms,
+            cleaner=LogCleaner(directory, dedupe_buffer_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
+        )
+        topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
+        coordinator = GroupRuntime(
+            configuration=lambda: settings.coordinator,
+            partitions=group_topic.partitions,
+            image=metadata.image,
+            logs=GroupMetadataLogs(logs, group_topic),
+            now_ms=clock.now_ms,
+            create_topics=topics.create_internal,
+            metrics=metrics,
+            clock=clock,
+        )
+        coordinator.load()
+        markers = TransactionMarkers(logs, coordinator)
+        transactions = TransactionRuntime(
+            configuration=transaction_configuration(configuration),
+            topic=TransactionStateTopic(configuration, metadata, metadata_changed),
+            logs=logs,
+            metadata=metadata,
+            markers=markers,
+            transaction_version=lambda: features.level("transaction.version"),
+            verifies=lambda: configuration.flag("transaction.partition.verification.enable"),
+            clock=clock,
+        )
+        transactions.load()
+        hanging = HangingTransactions(transactions=transactions, markers=markers, metadata=metadata, clock=clock)
+        budget = ProducerBudget(configuration.integer("headrace.max.producers"))
+
+        def opened(log: PartitionLog) -> None:
+            log.bound_producers(budget)
+            hanging.opened(log)
+
+        directory.on_log_opened = opened
+        for log in tuple(directory.open_logs().values()):
+            opened(log)
+    except BaseException:
+        flusher.close()
+        directory.abandon()
+        raise
+    return Services(
+        configuration=configuration,
+        settings=settings,
+        features=features,
+        metadata=metadata,
+        logs=logs,
+        topics=topics,
+        coordinator=coordinator,
+        transactions=transactions,
+        hanging=hanging,
+        markers=markers,
+        delayed_fetches=delayed_fetches,
+        fetch_sessions=FetchSessions(lambda: configuration.integer("max.incremental.fetch.session.cache.slots")),
+        flusher=flusher,
+        clock=clock,
+        authorizer=authorizer,
+        quotas=quotas,
+        address_of=address_of,
+        scram_credentials=ScramCredentials(directory),
+    )
+
+
+def _add_group_metadata_topic(configuration: BrokerConfiguration, metadata: ClusterMetadata) -> TopicDescription:
+    """Its partition count holds for the life of the directory: groups are found by it."""
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
+    }
+    partitions = configuration.integer("offsets.topic.num.partitions")
+    return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)

@@ -21,7 +21,7 @@ def handle(
 ) -> m.describe_cluster_response.DescribeClusterResponse:
     """Answer one DescribeCluster request."""
     r = m.describe_cluster_response
-    host, port = broker.address(call)
+    host, port = broker.address_of(call)
     wrong = request.endpoint_type != BROKERS
     return r.DescribeClusterResponse(
         throttle_time=NO_THROTTLE,

@@ -32,7 +32,7 @@ def handle(
             for topic in request.topics
         )
         return r.DescribeQuorumResponse(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=())
-    host, port = broker.address(call)
+    host, port = broker.address_of(call)
     end, now_ms = i64(broker.metadata.version), i64(broker.logs.now_ms())
     voter = r.ReplicaState(
         replica_id=broker.node_id,

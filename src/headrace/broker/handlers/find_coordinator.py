@@ -24,7 +24,7 @@ def handle(
 ) -> m.find_coordinator_response.FindCoordinatorResponse:
     """Answer one FindCoordinator request."""
     r = m.find_coordinator_response
-    host, port = broker.address(call)
+    host, port = broker.address_of(call)
     code, message = _answer(request.key_type, broker)
     found = code is ErrorCode.none
     return r.FindCoordinatorResponse(

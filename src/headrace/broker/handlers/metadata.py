@@ -28,7 +28,7 @@ def handle(
 ) -> m.metadata_response.MetadataResponse:
     """Answer one Metadata request."""
     r = m.metadata_response
-    host, port = broker.address(call)
+    host, port = broker.address_of(call)
     if request.topics is None or (call.api_version == 0 and not request.topics):
         topics = tuple(_found(topic, broker) for topic in broker.metadata.topics())
     else:

@@ -1,12 +1,17 @@
-"""Metrics of requests: how many, with which error, and how their time was spent. Kafka's RequestMetrics.
+"""Metrics and log lines of requests: how many, with which error, and how their time was spent (Kafka's RequestMetrics).
 
 A request's time: RequestQueue (its connection had others before it), Local (the broker worked on it), Remote (it was
 parked, or waited for the disk), Throttle (the throttle time in the response). Total is the first three. Most requests
 neither queue nor are throttled, so those zeros are counted, not measured, and booked on request.
+
+The log has one line per request at level debug, and a warning for a slow one. It never holds a record's content or a
+secret: API, version, client id, address, times, error code. Requests that wait by their client's own wish (a fetch for
+records, a join for the other members) are slow only if the broker's own work was.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +20,11 @@ from headrace.metrics.prometheus_text import Family, Values, counter, gauge
 from headrace.metrics.sensors import Distribution
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.request_codec import RequestHeader
+from headrace.protocol.request_fast_path import ProduceFrame
 
-__all__ = ["PERCENTILES", "RequestMetrics", "times_of"]
+__all__ = ["PERCENTILES", "RequestLog", "RequestMetrics", "times_of"]
+
 
 REQUESTS = "kafka.network:type=RequestMetrics"
 PERCENTILES = {
@@ -205,3 +213,68 @@ def _errors_per_code(errors: Mapping[tuple[int, ErrorCode], int], requests: Mapp
 
 def _name(api_key: int) -> str:
     return ApiKey(api_key).kafka_name
+
+
+request_logger = logging.getLogger("headrace.broker.requests")
+
+# Those whose answer may be held back without anything being wrong.
+_MAY_WAIT = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+
+
+class RequestLog:
+    """`slow_ms` is asked for each time: the setting may change; 0 switches the warnings off."""
+
+    def __init__(self, metrics: RequestMetrics, slow_ms: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._slow_ms = slow_ms
+        self._each = request_logger.isEnabledFor(logging.DEBUG)
+
+    def answered(
+        self,
+        header: RequestHeader,
+        response: object,
+        peer: tuple[str, int],
+        *,
+        seconds: float,
+        queue_seconds: float,
+        remote_seconds: float,
+    ) -> None:
+        """Times as in RequestMetrics.answered."""
+        self._metrics.answered(
+            header.api_key,
+            header.api_version,
+            response,
+            seconds=seconds,
+            queue_seconds=queue_seconds,
+            remote_seconds=remote_seconds,
+        )
+        own_seconds = seconds - remote_seconds if header.api_key in _MAY_WAIT else seconds
+        slow = own_seconds > _NEVER_SLOW_SECONDS and 0 < self._slow_ms() <= own_seconds * 1000
+        if not slow and not self._each:
+            return
+        facts = {
+            "api": ApiKey(header.api_key).kafka_name,
+            "version": header.api_version,
+            "client_id": header.client_id,
+            "correlation_id": header.correlation_id,
+            "peer": f"{peer[0]}:{peer[1]}",
+            "error": kafka_name(getattr(response, "error_code", ErrorCode.none)),
+            "total_ms": round((seconds + queue_seconds) * 1000, 3),
+            "queue_ms": round(queue_seconds * 1000, 3),
+            "local_ms": round((seconds - remote_seconds) * 1000, 3),
+        }
+        if slow:
+            request_logger.warning("A request was slow.", extra={"facts": facts})
+        else:
+            request_logger.debug("Answered a request.", extra={"facts": facts})
+
+    def usual(self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float) -> None:
+        """`answered` for a usual Produce request that went well, and waited for nothing."""
+        if self._each or seconds > _NEVER_SLOW_SECONDS:
+            self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
+        else:
+            self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
+
+
+# The threshold is never set lower in practice, and looking it up costs more than comparing with this.
+_NEVER_SLOW_SECONDS = 0.001

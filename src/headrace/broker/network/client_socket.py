@@ -11,19 +11,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sized
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from headrace.broker.network.chunked_writer import ChunkedWriter
 from headrace.broker.network.sendfile_writer import SendfileWriter
 from headrace.protocol.framing import FrameBuffer
 
 if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.monitoring.server_metrics import CloseReason
+    from headrace.broker.network.connection_limits import ConnectionLimits
     from headrace.broker.network.listener import Listener
-    from headrace.broker.server import Server
     from headrace.storage.file_system import FileSpan
 
-__all__ = ["ClientSocket"]
+__all__ = ["ClientSocket", "SocketServices"]
 
 logger = logging.getLogger("headrace.broker")
 
@@ -31,16 +32,25 @@ logger = logging.getLogger("headrace.broker")
 _MOST_GATHERED, _MOST_BYTES_GATHERED = 8, 64 << 10
 
 
+class SocketServices(Protocol):
+    """The part of the server that sockets use."""
+
+    @property
+    def configuration(self) -> BrokerConfiguration: ...
+    @property
+    def limits(self) -> ConnectionLimits: ...
+
+
 class ClientSocket(asyncio.Protocol):
     """Mutable: the state of one socket, and the requests that wait on it."""
 
-    def __init__(self, server: Server, listener: Listener | None = None) -> None:
+    def __init__(self, server: SocketServices, listener: Listener | None = None) -> None:
         """`listener` None: one without TLS and SASL."""
-        self._server = server
+        self._configuration, self._limits = server.configuration, server.limits
         self.listener_name = listener.name if listener is not None else "PLAINTEXT"
         self._security = listener.security if listener is not None else None
         self._secure = self._security is not None and self._security.tls is not None
-        self._frames = FrameBuffer(server.configuration.integer("socket.request.max.bytes"))
+        self._frames = FrameBuffer(self._configuration.integer("socket.request.max.bytes"))
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._transport: asyncio.Transport | None = None
         self._files: SendfileWriter | ChunkedWriter | None = None
@@ -66,13 +76,13 @@ class ClientSocket(asyncio.Protocol):
         self._waiting.clear()
         if self._files is not None:
             self._files.close()
-        self._server.limits.receiving(-self._held_bytes)
+        self._limits.receiving(-self._held_bytes)
         self._count_unsent(0)
 
     def _hold(self, size: int) -> bool:
         """So many bytes of half a request are held; False: more than the broker holds of all."""
         change, self._held_bytes = size - self._held_bytes, size
-        return self._server.limits.receiving(change)
+        return self._limits.receiving(change)
 
     def _read_on(self, *, wanted: bool) -> None:
         """Reads from now on, or does not."""
@@ -99,7 +109,7 @@ class ClientSocket(asyncio.Protocol):
 
     def _count_unsent(self, size: int) -> bool:
         change, self._unsent_bytes = size - self._unsent_bytes, size
-        return self._server.limits.unsent(change)
+        return self._limits.unsent(change)
 
     def _gather(self, answer: bytes, request_bytes: int) -> None:
         """To be written together with those that follow in this turn of the event loop: one system call, and one

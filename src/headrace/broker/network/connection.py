@@ -17,12 +17,12 @@ import struct
 import time
 from collections.abc import Awaitable, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
 from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_fast_path
 from headrace.broker.network.chunked_writer import PIECE_BYTES
-from headrace.broker.network.client_socket import ClientSocket
+from headrace.broker.network.client_socket import ClientSocket, SocketServices
 from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, is_expensive
 from headrace.broker.network.response_cache import ResponseCache
 from headrace.broker.requests.request_bounds import most_items
@@ -46,12 +46,18 @@ from headrace.protocol.request_codec import (
 from headrace.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
+    from headrace.broker.faults import Faults
+    from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+    from headrace.broker.monitoring.request_metrics import RequestLog
     from headrace.broker.monitoring.server_metrics import Login
+    from headrace.broker.network.fair_queue import FairQueue
     from headrace.broker.network.listener import Listener
-    from headrace.broker.security.authentication import Authentication
-    from headrace.broker.server import Server
+    from headrace.broker.network.response_cache import CacheGeneration
+    from headrace.broker.requests.api_table import Handler
+    from headrace.broker.security.sasl_authenticator import Authentication
+    from headrace.broker.services import Services
 
-__all__ = ["ClientConnection"]
+__all__ = ["ClientConnection", "ConnectionServices"]
 
 logger = logging.getLogger("headrace.broker")
 
@@ -63,17 +69,59 @@ _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
 
 
+class ConnectionServices(SocketServices, Protocol):
+    """The part of the server that connections use.
+
+    Declared here and not imported: the server knows its connections, so an import would close a cycle.
+    """
+
+    @property
+    def services(self) -> Services | None:
+        """The parts of the broker; None before they are opened and from the stop on."""
+
+    @property
+    def faults(self) -> Faults | None: ...
+    @property
+    def metrics(self) -> BrokerMetrics: ...
+    @property
+    def request_log(self) -> RequestLog: ...
+    @property
+    def fair_queue(self) -> FairQueue: ...
+    @property
+    def cache_generation(self) -> CacheGeneration: ...
+    @property
+    def meters_requests(self) -> bool:
+        """Whether a quota counts every request, so that none may be answered from the cache."""
+
+    def accept(self, connection: ClientConnection, address: str) -> bool:
+        """Count a new connection; False if a limit refuses it."""
+
+    def forget(self, connection: ClientConnection) -> None:
+        """Stop counting a connection that is closed."""
+
+    def handler(self, api_key: int) -> Handler | None:
+        """Return the handler of an API; None if it is not served."""
+
+    def next_token(self) -> int: ...
+    def now_ms(self) -> int: ...
+    def api_name(self, api_key: int) -> str: ...
+    def topics_in(self, request: object) -> frozenset[str]: ...
+    def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
+    def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None: ...
+
+
 class ClientConnection(ClientSocket):
     """Mutable: the state of one connection."""
 
-    def __init__(self, server: Server, listener: Listener | None = None) -> None:
+    def __init__(self, server: ConnectionServices, listener: Listener | None = None) -> None:
         """`listener` None: one without TLS and SASL."""
         super().__init__(server, listener)
+        self._server = server
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
-        self._steady_answers = ResponseCache(server.door_rules)
+        self._steady_answers = ResponseCache(server.cache_generation)
         self._at_work: asyncio.Task[None] | None = None
-        self._call: RequestContext | None = None
+        self._context: RequestContext | None = None
         self._request_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
         self._most_items = server.configuration.integer("headrace.request.max.items")
@@ -125,9 +173,11 @@ class ClientConnection(ClientSocket):
         if self._server.services is None:  # stopped during the handshake
             self._transport.abort()
         elif self._security is not None and self._security.mechanisms:
-            from headrace.broker.security.authentication import Authentication
+            from headrace.broker.security.sasl_authenticator import Authentication
 
-            self._authentication = Authentication(self, self._server, self._security)
+            self._authentication = Authentication(
+                self, self._server, self._security, self._server.services.scram_credentials
+            )
             self._frames.max_frame_bytes = self._security.receive_bytes
         self.last_active = time.monotonic()
 
@@ -321,16 +371,20 @@ class ClientConnection(ClientSocket):
         handler = self._server.handler(header.api_key)
         if handler is None:
             raise MalformedRequest(header, f"API key {header.api_key} is not one of this broker's")
-        self._call = call = self.call(header)
+        self._context = context = self.request_context(header)
         self._request_bytes = request_bytes
         faults = self._server.faults
         taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
-        return answer_with(taken, header, request, partial(handler, request, call)) if taken else handler(request, call)
+        return (
+            answer_with(taken, header, request, partial(handler, request, context))
+            if taken
+            else handler(request, context)
+        )
 
     def _keep(self, frame: bytes, answer: bytes | None) -> None:
         """Repeat the answer where it may be repeated."""
-        if self._call is not None and self._call.steady is not None and answer is not None:
-            self._steady_answers.keep(frame, answer, self._call.steady)
+        if self._context is not None and self._context.steady is not None and answer is not None:
+            self._steady_answers.keep(frame, answer, self._context.steady)
 
     def _take_usual(self, frame: bytes) -> bool:
         """Whether it is a Produce request of the usual shape: then it is dealt with."""
@@ -340,12 +394,12 @@ class ClientConnection(ClientSocket):
         request = request_fast_path.produce_request(frame)
         if request is None:
             return False
-        outcome = append_fast_path(request, frame, self.call, services)
+        outcome = append_fast_path(request, frame, self.request_context, services)
         if outcome is None:
             return False
         if faults is not None:
             faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
-        self._call = None
+        self._context = None
         if isinstance(outcome, bytes):
             if outcome is not NO_ANSWER:
                 self._gather(outcome, len(frame))
@@ -428,13 +482,13 @@ class ClientConnection(ClientSocket):
     def _metered(self, header: RequestHeader, response: object, size: int) -> object:
         """The answer, of `size` bytes, with the time that quotas make the client wait; so long the connection is mute
         (KIP-219)."""
-        services, call = self._server.services, self._call
-        if services is None or call is None or not services.quotas.active:
+        services, context = self._server.services, self._context
+        if services is None or context is None or not services.quotas.active:
             return response
         told_ms = round(getattr(response, "throttle_time", NO_THROTTLE) / MILLISECOND)
         waiting_ms = throttle_ms(
             services.quotas,
-            call,
+            context,
             header.api_key,
             request_bytes=self._request_bytes,
             answer_bytes=size,
@@ -455,7 +509,7 @@ class ClientConnection(ClientSocket):
         self._muted = None
         self._advance()
 
-    def call(self, header: RequestHeader) -> RequestContext:
+    def request_context(self, header: RequestHeader) -> RequestContext:
         faults = self._server.faults
         return RequestContext(
             token=self._server.next_token(),

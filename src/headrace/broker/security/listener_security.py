@@ -16,7 +16,7 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from headrace.broker.security.certificate_name import MappingRule
-    from headrace.broker.security.login import Credentials, Login
+    from headrace.broker.security.login import Credentials, LoginExchange
 
 __all__ = ["ListenerSecurity", "listener_security", "principal_of"]
 
@@ -35,7 +35,7 @@ class ListenerSecurity:
     def __repr__(self) -> str:
         return f"ListenerSecurity(tls={self.tls is not None}, mechanisms={self.mechanisms})"
 
-    def login(self, mechanism: str, credentials: Credentials) -> Login:
+    def login(self, mechanism: str, credentials: Credentials) -> LoginExchange:
         """A new exchange of one of `mechanisms`."""
         from headrace.broker.security.secured_listener import login_by
 

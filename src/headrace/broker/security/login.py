@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from headrace.protocol.sasl.scram_credential import ScramCredential
 
-__all__ = ["Credentials", "Login"]
+__all__ = ["Credentials", "LoginExchange"]
 
 
 class Credentials(Protocol):
@@ -21,7 +21,7 @@ class Credentials(Protocol):
     def secret(self) -> bytes: ...
 
 
-class Login(Protocol):
+class LoginExchange(Protocol):
     """One SASL exchange; `username` counts once it is complete."""
 
     username: str

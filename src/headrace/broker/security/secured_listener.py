@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.jaas import jaas_options, read_users, users_of
-from headrace.broker.security.login import Credentials, Login
+from headrace.broker.security.login import Credentials, LoginExchange
 from headrace.broker.security.settings import listener_prefix
 from headrace.client.tls_files import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError
@@ -30,7 +30,7 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "requir
 _KEY = secrets.token_bytes(32)
 
 
-def login_by(mechanism: str, plain_users: Mapping[str, str], credentials: Credentials) -> Login:
+def login_by(mechanism: str, plain_users: Mapping[str, str], credentials: Credentials) -> LoginExchange:
     """A new exchange, see `ListenerSecurity.login`."""
     if mechanism == PLAIN:
         return _PlainLogin(plain_users)

@@ -1,21 +1,29 @@
-"""The SASL session of one connection: which requests may come before the login, and the login itself.
+"""SASL authentication of one connection: the session's states, and the connection's way through them.
 
 The states are Kafka's (SaslServerAuthenticator): ApiVersions comes first or never; a handshake of version 0 is followed
 by bare tokens with a length in front, one of version 1 by SaslAuthenticate. Whatever else comes ends the connection:
 its API key is looked at first, and nothing of it is decoded. A refusal is answered after
-`connection.failed.authentication.delay.ms`, which slows down who guesses. With `connections.max.reauth.ms` a login has
-an end (KIP-368): a handshake opens the gate again for the same user.
+`connection.failed.authentication.delay.ms`, which slows down guessing. With `connections.max.reauth.ms` a login has
+an end (KIP-368): a handshake opens the session again for the same user.
+
+`SaslSession` holds the states and does no I/O. `Authentication` adds what needs the connection: the time limit, the
+delay of refusals, the end of a session. Sessions end on the broker's own clock, so that tests can move it; a client
+that does not log in at all is closed by the event loop's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.broker.monitoring.server_metrics import Login
 from headrace.broker.requests.error_responses import error_answer
 from headrace.broker.security.listener_security import ListenerSecurity
-from headrace.broker.security.login import Credentials, Login
+from headrace.broker.security.login import Credentials, LoginExchange
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -32,7 +40,14 @@ from headrace.protocol.request_codec import (
 )
 from headrace.protocol.sasl.errors import SaslError
 
-__all__ = ["SaslReply", "SaslSession"]
+if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
+    from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+    from headrace.broker.requests.api_table import Handler
+    from headrace.broker.requests.request_context import RequestContext
+
+__all__ = ["Authentication", "SaslReply", "SaslSession"]
+
 
 MOST_ITEMS = 100  # of a request before the login; only tagged fields that come later could be some
 _OF_LOGINS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -71,7 +86,7 @@ class SaslSession:
         self._credentials = credentials
         self._answer_versions = answer_versions
         self._state = _State.HANDSHAKE_OR_VERSIONS
-        self._login: Login | None = None
+        self._login: LoginExchange | None = None
         self._mechanism = ""
         self._bare_tokens = False
         self._again = False
@@ -208,3 +223,148 @@ def _refusal(message: str) -> m.sasl_authenticate_response.SaslAuthenticateRespo
 
 def _dotted(principal: Principal) -> str:
     return f"{principal.type}.{principal.name}"
+
+
+logger = logging.getLogger("headrace.broker")
+
+_SHORTEST_BETWEEN_LOGINS_MS: Final = 1000  # Kafka's; a handshake that comes sooner is an ordinary request
+
+
+class AuthenticatedConnection(Protocol):
+    """The part of a connection that its authentication uses."""
+
+    listener_name: str
+
+    def write(self, data: bytes) -> None: ...
+    def request_context(self, header: RequestHeader) -> RequestContext: ...
+    def authenticated_as(self, principal: Principal) -> None:
+        """Answer everything from now on under this principal."""
+
+    def forget_answers(self) -> None:
+        """Repeat none of the responses so far: they were given to the former principal."""
+
+    def stop_listening(self) -> None:
+        """Ignore everything that the client sends from now on."""
+
+    def refuse(self, reason: str) -> None:
+        """Log the reason and close the connection."""
+
+
+class AuthenticationServices(Protocol):
+    """The part of the server that authentication uses."""
+
+    @property
+    def configuration(self) -> BrokerConfiguration: ...
+    @property
+    def metrics(self) -> BrokerMetrics: ...
+    def now_ms(self) -> int: ...
+    def handler(self, api_key: int) -> Handler | None: ...
+    def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
+
+
+class Authentication:
+    """Mutable: belongs to one connection."""
+
+    def __init__(
+        self,
+        connection: AuthenticatedConnection,
+        server: AuthenticationServices,
+        security: ListenerSecurity,
+        credentials: Credentials,
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self._session = SaslSession(security, credentials, self._answer_versions)
+        self._session_ends_ms: int | None = None
+        self._login_began_ms: int | None = None
+        self._again = False  # there was a login on this connection already
+        timeout_s = server.configuration.integer("headrace.authentication.timeout.ms") / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._too_late)
+
+    @property
+    def authenticated(self) -> bool:
+        return self._session.open
+
+    @property
+    def principal(self) -> Principal:
+        return self._session.principal
+
+    def over(self) -> None:
+        """The connection is gone."""
+        self._timer.cancel()
+
+    def expired(self) -> bool:
+        """Whether the client should have logged in again by now."""
+        return self._session_ends_ms is not None and self._server.now_ms() >= self._session_ends_ms
+
+    def take(self, frame: bytes) -> bool:
+        """Whether the frame was the gate's business: answered, or the connection is being closed."""
+        if self._session.open:
+            if self._begins_again(frame):
+                self._session.close_again()
+                self._connection.forget_answers()
+            elif self.expired():
+                self._server.metrics.server.session_expired(self._connection.listener_name)
+                self._connection.refuse("its session is over and it did not log in again")
+                return True
+            else:
+                return False
+        self._follow(self._session.take(frame))
+        return True
+
+    def _begins_again(self, frame: bytes) -> bool:
+        """A handshake, where sessions have an end, not sooner than a second behind the last one."""
+        if self._session_ends_ms is None or int.from_bytes(frame[:2], "big") != ApiKey.SASL_HANDSHAKE:
+            return False
+        now_ms = self._server.now_ms()
+        if self._login_began_ms is not None and now_ms - self._login_began_ms < _SHORTEST_BETWEEN_LOGINS_MS:
+            return False
+        self._login_began_ms = now_ms
+        return True
+
+    def _follow(self, answer: SaslReply) -> None:
+        if answer.refused is not None:
+            self._refuse(answer)
+            return
+        if answer.reply is not None:
+            self._connection.write(answer.reply)
+        if self._session.open:
+            self._timer.cancel()
+            lifetime_ms = self._session.session_lifetime_ms
+            self._session_ends_ms = self._server.now_ms() + lifetime_ms if lifetime_ms else None
+            self._connection.authenticated_as(self._session.principal)
+            self._count("successful-reauthentication" if self._again else "successful-authentication")
+            self._again = True
+
+    def _refuse(self, answer: SaslReply) -> None:
+        """In Kafka's order: the immediate response, the delay, the delayed response, the end."""
+        self._timer.cancel()
+        self._count("failed-reauthentication" if self._again else "failed-authentication")
+        reply = answer.reply
+        if reply is not None and not answer.late:
+            self._connection.write(reply)
+            reply = None
+        self._connection.stop_listening()
+        delay_s = self._server.configuration.integer("connection.failed.authentication.delay.ms") / 1000
+        reason = answer.refused or ""
+
+        def end() -> None:
+            if reply is not None:
+                self._connection.write(reply)
+            self._connection.refuse(reason)
+
+        self._timer = asyncio.get_running_loop().call_later(delay_s, end)
+
+    def _count(self, login: Login) -> None:
+        self._server.metrics.server.login(self._connection.listener_name, login)
+
+    def _too_late(self) -> None:
+        self._count("failed-authentication")
+        self._connection.refuse("it did not log in in time")
+
+    def _answer_versions(self, header: RequestHeader, request: object) -> bytes:
+        if request is None:
+            return self._server.answer_unsupported_version(header) or b""
+        handler = self._server.handler(ApiKey.API_VERSIONS)
+        assert handler is not None
+        return encode_response(header, handler(request, self._connection.request_context(header)))
