@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.client.admin import Admin
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.membership.heartbeat_messages import Extras, MemberIdentity, join_request
+from headrace.client.membership.streams_heartbeat import Extras, MemberIdentity, join_request
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.network_client import NetworkClient
 

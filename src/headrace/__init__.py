@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.client.consumer.async_consumer import AsyncConsumer
     from headrace.client.consumer.consumer import Consumer
     from headrace.client.parallel.parallel_consumer import ParallelConsumer
-    from headrace.client.parallel.retry import Retry
+    from headrace.client.parallel.work import Retry
     from headrace.errors import HeadraceError
     from headrace.spark.grouped_stream import GroupedStream, StreamTable
     from headrace.spark.stream import Stream
@@ -53,7 +53,7 @@ _MODULES = {
     "GroupedStream": "headrace.spark.grouped_stream",
     "ParallelConsumer": "headrace.client.parallel.parallel_consumer",
     "HeadraceError": "headrace.errors",
-    "Retry": "headrace.client.parallel.retry",
+    "Retry": "headrace.client.parallel.work",
     "Stream": "headrace.spark.stream",
     "StreamTable": "headrace.spark.grouped_stream",
     "StreamsApp": "headrace.spark.streams_app",

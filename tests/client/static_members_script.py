@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from headrace.client.admin import Admin
 from headrace.client.membership import events as e
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.network_client import NetworkClient

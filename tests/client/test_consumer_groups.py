@@ -14,7 +14,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
-from headrace.client.membership.subscription import SubscriptionPattern
+from headrace.client.membership.group_events import SubscriptionPattern
 from headrace.errors import BrokerError, ConfigError, Fenced, UserCodeError
 
 EVERY = {("t", number) for number in range(4)}

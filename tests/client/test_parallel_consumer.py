@@ -18,7 +18,7 @@ from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Ret
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_types import ConsumerRecord
 from headrace.client.network_client import NetworkClient
-from headrace.client.parallel.offset_map_codec import decode_finished
+from headrace.client.parallel.offset_tracker import decode_finished
 from headrace.client.plain_records import PlainRecord, produce
 from headrace.errors import BrokerError, ConfigError, UserCodeError
 
@@ -348,10 +348,12 @@ def test_what_is_lost_is_dropped_and_told(topic: Make) -> None:
 
 
 def remove_from_group(client: NetworkClient, group_id: str, member_id: str) -> None:
-    from headrace.client.membership.classic_requests import leave_request
     from headrace.client.membership.group_events import GroupIdentity
+    from headrace.client.membership.group_requests import leave_group_request
 
-    client.call_coordinator(group_id, leave_request(group_id, GroupIdentity(member_id=member_id), "test"), lambda _: ())
+    client.call_coordinator(
+        group_id, leave_group_request(group_id, GroupIdentity(member_id=member_id), "test"), lambda _: ()
+    )
 
 
 def test_metadata_of_others_begins_at_the_offset(topic: Make) -> None:

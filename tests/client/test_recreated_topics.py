@@ -17,7 +17,7 @@ from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.fetch_loop import FetchLoop
 from headrace.client.group_offsets import commit_offsets, fetch_offsets
 from headrace.client.network_client import NetworkClient
-from headrace.client.parallel.offset_map_codec import decode_finished
+from headrace.client.parallel.offset_tracker import decode_finished
 from headrace.client.plain_records import PlainRecord, produce
 from headrace.errors import BrokerError
 

@@ -24,7 +24,7 @@ from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.client.admin import Admin
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.membership.subscription import SubscriptionPattern
+from headrace.client.membership.group_events import SubscriptionPattern
 from headrace.client.network_client import NetworkClient
 from headrace.client.plain_records import PlainRecord, produce
 from headrace.errors import BrokerError, Fenced, MaxPollExceeded

@@ -14,7 +14,7 @@ from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 from headrace import Admin, Consumer
 from headrace.assignors.experimental import LeaderIndependentSticky, WarmSpares
 from headrace.client.network_client import NetworkClient
-from headrace.client.parallel.offset_map_codec import decode_finished
+from headrace.client.parallel.offset_tracker import decode_finished
 from headrace.client.plain_records import PlainRecord, produce
 
 pytestmark = pytest.mark.interop

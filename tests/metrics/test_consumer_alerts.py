@@ -14,8 +14,7 @@ from tests.metrics.alert_rules import Prometheus, read_rules
 import headrace.metrics
 from headrace.client.consumer.consumer_metrics import ConsumerMetrics
 from headrace.client.consumer.consumer_types import TopicPartition
-from headrace.client.parallel.pipeline_metrics import pipeline_families
-from headrace.client.parallel.work import PipelineStats
+from headrace.client.parallel.stats import PipelineStats, pipeline_families
 from headrace.metrics.prometheus_text import prometheus_text
 from headrace.simulator.consumer_world import ConsumerWorld
 from headrace.simulator.simulated_consumer import ConsumerProfile, SimulatedConsumer

@@ -16,8 +16,7 @@ from headrace import Consumer, EmbeddedBroker
 from headrace.client.consumer.consumer_metrics import ConsumerMetrics
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.membership.group_member import GroupMemberState as State
-from headrace.client.parallel.pipeline_metrics import pipeline_families
-from headrace.client.parallel.work import PipelineStats
+from headrace.client.parallel.stats import PipelineStats, pipeline_families
 from headrace.errors import ConfigError
 from headrace.metrics.http_exporter import MetricsPage
 

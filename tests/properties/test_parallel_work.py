@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
-from headrace.client.parallel.offset_map_codec import LONGEST_TEXT, decode_finished, encode_finished
-from headrace.client.parallel.offset_tracker import OffsetTracker
-from headrace.client.parallel.retry import Retry
-from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.offset_tracker import LONGEST_TEXT, OffsetTracker, decode_finished, encode_finished
+from headrace.client.parallel.work import Failure, Retry, Work
 from headrace.client.parallel.work_plan import Snapshots, WorkPlan
 
 STEPS = 250

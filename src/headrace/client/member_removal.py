@@ -16,9 +16,8 @@ from kio.static.primitive import i32
 
 from headrace.client.admin_results import Outcomes
 from headrace.client.broker_errors import raise_for, refusal
-from headrace.client.membership import classic_requests
-from headrace.client.membership.consumer_requests import LEAVE_EPOCH
 from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_requests import LEAVE_EPOCH, leave_group_request
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
@@ -76,7 +75,7 @@ def _leave_classic_group(
     client: NetworkClient, group_id: str, member: RemovableMember
 ) -> tuple[ErrorCode, str | None, str]:
     identity = GroupIdentity(member_id=member.member_id, instance_id=member.instance_id)
-    request = classic_requests.leave_request(group_id, identity, _REASON)
+    request = leave_group_request(group_id, identity, _REASON)
     response = client.call_coordinator(group_id, request, lambda r: (r.error_code,))
     raise_for(response.error_code, f"to remove members from {group_id}", api="LeaveGroup", group_id=group_id)
     (result,) = response.members

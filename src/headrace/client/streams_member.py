@@ -21,7 +21,7 @@ from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, owner_of
 from headrace.client.membership.events import Assigned, AssignmentChanged, EndpointsChanged, MemberEvent
-from headrace.client.membership.task_offsets import TaskId
+from headrace.client.membership.heartbeat_state import TaskId
 from headrace.client.membership.topology import Topology
 from headrace.errors import ConfigError
 from headrace.protocol.partitioner import partition_for_key

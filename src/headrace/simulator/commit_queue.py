@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from headrace.client.membership.commit_identity import identity_to_retry_with
-from headrace.client.membership.group_events import GroupIdentity, TopicPartition
+from headrace.client.membership.group_events import GroupIdentity, TopicPartition, identity_to_retry_with
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.simulator.broker_answers import CommitRefused

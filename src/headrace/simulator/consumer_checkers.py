@@ -23,9 +23,8 @@ from uuid import UUID
 
 from headrace.assignors.consumer_protocol import decode_assignment
 from headrace.client.membership.consumer_membership import ConsumerMembership
-from headrace.client.membership.group_events import TopicPartition
+from headrace.client.membership.group_events import SubscribedTopics, TopicPartition
 from headrace.client.membership.group_member import GroupMemberState
-from headrace.client.membership.subscription import SubscribedTopics
 from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState, ClassicMembership
 from headrace.coordinator.consumer.group import ConsumerGroup, GroupState
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState

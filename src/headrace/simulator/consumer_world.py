@@ -16,7 +16,7 @@ from headrace.assignors.assignor import TopicPartition
 from headrace.assignors.registry import parse_assignors
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
-from headrace.client.membership.subscription import SubscribedTopics
+from headrace.client.membership.group_events import SubscribedTopics
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.regular_expressions import LEAST_REFRESH_INTERVAL_MS
 from headrace.simulator.checkers import RuleBroken, check_moves

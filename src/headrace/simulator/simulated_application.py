@@ -12,7 +12,7 @@ from random import Random
 
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import Tasks
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.errors import HeadraceError

@@ -22,11 +22,11 @@ from headrace.client.membership.group_events import (
     Noticed,
     PartitionsLost,
     Rebalance,
+    SubscribedTopics,
     TopicPartition,
 )
 from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
-from headrace.client.membership.subscription import SubscribedTopics
 from headrace.errors import HeadraceError
 from headrace.simulator.commit_queue import CommitQueue
 from headrace.simulator.event_queue import EventQueue

@@ -9,7 +9,7 @@ from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i16, i32, u16
 
 from headrace.client.membership.events import MemberEvent
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.protocol import messages as m

@@ -18,9 +18,15 @@ from headrace.assignors.consumer_protocol import (
 )
 from headrace.assignors.registry import parse_assignors
 from headrace.client.membership.classic_membership import ClassicMembership
-from headrace.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
+from headrace.client.membership.group_events import (
+    GroupFatal,
+    GroupLeft,
+    Noticed,
+    PartitionsLost,
+    Rebalance,
+    SubscribedTopics,
+)
 from headrace.client.membership.group_member import GroupMemberState
-from headrace.client.membership.subscription import SubscribedTopics
 from headrace.errors import UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.client.membership.commit_identity import identity_to_retry_with
-from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_events import GroupIdentity, identity_to_retry_with
 from headrace.protocol.error_codes import ErrorCode
 
 SENT = GroupIdentity(member_id="m1", generation=5, membership=1)

@@ -9,9 +9,15 @@ import pytest
 from tests.client.membership.group_script import GroupScript, assigned, found, metadata, topic_id
 
 from headrace.client.membership.consumer_membership import ConsumerMembership
-from headrace.client.membership.group_events import GroupFatal, GroupLeft, Noticed, PartitionsLost, Rebalance
+from headrace.client.membership.group_events import (
+    GroupFatal,
+    GroupLeft,
+    Noticed,
+    PartitionsLost,
+    Rebalance,
+    SubscribedTopics,
+)
 from headrace.client.membership.group_member import GroupMemberState
-from headrace.client.membership.subscription import SubscribedTopics
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 

@@ -8,7 +8,7 @@ import pytest
 from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator
 
 from headrace.client.membership import events as e
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.member_core import MemberState
 from headrace.errors import BrokerError, Fenced
 from headrace.protocol.error_codes import ErrorCode
 

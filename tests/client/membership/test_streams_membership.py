@@ -6,7 +6,7 @@ import pytest
 from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator, owned_in
 
 from headrace.client.membership import events as e
-from headrace.client.membership.member_state import VALID_PREVIOUS, MemberState
+from headrace.client.membership.member_core import VALID_PREVIOUS, MemberState
 from headrace.client.membership.request_manager import NEVER_MS
 from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode

@@ -11,7 +11,7 @@ from kio.static.primitive import i32
 from headrace.broker.coordinators.shard_runner import ShardRunner
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import Tasks
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Topology
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration

@@ -19,8 +19,7 @@ from headrace.client.consumer.consumer_metrics import ConsumerMetrics
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.deadline import Deadline
 from headrace.client.group_offsets import commit_offsets, fetch_committed
-from headrace.client.membership.commit_identity import identity_to_retry_with
-from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_events import GroupIdentity, identity_to_retry_with
 from headrace.client.network_client import NetworkClient
 from headrace.errors import Fenced, HeadraceError
 

@@ -31,9 +31,8 @@ from headrace.client.consumer.start_positions import StartPositions
 from headrace.client.consumer.subscription_state import SubscriptionState
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
-from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_events import GroupIdentity, SubscribedTopics, SubscriptionPattern
 from headrace.client.membership.group_member import GroupMemberState
-from headrace.client.membership.subscription import SubscribedTopics, SubscriptionPattern
 from headrace.client.network_client import NetworkClient
 from headrace.client.security import ClientSecurity
 from headrace.client.selector import WakeupSignal

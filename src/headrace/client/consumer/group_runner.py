@@ -27,10 +27,10 @@ from headrace.client.membership.group_events import (
     Noticed,
     PartitionsLost,
     Rebalance,
+    SubscribedTopics,
 )
 from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
-from headrace.client.membership.subscription import SubscribedTopics
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import BrokerError, CannotConnect, HeadraceError

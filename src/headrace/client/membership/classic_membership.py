@@ -15,13 +15,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.assignors.assignor import NO_GENERATION, Assignor
-from headrace.client.membership.classic_requests import heartbeat_request, join_request, leave_request, sync_request
 from headrace.client.membership.group_assignors import GroupAssignors
-from headrace.client.membership.group_errors import COORDINATOR_GONE
-from headrace.client.membership.group_member import RESTING, GroupMember, GroupMemberState
-from headrace.client.membership.request_manager import NEVER_MS, PollResult
-from headrace.client.membership.subscription import SubscribedTopics
-from headrace.client.membership.topic_lookup import TopicLookup, existing_topics, partition_counts, topics_request
+from headrace.client.membership.group_events import SubscribedTopics
+from headrace.client.membership.group_member import COORDINATOR_GONE, RESTING, GroupMember, GroupMemberState
+from headrace.client.membership.group_requests import (
+    classic_heartbeat_request,
+    join_group_request,
+    leave_group_request,
+    sync_group_request,
+)
+from headrace.client.membership.request_manager import (
+    NEVER_MS,
+    PollResult,
+    TopicLookup,
+    existing_topics,
+    partition_counts,
+    topics_request,
+)
 from headrace.errors import UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
@@ -213,18 +223,20 @@ class ClassicMembership(GroupMember):
             return self._wait(self._leave_deadline_ms) if self._in_flight else self._look_up(now_ms)
         if self._retry_ms > now_ms:
             return self._wait(self._retry_ms)
-        return self._asked("leave", leave_request(self._group_id, self.identity, "the consumer was closed"), now_ms)
+        return self._asked(
+            "leave", leave_group_request(self._group_id, self.identity, "the consumer was closed"), now_ms
+        )
 
     def _poll_beating(self, now_ms: int) -> PollResult:
         if not self.identity.is_member:
             return self._wait(NEVER_MS)
         if self._heartbeat_ms > now_ms:
             return self._wait(min(self._heartbeat_ms, self._look.due_ms))
-        return self._asked("heartbeat", heartbeat_request(self._group_id, self.identity), now_ms)
+        return self._asked("heartbeat", classic_heartbeat_request(self._group_id, self.identity), now_ms)
 
     def _join_request(self) -> object:
         self._joined_topics = self._resolved.names
-        return join_request(
+        return join_group_request(
             self._group_id,
             self.identity,
             self._assignors.protocols(self._resolved.names, self._owned, self.identity.generation),
@@ -234,7 +246,7 @@ class ClassicMembership(GroupMember):
         )
 
     def _sync_request(self) -> object:
-        return sync_request(self._group_id, self.identity, self._protocol_name, self._assignments)
+        return sync_group_request(self._group_id, self.identity, self._protocol_name, self._assignments)
 
     # The steps of a rebalance.
 

@@ -17,22 +17,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from headrace.client.membership.consumer_requests import (
+from headrace.client.membership.group_events import SubscribedTopics
+from headrace.client.membership.group_member import COORDINATOR_GONE, RESTING, GroupMember, GroupMemberState
+from headrace.client.membership.group_requests import (
     JOIN_EPOCH,
     HeartbeatSettings,
     TopicIdPartition,
-    assigned_in,
-    leave_request,
-    names_in,
-    names_request,
-    state_request,
+    assigned_partitions,
+    consumer_heartbeat_request,
+    consumer_leave_request,
+    topic_names,
+    topic_names_request,
 )
-from headrace.client.membership.group_errors import COORDINATOR_GONE
-from headrace.client.membership.group_member import RESTING, GroupMember, GroupMemberState
 from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
-from headrace.client.membership.request_manager import NEVER_MS, PollResult
-from headrace.client.membership.subscription import SubscribedTopics
-from headrace.client.membership.topic_lookup import TopicLookup, existing_topics, topics_request
+from headrace.client.membership.request_manager import (
+    NEVER_MS,
+    PollResult,
+    TopicLookup,
+    existing_topics,
+    topics_request,
+)
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from headrace.protocol.kio_units import to_ms
@@ -135,7 +139,7 @@ class ConsumerMembership(GroupMember):
         if self._resolved.matching is not self._wanted.matching:
             return self._wait(self._look.due_ms)
         if self._names_due_ms <= now_ms:
-            return self._asked("names", names_request(self._unnamed()), now_ms, any_node=True)
+            return self._asked("names", topic_names_request(self._unnamed()), now_ms, any_node=True)
         due_ms = self._schedule.due_ms
         if due_ms > now_ms:
             return self._wait(min(due_ms, self._look.due_ms, self._names_due_ms))
@@ -160,7 +164,7 @@ class ConsumerMembership(GroupMember):
                 self._look.seen(now_ms, missing=not resolved.names)
                 self._take_topics(resolved, now_ms)
             case Metadata() if kind == "names":
-                self._take_names(names_in(response), now_ms)
+                self._take_names(topic_names(response), now_ms)
             case Heartbeat() if kind == "leave":
                 self._left(confirmed=True)
             case Heartbeat() if kind == "release":
@@ -203,7 +207,7 @@ class ConsumerMembership(GroupMember):
         # others at once, and when the answer that says so is lost, the application begins it nonetheless.
         owned = frozenset[TopicIdPartition]() if joining else self._has | self._told | self._target
         wanted = self._resolved if full or self._subscription_due else None
-        request = state_request(
+        request = consumer_heartbeat_request(
             self._settings,
             self.identity,
             member_epoch=member_epoch,
@@ -220,7 +224,7 @@ class ConsumerMembership(GroupMember):
         return request
 
     def _leave_request(self, *, for_a_while: bool) -> object:
-        return leave_request(self._settings, self.identity, for_a_while=for_a_while)
+        return consumer_leave_request(self._settings, self.identity, for_a_while=for_a_while)
 
     def _poll_leaving(self, now_ms: int) -> PollResult:
         if now_ms >= self._leave_deadline_ms or not (self.identity.is_member or self._in_flight in {"join", "leave"}):
@@ -250,7 +254,7 @@ class ConsumerMembership(GroupMember):
         if self._state is _S.JOINING:
             self._enter(_S.STABLE)
             self._schedule.hurry()
-        assigned = assigned_in(reply)
+        assigned = assigned_partitions(reply)
         if assigned is not None and assigned != self._target:
             self._target = assigned
             self._schedule.hurry()

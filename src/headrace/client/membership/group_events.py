@@ -1,17 +1,54 @@
-"""What a consumer must do about its group, as frozen values; the same for classic and consumer groups.
-
-The application's thread takes them one after the other. `Rebalance` and `PartitionsLost` wait for an acknowledgement
-with their number: until then the member stays as it is. A `PartitionsLost` replaces what was not begun yet.
-"""
+"""What a consumer wants to read: names, a pattern that the broker resolves (KIP-848), or one that we resolve."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import HeadraceError
+from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["GroupEvent", "GroupFatal", "GroupIdentity", "GroupLeft", "Noticed", "PartitionsLost", "Rebalance"]
+__all__ = [
+    "GroupEvent",
+    "GroupFatal",
+    "GroupIdentity",
+    "GroupLeft",
+    "Noticed",
+    "PartitionsLost",
+    "Rebalance",
+    "SubscribedTopics",
+    "SubscriptionPattern",
+    "identity_to_retry_with",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """A regular expression in RE2's syntax that the coordinator resolves, for `group.protocol=consumer` only.
+
+    It must match the whole name. A Python `re.Pattern` is resolved by the client instead, in both protocols.
+    """
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribedTopics:
+    """`names`, or of the topics that exist those that `matching` matches wholly, or `broker_regex`."""
+
+    names: tuple[str, ...] = ()
+    matching: re.Pattern[str] | None = None
+    broker_regex: str | None = None
+
+    def resolved(self, existing: Iterable[tuple[str, bool]]) -> SubscribedTopics:
+        """With the names that match now; `existing`: (name, internal). Internal topics are left out, as in Kafka."""
+        if self.matching is None:
+            return self
+        found = sorted(name for name, internal in existing if not internal and self.matching.fullmatch(name))
+        return SubscribedTopics(names=tuple(found), matching=self.matching)
+
 
 TopicPartition = tuple[str, int]
 LostReason = Literal["fenced", "session-expired", "max-poll-exceeded"]
@@ -81,3 +118,14 @@ class Noticed:
 
 
 GroupEvent = Rebalance | PartitionsLost | GroupLeft | GroupFatal | Noticed
+
+
+def identity_to_retry_with(sent: GroupIdentity, now: GroupIdentity, code: int | None) -> GroupIdentity | None:
+    """A commit with `sent` was refused with `code`: the identity to send it with once more, None: it failed.
+
+    The epoch of a consumer group may rise while a commit is on its way, and the partitions are still ours: not so when
+    the membership was lost meanwhile and the member joined again, for others may have had them in between.
+    """
+    if code != ErrorCode.stale_member_epoch or now.membership != sent.membership:
+        return None
+    return now if now.generation > sent.generation else None

@@ -1,34 +1,60 @@
-"""What a streams group member remembers, and the transitions that several steps share: losing all, leaving, ending.
+"""The states of a streams group member and from where each may be entered, as a table.
 
-`streams_membership.StreamsMembership` stands on it and says what is asked and answered when.
+The names are those of Kafka's Java client; diagrams in the documentation are drawn from `VALID_PREVIOUS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
-from headrace.client.membership.coordinator_lookup import CoordinatorLookup
 from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap, OwnEndpoint
-from headrace.client.membership.heartbeat_errors import fatal_error
-from headrace.client.membership.heartbeat_messages import JOIN_EPOCH, MemberIdentity
+from headrace.client.membership.events import StatusTracker
 from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
-from headrace.client.membership.heartbeat_version import HeartbeatVersion
-from headrace.client.membership.member_state import VALID_PREVIOUS, MemberState
-from headrace.client.membership.owned_tasks import OwnedReport
-from headrace.client.membership.request_manager import NEVER_MS
+from headrace.client.membership.heartbeat_state import OwnedReport, TaskOffsetReport
+from headrace.client.membership.request_manager import NEVER_MS, CoordinatorLookup
 from headrace.client.membership.static_member import StaticMember
-from headrace.client.membership.status_tracker import StatusTracker
+from headrace.client.membership.streams_heartbeat import JOIN_EPOCH, HeartbeatVersion, MemberIdentity, fatal_error
 from headrace.client.membership.target_assignment_poller import TargetAssignment, TargetAssignmentPoller
-from headrace.client.membership.task_offsets import TaskOffsetReport
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["RESTING", "InFlight", "MemberCore"]
+__all__ = ["RESTING", "VALID_PREVIOUS", "InFlight", "MemberCore", "MemberState"]
+
+
+class MemberState(Enum):
+    """Where a member stands; the docstring of each value is its comment here."""
+
+    UNSUBSCRIBED = "unsubscribed"  # not in the group: not joined yet, or left
+    JOINING = "joining"  # a heartbeat with epoch 0 is to be sent or out
+    RECONCILING = "reconciling"  # the application was told of an assignment that it has not acknowledged
+    ACKNOWLEDGING = "acknowledging"  # it has; the heartbeat that tells the coordinator is to be sent or out
+    STABLE = "stable"  # nothing is owed to anybody
+    FENCED = "fenced"  # all tasks are lost; the next poll joins again
+    LEAVING = "leaving"  # the heartbeat with epoch -1 is to be sent or out
+    FATAL = "fatal"  # the coordinator refused for good
+
+
+_ACTIVE = frozenset({MemberState.JOINING, MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
+
+VALID_PREVIOUS = MappingProxyType(
+    {
+        MemberState.UNSUBSCRIBED: frozenset({MemberState.LEAVING}),
+        MemberState.JOINING: frozenset({MemberState.UNSUBSCRIBED, MemberState.FENCED}),
+        MemberState.RECONCILING: _ACTIVE,
+        MemberState.ACKNOWLEDGING: frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE}),
+        MemberState.STABLE: _ACTIVE,
+        MemberState.FENCED: _ACTIVE,
+        MemberState.LEAVING: _ACTIVE | {MemberState.UNSUBSCRIBED, MemberState.FENCED},
+        MemberState.FATAL: _ACTIVE | {MemberState.FENCED, MemberState.LEAVING},
+    }
+)
+
 
 RESTING = frozenset({MemberState.UNSUBSCRIBED, MemberState.FATAL})
 InFlight = Literal["lookup", "versions", "join", "steady", "leave", "release", "look", "holder"]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["NEVER_MS", "Outgoing", "PollResult"]
+from kio.schema.types import TopicName
+from kio.static.primitive import i8
+
+from headrace.client.membership.heartbeat_schedule import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+
+__all__ = ["NEVER_MS", "CoordinatorLookup", "Outgoing", "PollResult", "TopicLookup", "topics_request"]
 
 NEVER_MS = 1 << 62
 """A time that does not come: nothing is due until a response or a call arrives."""
@@ -24,3 +32,106 @@ class PollResult:
 
     requests: tuple[Outgoing, ...]
     next_poll_ms: int
+
+
+GROUP_KEY_TYPE = 0
+
+
+class CoordinatorLookup:
+    """Mutable: the node, or when to ask for it."""
+
+    def __init__(self, group_id: str, *, chance: Callable[[], float]) -> None:
+        self._group_id = group_id
+        self._chance = chance
+        self._backoff_ms = RETRY_BACKOFF_MS
+        self._not_before_ms = 0
+        self.node: int | None = None
+
+    @property
+    def due_ms(self) -> int:
+        """When the next request may go, while the node is unknown."""
+        return self._not_before_ms
+
+    def request(self) -> object:
+        """The question, for any broker."""
+        return m.find_coordinator_request.FindCoordinatorRequest(
+            key_type=i8(GROUP_KEY_TYPE), coordinator_keys=(self._group_id,)
+        )
+
+    def on_response(
+        self, response: m.find_coordinator_response.FindCoordinatorResponse, now_ms: int
+    ) -> tuple[ErrorCode, str]:
+        """Takes the answer; returns an error code other than `none` only when asking again will not help."""
+        (found,) = response.coordinators
+        if found.error_code == ErrorCode.none:
+            self.node = int(found.node_id)
+            self._backoff_ms = RETRY_BACKOFF_MS
+            return ErrorCode.none, ""
+        if is_retriable(found.error_code):
+            self.on_failure(now_ms)
+            return ErrorCode.none, ""
+        return found.error_code, found.error_message or ""
+
+    def on_failure(self, now_ms: int) -> None:
+        """No answer, or one that asks to come again."""
+        self._not_before_ms = now_ms + max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())))
+        self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
+
+    def forget(self) -> None:
+        """The node is not the coordinator (any more), or does not answer."""
+        self.node = None
+
+
+MISSING_RETRY_MS = 2_000
+FAILED_RETRY_MS = 500
+
+Metadata = m.metadata_response.MetadataResponse
+
+
+class TopicLookup:
+    """Mutable: what was seen last, and when to look again."""
+
+    def __init__(self, max_age_ms: int) -> None:
+        self._max_age_ms = max_age_ms
+        self.due_ms = NEVER_MS
+
+    def stop(self) -> None:
+        """Nobody needs to know."""
+        self.due_ms = NEVER_MS
+
+    def seen(self, now_ms: int, *, missing: bool) -> None:
+        """An answer came."""
+        self.due_ms = now_ms + (min(MISSING_RETRY_MS, self._max_age_ms) if missing else self._max_age_ms)
+
+    def failed(self, now_ms: int) -> None:
+        """None came."""
+        self.due_ms = now_ms + FAILED_RETRY_MS
+
+
+def topics_request(names: Iterable[str] | None) -> object:
+    """Metadata of these topics, or of all; creates none."""
+    request = m.metadata_request
+    listed = None
+    if names is not None:
+        listed = tuple(request.MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(names))
+    return request.MetadataRequest(
+        topics=listed, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+
+
+def partition_counts(response: Metadata) -> Mapping[str, int]:
+    """Of every topic that exists, how many partitions it has."""
+    return {
+        str(topic.name): len(topic.partitions)
+        for topic in response.topics
+        if topic.name is not None and topic.error_code == ErrorCode.none
+    }
+
+
+def existing_topics(response: Metadata) -> list[tuple[str, bool]]:
+    """(name, internal) of every topic."""
+    return [
+        (str(topic.name), topic.is_internal)
+        for topic in response.topics
+        if topic.name is not None and topic.error_code == ErrorCode.none
+    ]

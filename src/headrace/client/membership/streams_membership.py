@@ -18,14 +18,21 @@ from collections.abc import Mapping, Sequence
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference, tasks_of
 from headrace.client.membership.endpoints import Endpoint, endpoints_in
-from headrace.client.membership.heartbeat_errors import INSTANCE_CONFLICTS, Reaction, reaction_to
-from headrace.client.membership.heartbeat_messages import Extras, join_request, leave_request, steady_request, tasks_in
-from headrace.client.membership.member_core import RESTING, InFlight, MemberCore
-from headrace.client.membership.member_state import MemberState
+from headrace.client.membership.events import Status, is_ready
+from headrace.client.membership.heartbeat_state import TaskId
+from headrace.client.membership.member_core import RESTING, InFlight, MemberCore, MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
-from headrace.client.membership.status_tracker import Status, is_ready
+from headrace.client.membership.streams_heartbeat import (
+    INSTANCE_CONFLICTS,
+    Extras,
+    Reaction,
+    join_request,
+    leave_request,
+    reaction_to,
+    steady_request,
+    tasks_in,
+)
 from headrace.client.membership.target_assignment_poller import describe_request, described_group
-from headrace.client.membership.task_offsets import TaskId
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.kio_units import to_ms

@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from headrace.client.parallel.retry import Retry
-from headrace.client.parallel.work import Failure, Work
+from headrace.client.parallel.work import Failure, Retry, Work
 from headrace.client.parallel.work_queue import WorkQueue, now_ms
 from headrace.client.parallel.worker_process import serve
 from headrace.errors import ConfigError, UserCodeError

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
+from headrace.checked_api import checked_api
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
+from headrace.errors import ConfigError
 
-__all__ = ["Counts", "Failure", "Order", "PipelineStats", "Work", "size_of"]
+__all__ = [
+    "DeadLetterTopic",
+    "Failure",
+    "FailurePolicy",
+    "KeyQueue",
+    "Order",
+    "QueueKey",
+    "Retry",
+    "Work",
+    "queue_key",
+    "size_of",
+]
 
 RECORD_OVERHEAD_BYTES = 200  # of the objects around a record's bytes
 
@@ -45,48 +59,98 @@ class Failure:
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class Counts:
-    """Mutable: how many records what happened to, since the start."""
-
-    polled: int = 0
-    done: int = 0
-    retried: int = 0
-    failed: int = 0
-    dropped: int = 0
-    known_finished: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineStats:
-    """How it stands. Counters count records since the start.
-
-    `buffered`: polled and not begun; `in_flight`: with handlers; `late`: handlers at work whose partition has gone.
-    `known_finished`: polled again and not processed again, since a commit said that they were finished.
-    `uncommitted`: finished, and no commit says so yet: with `in_flight` the most that a crash repeats.
-    """
-
-    assigned_partitions: int = 0
-    paused_partitions: int = 0
-    buffered: int = 0
-    buffered_bytes: int = 0
-    in_flight: int = 0
-    late: int = 0
-    uncommitted: int = 0
-    oldest_in_flight_s: float = 0.0
-    polled: int = 0
-    done: int = 0
-    retried: int = 0
-    failed: int = 0
-    skipped: int = 0
-    dead_letters: int = 0
-    dropped: int = 0
-    known_finished: int = 0
-    commits: int = 0
-    failed_commits: int = 0
-
-
 def size_of(record: ConsumerRecord) -> int:
     """What a record takes, about."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0
     return len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD_BYTES
+
+
+@checked_api()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """`attempts` in all; the first pause in seconds, doubled each time up to `max_delay`, with up to a fifth less.
+
+    `on`: which exceptions are worth another attempt. A worker process that died, and a handler that was stopped for
+    its time, are.
+    """
+
+    attempts: int = 3
+    first_delay: float = 0.2
+    max_delay: float = 60.0
+    on: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.first_delay < 0 or self.max_delay < self.first_delay:
+            raise ConfigError(
+                "bad-value",
+                f"{self!r} cannot be: at least one attempt, and pauses from 0 seconds up",
+                "give attempts >= 1, first_delay >= 0, max_delay >= first_delay",
+            )
+
+    def delay_ms(self, attempt: int, chance: float) -> int:
+        """The pause behind this attempt (1 is the first); `chance` in [0, 1)."""
+        pause = min(self.first_delay * float(2 ** min(attempt - 1, 40)), self.max_delay)
+        return round(pause * 1000 * (1 - chance / 5))
+
+
+@runtime_checkable
+class DeadLetterTopic(Protocol):
+    """`DeadLetter("orders.failed")`: the record goes, unchanged and with headers that say why, to this topic."""
+
+    @property
+    def topic(self) -> str: ...
+
+
+FailurePolicy = Literal["stop", "skip"] | DeadLetterTopic
+
+
+QueueKey = tuple[TopicPartition, bytes | None, bool]
+"""Partition, key, and whether the lane has an order."""
+
+Waiting = tuple[ConsumerRecord, int]
+"""A record and its ordinal in the partition."""
+
+
+class KeyQueue:
+    """Mutable. `singles`: of a batch that failed, each to be tried alone, before everything else."""
+
+    __slots__ = ("behind", "busy", "key", "queued", "singles", "urgent", "waiting")
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self.waiting: deque[Waiting] = deque()
+        self.singles: deque[ConsumerRecord] = deque()
+        self.busy = False
+        self.queued = False  # among the lanes that may begin
+        self.urgent = False  # among the lanes whose singles may begin
+        self.behind = False  # among those whose next record lies behind the window
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.key[0]
+
+    @property
+    def in_order(self) -> bool:
+        return self.key[2]
+
+    @property
+    def may_begin(self) -> bool:
+        """Has something, and nothing of it is under way that must end first."""
+        return bool(self.waiting) and not self.behind and not (self.in_order and (self.busy or self.singles))
+
+    def clear(self) -> int:
+        """Forgets what waits; how many records that were."""
+        count = len(self.waiting) + len(self.singles)
+        self.waiting.clear()
+        self.singles.clear()
+        return count
+
+
+def queue_key(order: Order, partition: TopicPartition, record: ConsumerRecord) -> QueueKey:
+    match order:
+        case "key" if record.key is not None:
+            return partition, record.key, True
+        case "partition":
+            return partition, None, True
+        case _:
+            return partition, None, False

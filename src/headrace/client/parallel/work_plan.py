@@ -22,10 +22,9 @@ from typing import Literal
 from uuid import UUID
 
 from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartition
-from headrace.client.parallel.key_queues import KeyQueue, QueueKey, queue_key
 from headrace.client.parallel.offset_tracker import OffsetTracker, Snapshot
-from headrace.client.parallel.retry import Retry
-from headrace.client.parallel.work import Counts, Failure, Order, Work, size_of
+from headrace.client.parallel.stats import Counts
+from headrace.client.parallel.work import Failure, KeyQueue, Order, QueueKey, Retry, Work, queue_key, size_of
 
 __all__ = ["Snapshots", "WorkPlan"]
 

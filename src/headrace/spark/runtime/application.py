@@ -23,7 +23,7 @@ from headrace.client.admin import Admin
 from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from headrace.client.membership import events as member_events
 from headrace.client.membership.assignment import AssignmentSnapshot, StatusCode, tasks_text
-from headrace.client.membership.heartbeat_version import HeartbeatVersion
+from headrace.client.membership.streams_heartbeat import HeartbeatVersion
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError, MaxPollExceeded
 from headrace.spark.internal_topics import refuse_unsafe_topics

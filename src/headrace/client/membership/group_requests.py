@@ -1,4 +1,4 @@
-"""The heartbeats of a consumer group's member (KIP-848), and what an answer assigns."""
+"""The requests of a classic group's member: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from uuid import UUID
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
-from headrace.client.membership.group_events import GroupIdentity
-from headrace.client.membership.subscription import SubscribedTopics
+from headrace.client.membership.group_events import GroupIdentity, SubscribedTopics
 from headrace.protocol import messages as m
 from headrace.protocol.kio_units import from_ms
 
@@ -18,21 +17,88 @@ __all__ = [
     "JOIN_EPOCH",
     "LEAVE_EPOCH",
     "LEAVE_FOR_A_WHILE_EPOCH",
+    "PROTOCOL_TYPE",
     "HeartbeatSettings",
     "TopicIdPartition",
-    "assigned_in",
-    "leave_request",
-    "names_request",
-    "state_request",
+    "assigned_partitions",
+    "classic_heartbeat_request",
+    "consumer_heartbeat_request",
+    "consumer_leave_request",
+    "join_group_request",
+    "leave_group_request",
+    "sync_group_request",
+    "topic_names_request",
 ]
+
+PROTOCOL_TYPE = "consumer"
+
+
+def join_group_request(
+    group_id: str,
+    identity: GroupIdentity,
+    protocols: Iterable[tuple[str, bytes]],
+    *,
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+    reason: str,
+) -> object:
+    """`protocols`: (assignor's name, subscription) in order of preference."""
+    request = m.join_group_request
+    return request.JoinGroupRequest(
+        group_id=GroupId(group_id),
+        session_timeout=from_ms(session_timeout_ms),
+        rebalance_timeout=from_ms(rebalance_timeout_ms),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple(request.JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols),
+        reason=reason,
+    )
+
+
+def sync_group_request(
+    group_id: str, identity: GroupIdentity, protocol_name: str, assignments: Mapping[str, bytes]
+) -> object:
+    """`assignments`: of a leader, everybody's; of a follower, none."""
+    request = m.sync_group_request
+    return request.SyncGroupRequest(
+        group_id=GroupId(group_id),
+        generation_id=i32(identity.generation),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        assignments=tuple(
+            request.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+            for member_id, assignment in assignments.items()
+        ),
+    )
+
+
+def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> object:
+    """Still there, in this generation."""
+    return m.heartbeat_request.HeartbeatRequest(
+        group_id=GroupId(group_id),
+        generation_id=i32(identity.generation),
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+    )
+
+
+def leave_group_request(group_id: str, identity: GroupIdentity, reason: str) -> object:
+    """One member, out of the group for good."""
+    request = m.leave_group_request
+    member = request.MemberIdentity(member_id=identity.member_id, group_instance_id=identity.instance_id, reason=reason)
+    return request.LeaveGroupRequest(group_id=GroupId(group_id), members=(member,))
+
 
 TopicIdPartition = tuple[UUID, int]
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 
-Request = m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
-Reply = m.consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse
+ConsumerHeartbeat = m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest
+ConsumerHeartbeatResponse = m.consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +111,7 @@ class HeartbeatSettings:
     server_assignor: str | None = None
 
 
-def state_request(
+def consumer_heartbeat_request(
     settings: HeartbeatSettings,
     identity: GroupIdentity,
     *,
@@ -54,7 +120,7 @@ def state_request(
     owned: Iterable[TopicIdPartition] | None,
     full: bool,
     forget_regex: bool = False,
-) -> Request:
+) -> ConsumerHeartbeat:
     """A heartbeat; `wanted` and `owned` None: as before. `full`: everything, as after an answer that never came.
 
     A regular expression is only named where there is or was one: version 0 has no field for it.
@@ -62,7 +128,7 @@ def state_request(
     regex = None if wanted is None else wanted.broker_regex
     if wanted is not None and regex is None and forget_regex:
         regex = ""
-    return Request(
+    return ConsumerHeartbeat(
         group_id=GroupId(settings.group_id),
         member_id=identity.member_id,
         member_epoch=i32(member_epoch),
@@ -76,9 +142,11 @@ def state_request(
     )
 
 
-def leave_request(settings: HeartbeatSettings, identity: GroupIdentity, *, for_a_while: bool) -> Request:
+def consumer_leave_request(
+    settings: HeartbeatSettings, identity: GroupIdentity, *, for_a_while: bool
+) -> ConsumerHeartbeat:
     """Out of the group; a static member's partitions may wait for its return."""
-    return Request(
+    return ConsumerHeartbeat(
         group_id=GroupId(settings.group_id),
         member_id=identity.member_id,
         member_epoch=i32(LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH),
@@ -87,7 +155,7 @@ def leave_request(settings: HeartbeatSettings, identity: GroupIdentity, *, for_a
     )
 
 
-def names_request(topic_ids: Iterable[UUID]) -> object:
+def topic_names_request(topic_ids: Iterable[UUID]) -> object:
     """Metadata of topics by id: assignments carry no names."""
     request = m.metadata_request
     return request.MetadataRequest(
@@ -97,7 +165,7 @@ def names_request(topic_ids: Iterable[UUID]) -> object:
     )
 
 
-def assigned_in(reply: Reply) -> frozenset[TopicIdPartition] | None:
+def assigned_partitions(reply: ConsumerHeartbeatResponse) -> frozenset[TopicIdPartition] | None:
     """What the coordinator assigns; None: as before."""
     if reply.assignment is None:
         return None
@@ -117,6 +185,6 @@ def _by_topic(owned: Iterable[TopicIdPartition]) -> tuple[m.consumer_group_heart
     return tuple(one(topic_id=topic_id, partitions=tuple(numbers)) for topic_id, numbers in grouped.items())
 
 
-def names_in(response: m.metadata_response.MetadataResponse) -> Mapping[UUID, str]:
+def topic_names(response: m.metadata_response.MetadataResponse) -> Mapping[UUID, str]:
     """Of topics by id."""
     return {topic.topic_id: str(topic.name) for topic in response.topics if topic.topic_id is not None and topic.name}

@@ -1,14 +1,56 @@
-"""A parallel consumer's stats as families for Prometheus. They are our own: Kafka has no such thing."""
+"""Counters and gauges of a parallel consumer. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from headrace.client.parallel.work import PipelineStats
 from headrace.metrics.prometheus_text import Family, counter, gauge
 
-__all__ = ["pipeline_families"]
+__all__ = ["Counts", "PipelineStats", "pipeline_families"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Mutable: how many records what happened to, since the start."""
+
+    polled: int = 0
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    dropped: int = 0
+    known_finished: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStats:
+    """How it stands. Counters count records since the start.
+
+    `buffered`: polled and not begun; `in_flight`: with handlers; `late`: handlers at work whose partition has gone.
+    `known_finished`: polled again and not processed again, since a commit said that they were finished.
+    `uncommitted`: finished, and no commit says so yet: with `in_flight` the most that a crash repeats.
+    """
+
+    assigned_partitions: int = 0
+    paused_partitions: int = 0
+    buffered: int = 0
+    buffered_bytes: int = 0
+    in_flight: int = 0
+    late: int = 0
+    uncommitted: int = 0
+    oldest_in_flight_s: float = 0.0
+    polled: int = 0
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    known_finished: int = 0
+    commits: int = 0
+    failed_commits: int = 0
+
 
 _OURS: Final = "headrace:type=parallel-consumer"
 _GAUGES: Final = {

@@ -1,0 +1,298 @@
+"""A member's view as a StreamsGroupHeartbeat request, and a reply's task lists as plain tasks (KIP-1071)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from kio.schema.types import GroupId
+from kio.static.primitive import i32, u16
+
+from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint
+from headrace.client.membership.events import SettingIgnored
+from headrace.client.membership.heartbeat_state import TaskOffset
+from headrace.client.membership.topology import Topology
+from headrace.errors import BrokerError, HeadraceError
+from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.protocol.kio_units import from_ms
+
+__all__ = [
+    "INSTANCE_CONFLICTS",
+    "JOIN_EPOCH",
+    "LEAVE_EPOCH",
+    "LEAVE_FOR_A_WHILE_EPOCH",
+    "Extras",
+    "HeartbeatVersion",
+    "MemberIdentity",
+    "Reaction",
+    "fatal_error",
+    "join_request",
+    "leave_request",
+    "reaction_to",
+    "steady_request",
+    "tasks_in",
+]
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_FOR_A_WHILE_EPOCH = -2
+_UNCHANGED_MS = -1
+
+Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
+TaskIds = m.streams_group_heartbeat_request.TaskIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberIdentity:
+    """What stays the same for the life of a member."""
+
+    group_id: str
+    member_id: str
+    process_id: str
+    topology: Topology
+    rebalance_timeout_ms: int
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a heartbeat carries beyond the tasks. `instance_id` is None where the coordinator refuses it."""
+
+    instance_id: str | None = None
+    endpoint: Endpoint | None = None
+    endpoint_epoch: int = NO_ENDPOINT_EPOCH
+    task_offsets: tuple[TaskOffset, ...] | None = None
+    task_end_offsets: tuple[TaskOffset, ...] | None = None
+    shutdown_application: bool = False
+
+
+def join_request(identity: MemberIdentity, extras: Extras) -> Request:
+    """Everything, with epoch 0 and three empty lists: a joiner owns nothing."""
+    return Request(
+        group_id=GroupId(identity.group_id),
+        member_id=identity.member_id,
+        member_epoch=i32(JOIN_EPOCH),
+        endpoint_information_epoch=i32(extras.endpoint_epoch),
+        instance_id=extras.instance_id,
+        rack_id=identity.rack_id,
+        rebalance_timeout=from_ms(identity.rebalance_timeout_ms),
+        topology=identity.topology.to_heartbeat(),
+        active_tasks=(),
+        standby_tasks=(),
+        warmup_tasks=(),
+        process_id=identity.process_id,
+        user_endpoint=_endpoint(extras.endpoint),
+        client_tags=(),
+        task_offsets=extras.task_offsets,
+        task_end_offsets=extras.task_end_offsets,
+    )
+
+
+def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None) -> Request:
+    """A heartbeat between join and leave; `owned` None says that nothing changed since the last answered one."""
+    return Request(
+        group_id=GroupId(identity.group_id),
+        member_id=identity.member_id,
+        member_epoch=i32(member_epoch),
+        endpoint_information_epoch=i32(extras.endpoint_epoch),
+        instance_id=extras.instance_id,
+        rebalance_timeout=from_ms(_UNCHANGED_MS if owned is None else identity.rebalance_timeout_ms),
+        active_tasks=None if owned is None else _task_ids(owned.active),
+        standby_tasks=None if owned is None else _task_ids(owned.standby),
+        warmup_tasks=None if owned is None else _task_ids(owned.warmup),
+        user_endpoint=_endpoint(extras.endpoint),
+        client_tags=None,
+        task_offsets=extras.task_offsets,
+        task_end_offsets=extras.task_end_offsets,
+        shutdown_application=extras.shutdown_application,
+    )
+
+
+def leave_request(identity: MemberIdentity, extras: Extras, *, for_a_while: bool) -> Request:
+    """The last word: epoch -1, or -2 of a static member that will be back."""
+    epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH
+    return steady_request(identity, extras, member_epoch=epoch, owned=None)
+
+
+def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:
+    """The tasks of a reply; None when it says that they are unchanged."""
+    if reply.active_tasks is None and reply.standby_tasks is None and reply.warmup_tasks is None:
+        return None
+    return OwnedTasks(
+        active=_tasks(reply.active_tasks), standby=_tasks(reply.standby_tasks), warmup=_tasks(reply.warmup_tasks)
+    )
+
+
+def _tasks(task_ids: tuple[m.streams_group_heartbeat_response.TaskIds, ...] | None) -> Tasks:
+    return tasks_of({ids.subtopology_id: ids.partitions for ids in task_ids or ()})
+
+
+def _task_ids(tasks: Tasks) -> tuple[TaskIds, ...]:
+    return tuple(
+        TaskIds(subtopology_id=name, partitions=tuple(i32(p) for p in partitions)) for name, partitions in tasks.items()
+    )
+
+
+def _endpoint(endpoint: Endpoint | None) -> m.streams_group_heartbeat_request.Endpoint | None:
+    if endpoint is None:
+        return None
+    return m.streams_group_heartbeat_request.Endpoint(host=endpoint.host, port=u16(endpoint.port))
+
+
+API = "StreamsGroupHeartbeat"
+
+
+class Reaction(Enum):
+    """What to do about an error code."""
+
+    RETRY = "retry"
+    FIND_COORDINATOR = "find-coordinator"
+    REJOIN = "rejoin"
+    STOP = "stop"
+
+
+_REACTIONS = MappingProxyType(
+    {
+        ErrorCode.coordinator_load_in_progress: Reaction.RETRY,
+        ErrorCode.not_coordinator: Reaction.FIND_COORDINATOR,
+        ErrorCode.coordinator_not_available: Reaction.FIND_COORDINATOR,
+        ErrorCode.fenced_member_epoch: Reaction.REJOIN,
+        ErrorCode.unknown_member_id: Reaction.REJOIN,
+    }
+)
+
+
+INSTANCE_CONFLICTS = frozenset({ErrorCode.unreleased_instance_id, ErrorCode.fenced_instance_id})
+"""Two processes with one instance id; `static_member` says what to do."""
+
+
+def reaction_to(code: ErrorCode) -> Reaction:
+    """Unknown codes stop the member, except those that Kafka marks retriable."""
+    return _REACTIONS.get(code, Reaction.RETRY if is_retriable(code) else Reaction.STOP)
+
+
+def fatal_error(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> HeadraceError:
+    """The error to raise at the application for a code whose reaction is STOP."""
+    kind, sentence, fix = _explain(code, message, group_id=group_id, joining=joining)
+    return BrokerError(
+        kind,
+        sentence,
+        fix,
+        kafka_code=int(code),
+        kafka_name=kafka_name(code),
+        retriable=False,
+        api=API,
+        group_id=group_id,
+        why=message,
+    )
+
+
+_AUTHORIZATION = frozenset(
+    {
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+    }
+)
+
+
+def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> tuple[str, str, str]:
+    """(code, sentence, fix)."""
+    if code == ErrorCode.unsupported_version:
+        return (
+            "streams-protocol-off",
+            "the brokers do not offer the streams rebalance protocol (KIP-1071)",
+            "use Apache Kafka 4.2 or later and switch it on: kafka-features.sh upgrade --feature streams.version=1",
+        )
+    if code == ErrorCode.invalid_request and joining and "topology" in message.lower():
+        return (
+            "topology-differs",
+            f"the group {group_id} exists with another topology than this application has",
+            f"run the same version everywhere; for a new one stop all members, then:  headrace upgrade {group_id}",
+        )
+    if code == ErrorCode.streams_invalid_topology:
+        return (
+            "topology-invalid",
+            f"the coordinator refuses the topology of {group_id}: {message}",
+            "give repartition topics a number of partitions, or a source they can take it from",
+        )
+    if code == ErrorCode.group_max_size_reached:
+        return (
+            "group-full",
+            f"the group {group_id} has as many members as the brokers allow",
+            "raise group.streams.max.size on the brokers, or run fewer instances",
+        )
+    if code == ErrorCode.group_id_not_found:
+        if joining:
+            return (
+                "group-kind",
+                f"{group_id} is not a streams group: it is a classic, consumer or share group",
+                "see which:  headrace groups --list ; an empty classic group gives way, else take another name",
+            )
+        return (
+            "group-missing",
+            f"the group {group_id} does not exist any more",
+            "it was deleted, or the broker lost its data; start the application again",
+        )
+    if code in _AUTHORIZATION:
+        return (
+            "not-authorized",
+            f"the brokers do not let this client take part in the group {group_id} ({kafka_name(code)}): {message}",
+            "grant READ on the group, DESCRIBE on its topics and CREATE for its internal topics",
+        )
+    return (
+        "heartbeat-refused",
+        f"the coordinator of {group_id} refused a heartbeat with {kafka_name(code)}: {message or 'no reason given'}",
+        "this is final for the member; start the application again when the reason is gone",
+    )
+
+
+API_KEY = int(ApiKey.STREAMS_GROUP_HEARTBEAT)
+NEWEST = 1
+SOFTWARE_NAME = "headrace"
+
+
+class HeartbeatVersion:
+    """Mutable: the highest version that the present coordinator offers; None while it was not asked."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._told = False
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether instance ids and task offsets may be sent."""
+        return self.number is not None and self.number >= NEWEST
+
+    def forget(self) -> None:
+        """Another node coordinates, or the same one after a restart, maybe with another version."""
+        self.number = None
+
+    def request(self) -> object:
+        """The question, for the coordinator's node."""
+        return m.api_versions_request.ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version="membership"
+        )
+
+    def on_response(self, response: m.api_versions_response.ApiVersionsResponse) -> None:
+        """Takes the answer; an error leaves the version unknown."""
+        if response.error_code != ErrorCode.none:
+            return
+        offered = [int(key.max_version) for key in response.api_keys if int(key.api_key) == API_KEY]
+        self.number = offered[0] if offered else 0
+
+    def ignored(self, instance_id: str | None, *, keeps_member_id: bool = False) -> SettingIgnored | None:
+        """What to tell the application when its instance id cannot be used here; once."""
+        if self._told or instance_id is None or self.number is None or self.is_newest:
+            return None
+        self._told = True
+        return SettingIgnored(
+            setting="group.instance.id",
+            message=f"the coordinator takes no static members of streams groups: {instance_id} joins as a dynamic one"
+            + (", by a member id that it keeps over restarts" if keeps_member_id else ""),
+            fix="use brokers of Apache Kafka 4.4 or later, or remove group.instance.id",
+        )
