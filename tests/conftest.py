@@ -7,6 +7,7 @@ import signal
 
 import hypothesis
 import pytest
+from tests.harness.certificates import Certificates
 
 # What a loaded machine makes slow is not wrong.
 hypothesis.settings.register_profile("headrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -51,3 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Behind the shuffling; the order within a module stays as it was shuffled."""
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get("/".join(item.nodeid.partition("::")[0].split("/")[1:]), len(rank)))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """A certificate authority of the module and a server certificate for the loopback."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -7,10 +7,11 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import kafka_python_consumer
 
@@ -27,11 +28,9 @@ PATIENCE_S = 40.0
 ALL = set(range(PARTITIONS))
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    settings = {"group.initial.rebalance.delay.ms": 100, "group.min.session.timeout.ms": 1_000}
-    with EmbeddedBroker({"t": PARTITIONS}, config=settings) as running:
-        yield running
+broker = broker_fixture(
+    {"t": PARTITIONS}, config={"group.initial.rebalance.delay.ms": 100, "group.min.session.timeout.ms": 1_000}
+)
 
 
 def produce(broker: EmbeddedBroker, count: int) -> None:

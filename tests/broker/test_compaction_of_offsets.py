@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker

@@ -191,7 +191,7 @@ def test_a_producer_that_wants_no_answer_is_disconnected(broker: EmbeddedBroker,
 
 def test_heartbeats_out_of_the_memo_are_seen_and_can_fail() -> None:
     """What is answered without being decoded is counted; a fault set in the middle takes the very next one."""
-    from tests.broker.conftest import WireClient
+    from tests.harness.wire import WireClient
 
     with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
         client = WireClient(broker.port)

@@ -7,10 +7,10 @@ Java: tests/interop. The table of all rows: docs/internals/client.md.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from tests.client.running_consumers import RunningConsumer
+from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 from tests.interop.foreign_program import ForeignProcess
@@ -43,10 +43,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"killed": 4}, config=SETTINGS) as running:
-        yield running
+broker = broker_fixture({"killed": 4}, config=SETTINGS, scope="module")
 
 
 @pytest.mark.parametrize(("client_name", "protocol"), CLIENTS)

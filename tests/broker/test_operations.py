@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.broker.test_faults import LIST_GROUPS, produce
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.monitoring.health import Health, LoopLag

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
-from tests.broker.certificates import Certificates
+from tests.harness.certificates import Certificates
 from tests.harness.polling import wait_until
+from tests.harness.wire import read_exactly
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
@@ -41,11 +42,6 @@ with EmbeddedBroker({"t": 1}, config=config) as broker:
     print(broker.ports["PLAINTEXT"], broker.ports["SSL"], flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -117,7 +113,7 @@ def test_slow_readers_do_not_grow_the_process(
             )
             reader.sendall(fetch() * 2)  # the second one, too, is asked for before anything is read
             readers.append(reader)
-        sizes = [int.from_bytes(_exactly(reader, 4), "big") for reader in readers]
+        sizes = [int.from_bytes(read_exactly(reader, 4), "big") for reader in readers]
         assert min(sizes) > ASKED * 0.9  # the answers are under way
         grown = most = resident_bytes(pid) - before
         deadline = time.monotonic() + 1.0  # nothing more comes: what is written in the meantime would show
@@ -128,8 +124,8 @@ def test_slow_readers_do_not_grow_the_process(
         # One that reads on gets what it asked for, and then its second answer.
         rest, size = readers[0], sizes[0]
         rest.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        _exactly(rest, size)
-        assert int.from_bytes(_exactly(rest, 4), "big") == size
+        read_exactly(rest, size)
+        assert int.from_bytes(read_exactly(rest, 4), "big") == size
 
 
 def test_answers_that_nobody_reads_are_bounded_in_sum() -> None:
@@ -149,12 +145,3 @@ def test_answers_that_nobody_reads_are_bounded_in_sum() -> None:
         assert broker._running.server.limits.unsent_bytes <= 4 << 20
         with NetworkClient(broker.bootstrap_servers) as client:
             assert "t" in client.metadata().topics  # who reads is served
-
-
-def _exactly(reader: socket.socket, size: int) -> bytes:
-    read = bytearray()
-    while len(read) < size:
-        part = reader.recv(min(1 << 20, size - len(read)))
-        assert part, "the broker closed the connection"
-        read += part
-    return bytes(read)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.broker.test_transactions_coordinator import on, script_of
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker

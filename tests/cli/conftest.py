@@ -8,16 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cli.command_lines import Command, Outcome, Worker, flight_topology
+from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.main import run
 
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    quick = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
-    with EmbeddedBroker(topics={"flights": 4}, config=quick) as embedded:
-        yield embedded
+broker = broker_fixture({"flights": 4}, config=STREAMS_GROUPS_WITHOUT_DELAYS)
 
 
 @pytest.fixture

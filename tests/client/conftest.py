@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
@@ -13,12 +14,7 @@ from headrace.client.network_client import NetworkClient
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    """Streams groups settle as fast as they can: no initial delay, no assignment interval."""
-    fast = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.assignment.interval.ms": 0}
-    with EmbeddedBroker(topics={"flights": 4}, config=fast) as running:
-        yield running
+broker = broker_fixture({"flights": 4}, config=STREAMS_GROUPS_WITHOUT_DELAYS)
 
 
 @pytest.fixture

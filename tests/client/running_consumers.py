@@ -6,14 +6,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
+from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
 
-__all__ = [
-    "PATIENCE_S",
-    "Heard",
-    "RunningConsumer",
-]
+__all__ = ["PATIENCE_S", "Heard", "RunningConsumer", "write_forty_records"]
 
 PATIENCE_S = 60.0
 
@@ -83,3 +80,9 @@ class RunningConsumer:
                 self._stop.wait(self.sleep_s)
         finally:
             self.consumer.close(**self._close_settings)
+
+
+def write_forty_records(broker: EmbeddedBroker) -> None:
+    """Write v0 to v39 to topic t."""
+    for number in range(40):
+        broker.produce("t", [b"v%d" % number])

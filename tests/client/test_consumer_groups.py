@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-from tests.client.running_consumers import RunningConsumer
+from tests.client.running_consumers import RunningConsumer, write_forty_records
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 
 from headrace.assignors.kafka_assignors import RangeAssignor
@@ -20,12 +21,9 @@ from headrace.errors import BrokerError, ConfigError, Fenced, UserCodeError
 EVERY = {("t", number) for number in range(4)}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"t": 4, "beside": 1}, config={"group.initial.rebalance.delay.ms": 0}) as running:
-        for number in range(40):
-            running.produce("t", [b"v%d" % number])
-        yield running
+broker = broker_fixture(
+    {"t": 4, "beside": 1}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module", setup=write_forty_records
+)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.broker.certificates import Certificates
 from tests.client.running_consumers import RunningConsumer
+from tests.harness.certificates import Certificates
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -33,11 +33,6 @@ WAYS: list[tuple[str, dict[str, object]]] = [
     ("SASL_SSL", login("SCRAM-SHA-512", "bob")),
     ("SASL_PLAINTEXT", login("SCRAM-SHA-256", "bob")),
 ]
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from tests.client.running_consumers import RunningConsumer
+from tests.client.running_consumers import RunningConsumer, write_forty_records
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 
 from headrace.assignors.assignor import Assignor
 from headrace.assignors.experimental import LeaderIndependentSticky, Load, WarmSpares, WeightedByLoad
 from headrace.broker.embedded import EmbeddedBroker
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"t": 4}, config={"group.initial.rebalance.delay.ms": 0}) as running:
-        for number in range(40):
-            running.produce("t", [b"v%d" % number])
-        yield running
+broker = broker_fixture({"t": 4}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module", setup=write_forty_records)
 
 
 def member(broker: EmbeddedBroker, group_id: str, assignor: Assignor, **settings: Any) -> RunningConsumer:

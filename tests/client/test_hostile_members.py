@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
 from typing import Self
 
 import pytest
 from kio.schema.types import GroupId
 from tests.client.running_consumers import RunningConsumer
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 
 from headrace.assignors.assignor import Assignment, Subscription
@@ -28,12 +28,14 @@ EVERY = {("t", number) for number in range(2)}
 SUBSCRIBED = encode_subscription(Subscription(topics=("t",)))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"t": 2, "other": 1}, config={"group.initial.rebalance.delay.ms": 0}) as running:
-        for number in range(20):
-            running.produce("t", [b"v%d" % number], partition=number % 2)
-        yield running
+def write_twenty_records(broker: EmbeddedBroker) -> None:
+    for number in range(20):
+        broker.produce("t", [b"v%d" % number], partition=number % 2)
+
+
+broker = broker_fixture(
+    {"t": 2, "other": 1}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module", setup=write_twenty_records
+)
 
 
 class Stranger:

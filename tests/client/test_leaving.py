@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
-import pytest
 from tests.cli.command_lines import flight_topology
+from tests.harness.brokers import broker_fixture
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.events import Assigned
 from headrace.client.network_client import NetworkClient
 
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topics={"flights": 2}) as embedded:
-        yield embedded
+broker = broker_fixture({"flights": 2})
 
 
 def joined(broker: EmbeddedBroker) -> MemberRunner:

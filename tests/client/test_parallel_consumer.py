@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.client.running_consumers import RunningConsumer
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 
 from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
@@ -26,10 +27,7 @@ _numbers = itertools.count()
 FAST = Retry(attempts=3, first_delay=0.01)
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"buried": 1}, config={"group.initial.rebalance.delay.ms": 0}) as running:
-        yield running
+broker = broker_fixture({"buried": 1}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module")
 
 
 class Topic:

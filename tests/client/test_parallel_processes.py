@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from tests.client.running_consumers import PATIENCE_S
 from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 from tests.longer import LONG
 
@@ -30,12 +30,13 @@ KILLS = 20 if LONG else 2
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    sessions = {"group.consumer.min.session.timeout.ms": 1_000, "group.consumer.session.timeout.ms": 1_000}
-    beats = {"group.consumer.min.heartbeat.interval.ms": 100, "group.consumer.heartbeat.interval.ms": 300}
-    with EmbeddedBroker({"orders": 2, "buried": 1}, config=sessions | beats) as running:
-        yield running
+SHORT_SESSIONS = {
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.session.timeout.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 300,
+}
+broker = broker_fixture({"orders": 2, "buried": 1}, config=SHORT_SESSIONS)
 
 
 def fill(broker: EmbeddedBroker, count: int, keys: int = 7) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.client.static_members_script import (
     EXPECTED,
@@ -13,6 +11,7 @@ from tests.client.static_members_script import (
     observe_lost_join,
     observe_two_lives,
 )
+from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
 
 from headrace.broker.embedded import EmbeddedBroker
 
@@ -21,18 +20,13 @@ pytestmark = pytest.mark.slow
 SESSION_TIMEOUT_MS = 1_500
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    short = {
-        "group.streams.initial.rebalance.delay.ms": 0,
-        "group.streams.assignment.interval.ms": 0,
-        "group.streams.min.session.timeout.ms": SESSION_TIMEOUT_MS,
-        "group.streams.session.timeout.ms": SESSION_TIMEOUT_MS,
-        "group.streams.min.heartbeat.interval.ms": 100,
-        "group.streams.heartbeat.interval.ms": 500,
-    }
-    with EmbeddedBroker(topics={"flights": 4}, config=short) as running:
-        yield running
+SHORT_SESSIONS = {
+    "group.streams.min.session.timeout.ms": SESSION_TIMEOUT_MS,
+    "group.streams.session.timeout.ms": SESSION_TIMEOUT_MS,
+    "group.streams.min.heartbeat.interval.ms": 100,
+    "group.streams.heartbeat.interval.ms": 500,
+}
+broker = broker_fixture({"flights": 4}, config={**STREAMS_GROUPS_WITHOUT_DELAYS, **SHORT_SESSIONS})
 
 
 def test_a_static_member_comes_back_to_its_tasks(broker: EmbeddedBroker) -> None:

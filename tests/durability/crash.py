@@ -42,7 +42,7 @@ from tests.durability.crash_verification import (
 )
 from tests.durability.forked_broker import ForkedBroker
 from tests.durability.transactions import Transactions
-from tests.durability.wire import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.durability.wire import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.protocol.api_keys import ApiKey
 

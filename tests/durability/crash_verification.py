@@ -9,7 +9,7 @@ from tests.durability import requests as r
 from tests.durability.access import found_access
 from tests.durability.crash_client import Violation
 from tests.durability.transactions import visible_records
-from tests.durability.wire import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -29,7 +29,7 @@ from typing import Any
 
 from tests.durability.broker_process import StatedBroker
 from tests.durability.requests import streams_heartbeat
-from tests.durability.wire import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.protocol.api_keys import ApiKey
 

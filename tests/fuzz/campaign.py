@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Self
 
 from tests.fuzz.requests import Frame, RequestFuzzer
+from tests.harness.wire import read_frame
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.logs.partition_logs import LogView
@@ -268,14 +269,4 @@ def _views(services: Services, topic: TopicDescription) -> list[LogView]:
 def _read_frame(connection: socket.socket | None) -> bytes:
     if connection is None:
         raise EOFError
-    return _read_exactly(connection, int.from_bytes(_read_exactly(connection, 4), "big"))
-
-
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+    return read_frame(connection)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from tests.harness.wire import read_frame
+
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -155,18 +157,3 @@ def _exchange(connection: socket.socket, frame: bytes) -> int:
     except ConnectionError:
         return 0
     return total
-
-
-def read_frame(connection: socket.socket) -> bytes:
-    """The next frame, without its length."""
-    return _read_exactly(connection, int.from_bytes(_read_exactly(connection, 4), "big"))
-
-
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i64
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 from tests.interop.led_topics import wait_until_led
 
 from headrace.broker.security.acls import Operation, ResourceType

@@ -11,6 +11,8 @@ import struct
 import threading
 from typing import Literal
 
+from tests.harness.wire import read_exactly
+
 __all__ = ["CuttingProxy", "Loss"]
 
 Loss = Literal["request", "answer"]
@@ -66,8 +68,8 @@ class CuttingProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, asks: bool, doomed: set[int]) -> None:
         try:
             while True:
-                head = _exactly(source, 4)
-                frame = _exactly(source, struct.unpack(">i", head)[0])
+                head = read_exactly(source, 4)
+                frame = read_exactly(source, struct.unpack(">i", head)[0])
                 loses = self._is_lost(frame, doomed) if asks else struct.unpack_from(">i", frame)[0] in doomed
                 if loses:
                     self.lost.set()
@@ -90,13 +92,3 @@ class CuttingProxy:
             doomed.add(correlation_id)
             return False
         return True
-
-
-def _exactly(source: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = source.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)

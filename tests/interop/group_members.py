@@ -12,12 +12,7 @@ from headrace.client.admin import Admin
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.client.streams_member import StreamsMember
 
-__all__ = [
-    "Worker",
-    "is_settled",
-    "members",
-    "topology",
-]
+__all__ = ["Worker", "is_settled", "members", "topology"]
 
 
 def topology(group: str, source: str) -> Topology:

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.harness.wire import read_frame
+
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import decode_response, encode_request
@@ -78,22 +80,16 @@ class Connection:
 
     def answer(self, api_key: ApiKey, version: int) -> Any:
         """To the last request."""
-        length = int.from_bytes(self._read(4), "big")
-        correlation_id, response = decode_response(api_key, version, self._read(length))
+        try:
+            frame = read_frame(self._socket)
+        except EOFError as error:
+            raise ConnectionClosed(str(error)) from error
+        correlation_id, response = decode_response(api_key, version, frame)
         assert correlation_id == self._correlation_id
         return response
 
     def close(self) -> None:
         self._socket.close()
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
-                raise ConnectionClosed("the broker closed the connection")
-            data += part
-        return data
 
 
 def plain(tasks: Any) -> Any:

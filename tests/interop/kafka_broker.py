@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.harness.ports import find_free_ports
+from tests.harness.wire import read_frame
 from tests.interop.kafka_jars import TOOLS_VERSION, class_archive, java, kafka_jars
 
 __all__ = ["KafkaBroker", "run_tool"]
@@ -183,7 +184,7 @@ class KafkaBroker:
                 metadata = _call(connection, _METADATA, 1, struct.pack(">i", 0))  # of no topics
                 (brokers,) = struct.unpack_from(">i", metadata)
                 return bool(brokers >= 1)
-        except (OSError, struct.error):
+        except (OSError, EOFError, struct.error):
             return False
 
     def stop(self, timeout_s: float = 30) -> None:
@@ -246,15 +247,4 @@ def _call(connection: socket.socket, api_key: int, version: int, body: bytes) ->
     """One request of the oldest kind, without the client we test elsewhere; the answer behind the correlation id."""
     request = struct.pack(">hhih", api_key, version, 1, -1) + body
     connection.sendall(struct.pack(">i", len(request)) + request)
-    (size,) = struct.unpack(">i", _receive(connection, 4))
-    return _receive(connection, size)[4:]
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("closed")
-        data += part
-    return data
+    return read_frame(connection)[4:]

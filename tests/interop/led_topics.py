@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

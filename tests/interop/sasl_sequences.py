@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.harness.wire import read_frame
+
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import to_ms
@@ -39,20 +41,10 @@ class Conversation:
 
     def frame(self) -> bytes | None:
         """None: closed."""
-        head = self._exactly(4)
-        return None if head is None else self._exactly(int.from_bytes(head, "big"))
-
-    def _exactly(self, size: int) -> bytes | None:
-        data = b""
-        while len(data) < size:
-            try:
-                part = self._socket.recv(size - len(data))
-            except ConnectionError:
-                return None
-            if not part:
-                return None
-            data += part
-        return data
+        try:
+            return read_frame(self._socket)
+        except (EOFError, ConnectionError):
+            return None
 
     def ask(self, request: object, version: int) -> object:
         """The answer, or None when the connection was closed instead."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.cli.command_lines import headrace_process
+from tests.harness.brokers import broker_fixture
 from tests.interop.kafka_tools import ToolServer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -34,17 +33,7 @@ REMOVED = (
 )
 
 
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    config = {"authorizer.class.name": "on", "super.users": "User:ANONYMOUS"}
-    with EmbeddedBroker(config=config) as broker:
-        yield broker
+broker = broker_fixture(config={"authorizer.class.name": "on", "super.users": "User:ANONYMOUS"})
 
 
 def lines(text: str) -> list[str]:

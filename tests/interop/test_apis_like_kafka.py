@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.broker.embedded import EmbeddedBroker

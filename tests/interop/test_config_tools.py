@@ -82,12 +82,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["ours", "kafka"])
 def servers(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "kafka":

@@ -55,12 +55,6 @@ def same(ours: list[str], theirs: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def our_broker(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker

@@ -9,12 +9,11 @@ transaction indexes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.durability.requests import streams_heartbeat
+from tests.harness.wire import WireClient
 from tests.interop.kafka_tools import Told, ToolServer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -91,12 +90,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Pa
             assert time.monotonic() < deadline, "the table was not compacted"
             time.sleep(0.05)
     return data
-
-
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
 
 
 def dumped(tools: ToolServer, directory: Path, pattern: str, *options: str) -> Told:

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 from tests.interop.hostile_batches import CASES, TOPICS, answer
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.led_topics import wait_until_led

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.broker.embedded import EmbeddedBroker

@@ -122,12 +122,6 @@ def broker(kafka_tools: None) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as tools:
-        yield tools
-
-
 def told_of_group(tools: ToolServer, servers: str, *arguments: str) -> list[list[str]]:
     told = tools.run(CONSUMER_GROUPS, "--bootstrap-server", servers, *arguments)
     assert told.code == 0, told.out + told.err

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.broker.certificates import Certificates
 from tests.client.running_consumers import RunningConsumer
+from tests.harness.certificates import Certificates
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.sasl_sequences import SEQUENCES, Conversation
@@ -40,11 +40,6 @@ SETTINGS = {
     "listener.name.clients.connections.max.reauth.ms": 60000,
 }
 USERS = ["SCRAM-SHA-256=[name=bob,password=pw-bob]", "SCRAM-SHA-512=[name=bob,password=pw-bob]"]
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
-from tests.broker.certificates import Certificates
 from tests.cli.command_lines import headrace_process
+from tests.harness.certificates import Certificates
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import TOPICS, ToolServer
 
@@ -24,17 +24,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.foreign, pytest.mark.slow]
 ACLS, CONFIGS = "org.apache.kafka.tools.AclCommand", "kafka.admin.ConfigCommand"
 CONSUMER, PRODUCER = "org.apache.kafka.tools.consumer.ConsoleConsumer", "org.apache.kafka.tools.ConsoleProducer"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

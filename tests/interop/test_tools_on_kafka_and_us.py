@@ -198,12 +198,6 @@ def both(row: str, ours: Cluster, theirs: Cluster) -> tuple[Seen, Seen]:
 
 
 @pytest.fixture(scope="module")
-def tools(kafka_tools: None) -> Iterator[ToolServer]:
-    with ToolServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def seen(
     kafka: KafkaBroker, tools: ToolServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[Seen, Seen]]]:

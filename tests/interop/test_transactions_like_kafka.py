@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from kio.static.primitive import i8
-from tests.broker.conftest import WireClient
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_tools import ToolServer
 from tests.interop.marker_script import MarkerScript, marker_steps

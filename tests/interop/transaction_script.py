@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.types import GroupId, ProducerId, TransactionalId
 from kio.static.primitive import i8, i16, i64
-from tests.broker.conftest import WireClient
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.led_topics import wait_until_led
 
 from headrace.coordinator.records.fields import Cursor

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.broker.setting_requests import BROKER_SETTINGS, INTENDED_DIFFERENCES, SINCE_4_4, answers, golden
 from tests.broker.test_streams_group import FAST, heartbeat, tasks_of, topology
+from tests.harness.brokers import broker_fixture
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.metadata.features import SUPPORTED_FEATURES
@@ -78,10 +79,7 @@ def test_a_changed_assignment_setting_makes_a_new_target_without_a_heartbeat(
         assert broker.group("delays").group_epoch == after.group_epoch + 1
 
 
-@pytest.fixture
-def broker() -> Any:
-    with EmbeddedBroker(topics={"flights": 4}, config=FAST) as running:
-        yield running
+broker = broker_fixture({"flights": 4}, config=FAST)
 
 
 def test_a_heartbeat_interval_of_the_group_is_told_at_once(broker: EmbeddedBroker, connect: Connect) -> None:

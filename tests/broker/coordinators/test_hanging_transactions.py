@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import WireClient
 from tests.harness.polling import wait_until
+from tests.harness.wire import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from tests.broker.certificates import Certificates
+from tests.harness.certificates import Certificates
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker
@@ -34,11 +34,6 @@ pytestmark = pytest.mark.foreign
 
 USERS = ("SCRAM-SHA-256=[name=bob,password=pw-bob]", "SCRAM-SHA-512=[name=bob,password=pw-bob]")
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,13 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.brokers import broker_fixture
+from tests.harness.wire import read_frame
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.network import sendfile_writer
@@ -39,10 +41,7 @@ def large_batch(number: int, **more: Any) -> bytes:
     return encode_batch([PlainRecord(value=value, timestamp_ms=int(time.time() * 1000))], **more)
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"t": 2}, config={"log.segment.bytes": 4_000_000}) as running:
-        yield running
+broker = broker_fixture({"t": 2}, config={"log.segment.bytes": 4_000_000})
 
 
 @pytest.fixture
@@ -170,16 +169,7 @@ def slow_reader(broker: EmbeddedBroker, client: Any, request: Any, count: int = 
 
 
 def read_answer(stuck: socket.socket) -> tuple[int, Any]:
-    def exactly(size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = stuck.recv(min(size - len(data), 1 << 16))
-            assert part, f"closed after {len(data)} of {size} bytes"
-            data += part
-        return bytes(data)
-
-    frame = exactly(int.from_bytes(exactly(4), "big"))
-    return decode_response(ApiKey.FETCH, NEWEST, frame)
+    return decode_response(ApiKey.FETCH, NEWEST, read_frame(stuck))
 
 
 def test_a_slow_reader_gets_everything_in_the_end(client: Any, broker: EmbeddedBroker, sent: list[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.types import TopicName
 from kio.static.primitive import f64, i16, i32
-from tests.broker.conftest import WireClient
+from tests.harness.wire import WireClient
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker

@@ -10,8 +10,8 @@ import random
 import subprocess
 
 import pytest
+from tests.harness.brokers import broker_fixture
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client import admin_acls
 from headrace.client.admin import Admin
 from headrace.errors import BrokerError, RecordError, StateError
@@ -20,16 +20,13 @@ pytestmark = pytest.mark.spark
 EXACTLY_ONCE = {"processing_guarantee": "exactly_once_v2"}
 
 
-@pytest.fixture
-def broker():
-    config = {
-        "group.streams.initial.rebalance.delay.ms": 0,
-        "authorizer.class.name": "on",
-        "allow.everyone.if.no.acl.found": True,
-        "super.users": "User:root",
-    }
-    with EmbeddedBroker({"flights": 4}, config=config) as running:
-        yield running
+SECURED = {
+    "group.streams.initial.rebalance.delay.ms": 0,
+    "authorizer.class.name": "on",
+    "allow.everyone.if.no.acl.found": True,
+    "super.users": "User:root",
+}
+broker = broker_fixture({"flights": 4}, config=SECURED)
 
 
 def fails(app, kind):

@@ -11,10 +11,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.harness.brokers import broker_fixture
 from tests.longer import LONG
 from tests.spark.edits import EDITS, record, recount
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import HeadraceError
 from headrace.spark.streams_app import StreamsApp
 
@@ -22,10 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RUN = [edit for edit in EDITS if LONG or edit.fast]
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with EmbeddedBroker({"flights": 2}, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
-        yield running
+broker = broker_fixture({"flights": 2}, config={"group.streams.initial.rebalance.delay.ms": 0}, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from tests.harness.brokers import broker_fixture
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
 from headrace.client.selector import wait_for
@@ -27,10 +27,7 @@ def _long_standing(monkeypatch):
     monkeypatch.setattr(input_watch, "STANDS_MS", MINUTE_MS)
 
 
-@pytest.fixture
-def broker():
-    with EmbeddedBroker({"in": 2}) as running:
-        yield running
+broker = broker_fixture({"in": 2})
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 from tests.longer import longer
 from tests.spark.runtime.test_upgraded_state import NEW, OLD, Group, old_values
@@ -26,10 +27,7 @@ WITHIN_S = 120
 SETTINGS = {"group.streams.initial.rebalance.delay.ms": 0, "group.streams.num.standby.replicas": 1}
 
 
-@pytest.fixture
-def broker():
-    with EmbeddedBroker({}, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
-        yield running
+broker = broker_fixture(config={"group.streams.initial.rebalance.delay.ms": 0})
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import threading
 
 import confluent_kafka
 import pytest
+from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
 from headrace.spark.runtime.replay import Replay, replay_all
@@ -23,10 +23,7 @@ PARTITIONS = 2
 BOOT = "this boot"
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with EmbeddedBroker({}) as running:
-        yield running
+broker = broker_fixture(scope="module")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.broker.certificates import Certificates
+from tests.harness.certificates import Certificates
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.membership.assignment import AssignmentSnapshot
@@ -18,11 +18,6 @@ from headrace.spark.runtime.store import BatchKey
 pytestmark = pytest.mark.spark
 
 SECRET = "correct-horse-battery"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

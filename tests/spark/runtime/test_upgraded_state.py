@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.harness.brokers import broker_fixture
 from tests.longer import longer
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.commands.upgrade import command
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
@@ -25,10 +25,7 @@ NEW = "F.sum('n').alias('total'), F.count('*').alias('count'), F.avg('n').alias(
 ORIGINS = ("EWR", "JFK", "LGA", None)
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with EmbeddedBroker({}, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
-        yield running
+broker = broker_fixture(config={"group.streams.initial.rebalance.delay.ms": 0}, scope="module")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import random
 
 import pytest
 from pyspark.sql import functions as F
+from tests.harness.brokers import broker_fixture
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.spark.streams_app import StreamsApp
 
@@ -18,11 +18,9 @@ SCHEMA = "origin string, dep_delay double, distance int"
 ORIGINS = ("EWR", "JFK", "LGA")
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with EmbeddedBroker({"flights": 3}) as running:
-        running.produce("flights", _flights(), key="origin")
-        yield running
+broker = broker_fixture(
+    {"flights": 3}, scope="module", setup=lambda running: running.produce("flights", _flights(), key="origin")
+)
 
 
 def _flights() -> list[dict]:

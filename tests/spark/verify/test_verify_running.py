@@ -6,20 +6,17 @@ import json
 
 import pytest
 from pyspark.sql import functions as F
+from tests.harness.brokers import broker_fixture
 from tests.longer import longer
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def broker():
-    topics = {"one": 3, "two": 2, "bad": 1, "plain": 2, "raw": 1, "counts": 2, "keyed": 2}
-    with EmbeddedBroker(topics, config={"group.streams.initial.rebalance.delay.ms": 0}) as running:
-        yield running
+TOPICS = {"one": 3, "two": 2, "bad": 1, "plain": 2, "raw": 1, "counts": 2, "keyed": 2}
+broker = broker_fixture(TOPICS, config={"group.streams.initial.rebalance.delay.ms": 0})
 
 
 @longer  # the demo, the README's program, chaos and crash points end with `verify`, too
